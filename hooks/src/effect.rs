@@ -1,0 +1,125 @@
+//! Which pages a call takes away from whoever had them registered.
+//!
+//! Pure functions of the arguments: what a hook publishes before it makes the
+//! real call. They err towards too much: a call that fails afterwards has
+//! published a needless event.
+//!
+//! Sources: the man pages of the functions named, and for which advice drops
+//! pages under a pin, `mm/madvise.c` of Linux 6.18. `MADV_FREE` is left out on
+//! purpose: pages that are pinned are not freed by it (io_uring shows the new
+//! bytes afterwards).
+
+/// Up to two byte ranges, `(start, len)`; a length of 0 is no range.
+pub(crate) type Ranges = [(usize, usize); 2];
+
+const NOTHING: (usize, usize) = (0, 0);
+/// One past the highest address of a 47-bit user space.
+const TOP: usize = 1 << 47;
+
+const MADV_DONTNEED_LOCKED: i32 = 24;
+const MADV_GUARD_INSTALL: i32 = 102;
+
+/// munmap(2).
+#[inline]
+pub(crate) fn munmap(addr: usize, len: usize) -> Ranges {
+    [(addr, len), NOTHING]
+}
+
+/// mmap(2): only `MAP_FIXED` replaces what is there.
+#[inline]
+pub(crate) fn mmap(addr: usize, len: usize, flags: i32) -> Ranges {
+    // MAP_FIXED_NOREPLACE fails instead of replacing; it has a bit of its own.
+    let replaces = flags & libc::MAP_FIXED != 0;
+    [if replaces { (addr, len) } else { NOTHING }, NOTHING]
+}
+
+/// mremap(2): the old range where it can move or shrinks, and a fixed target.
+#[inline]
+pub(crate) fn mremap(old: usize, old_len: usize, new_len: usize, flags: i32, new: usize) -> Ranges {
+    let source = if flags & libc::MREMAP_MAYMOVE != 0 {
+        (old, old_len)
+    } else if new_len < old_len {
+        (old.wrapping_add(new_len), old_len - new_len)
+    } else {
+        NOTHING
+    };
+    let target = if flags & libc::MREMAP_FIXED != 0 { (new, new_len) } else { NOTHING };
+    [source, target]
+}
+
+/// Whether advice replaces or drops pages although they are pinned.
+#[inline]
+pub(crate) fn drops_pages(advice: i32) -> bool {
+    matches!(
+        advice,
+        libc::MADV_DONTNEED
+            | libc::MADV_REMOVE
+            | MADV_DONTNEED_LOCKED
+            | MADV_GUARD_INSTALL
+            | libc::MADV_HWPOISON
+            | libc::MADV_SOFT_OFFLINE
+    )
+}
+
+/// madvise(2).
+#[inline]
+pub(crate) fn madvise(addr: usize, len: usize, advice: i32) -> Ranges {
+    [if drops_pages(advice) { (addr, len) } else { NOTHING }, NOTHING]
+}
+
+/// brk(2): what lies between the new break and the current one.
+#[inline]
+pub(crate) fn brk(new: usize, current: usize) -> Ranges {
+    [if new != 0 && new < current { (new, current - new) } else { NOTHING }, NOTHING]
+}
+
+/// shmdt(2) does not say how long the segment is: all above its address.
+#[inline]
+pub(crate) fn shmdt(addr: usize) -> Ranges {
+    [(addr, TOP.saturating_sub(addr)), NOTHING]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mmap_replaces_only_when_fixed() {
+        assert_eq!(mmap(0x1000, 0x2000, libc::MAP_FIXED | libc::MAP_PRIVATE)[0], (0x1000, 0x2000));
+        assert_eq!(mmap(0x1000, 0x2000, libc::MAP_PRIVATE)[0], NOTHING);
+        assert_eq!(mmap(0x1000, 0x2000, libc::MAP_FIXED_NOREPLACE)[0], NOTHING);
+    }
+
+    #[test]
+    fn mremap_names_source_and_target() {
+        let moved = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        assert_eq!(mremap(0x1000, 0x1000, 0x2000, moved, 0x9000), [(0x1000, 0x1000), (0x9000, 0x2000)]);
+        assert_eq!(mremap(0x1000, 0x3000, 0x1000, 0, 0), [(0x2000, 0x2000), NOTHING]);
+        assert_eq!(mremap(0x1000, 0x1000, 0x3000, 0, 0), [NOTHING, NOTHING]);
+    }
+
+    #[test]
+    fn only_advice_that_drops_pinned_pages_counts() {
+        for advice in [libc::MADV_DONTNEED, libc::MADV_REMOVE, 24, 102] {
+            assert!(drops_pages(advice), "{advice}");
+        }
+        for advice in
+            [libc::MADV_FREE, libc::MADV_WILLNEED, libc::MADV_HUGEPAGE, libc::MADV_COLD, libc::MADV_PAGEOUT]
+        {
+            assert!(!drops_pages(advice), "{advice}");
+        }
+    }
+
+    #[test]
+    fn brk_counts_a_shrink_only() {
+        assert_eq!(brk(0x5000, 0x8000)[0], (0x5000, 0x3000));
+        assert_eq!(brk(0x9000, 0x8000)[0], NOTHING);
+        assert_eq!(brk(0, 0x8000)[0], NOTHING);
+    }
+
+    #[test]
+    fn shmdt_takes_all_above() {
+        assert_eq!(shmdt(0x1000)[0], (0x1000, TOP - 0x1000));
+        assert_eq!(shmdt(usize::MAX)[0].1, 0);
+    }
+}

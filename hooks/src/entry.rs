@@ -1,0 +1,248 @@
+//! What runs in place of libc's functions.
+//!
+//! Between entry and the real call nothing here allocates, locks, logs, touches
+//! a thread-local or makes another system call; after it, only errno is written,
+//! and only where the real call failed, as the replaced function would. All
+//! functions are safe in a signal handler. No arithmetic can panic.
+//!
+//! The real call is the system call itself, or the function that another
+//! patcher had put there before us (see `install.rs`).
+#![allow(unsafe_code)]
+
+use crate::effect::{self, Ranges};
+use crate::monitor::{Ticket, after, before};
+use crate::report::Function;
+use crate::sys::syscall6;
+use core::sync::atomic::{AtomicUsize, Ordering::Acquire};
+
+/// The hook that another patcher had installed, per function; 0 for none.
+pub(crate) static NEXT: [AtomicUsize; Function::COUNT] = [const { AtomicUsize::new(0) }; Function::COUNT];
+
+unsafe extern "C" {
+    /// glibc's record of the current break (`misc/brk.c`); exported data.
+    static mut __curbrk: usize;
+}
+
+/// The replacement's address for `function`; `None` for sbrk, which libc builds
+/// on brk's patched entry.
+pub(crate) fn replacement(function: Function) -> Option<usize> {
+    Some(match function {
+        Function::Munmap => munmap as *const () as usize,
+        Function::Mmap => mmap as *const () as usize,
+        Function::Mremap => mremap as *const () as usize,
+        Function::Madvise => madvise as *const () as usize,
+        Function::Brk => brk as *const () as usize,
+        Function::Sbrk => return None,
+        Function::Shmdt => shmdt as *const () as usize,
+        Function::ProcessMadvise => process_madvise as *const () as usize,
+        Function::Syscall => syscall as *const () as usize,
+    })
+}
+
+#[inline(always)]
+fn bracketed(ranges: Ranges, change: impl FnOnce() -> isize) -> isize {
+    let [first, second] = ranges;
+    let ticket = before(first.0, first.1);
+    before(second.0, second.1);
+    let result = change();
+    after(ticket, first.0, first.1);
+    after(ticket, second.0, second.1);
+    result
+}
+
+/// Turns the kernel's result into libc's: -1 and errno.
+extern "C" fn to_libc(result: isize) -> isize {
+    if (-4095..0).contains(&result) {
+        // SAFETY: glibc's `__errno_location` returns the calling thread's errno,
+        // which lives as long as the thread. It is static TLS of libc: no lazy
+        // allocation. The replaced function writes it at the same point.
+        unsafe { *libc::__errno_location() = -result as i32 };
+        return -1;
+    }
+    result
+}
+
+/// The real call: the earlier hook where there is one, else the kernel.
+#[inline(always)]
+unsafe fn real(function: Function, number: libc::c_long, args: [usize; 6]) -> isize {
+    type Six = extern "C" fn(usize, usize, usize, usize, usize, usize) -> isize;
+    // Acquire: pairs with the Release store in `install.rs`.
+    let next = NEXT[function as usize].load(Acquire);
+    if next == 0 {
+        // SAFETY: the caller of the hooked function vouches for its arguments.
+        return to_libc(unsafe { syscall6(number as usize, args) });
+    }
+    // SAFETY: `next` is the decoded target of a jump that stood at this
+    // function's entry, so it takes this function's arguments; up to six integer
+    // arguments travel in registers, and a callee ignores those it does not have.
+    let next = unsafe { core::mem::transmute::<usize, Six>(next) };
+    let [a, b, c, d, e, f] = args;
+    next(a, b, c, d, e, f)
+}
+
+extern "C" fn munmap(addr: usize, len: usize) -> isize {
+    bracketed(effect::munmap(addr, len), || {
+        // SAFETY: the arguments are the caller's, unchanged.
+        unsafe { real(Function::Munmap, libc::SYS_munmap, [addr, len, 0, 0, 0, 0]) }
+    })
+}
+
+extern "C" fn mmap(addr: usize, len: usize, prot: i32, flags: i32, fd: i32, offset: i64) -> isize {
+    let args = [addr, len, prot as usize, flags as usize, fd as isize as usize, offset as usize];
+    bracketed(effect::mmap(addr, len, flags), || {
+        // SAFETY: the arguments are the caller's, unchanged.
+        unsafe { real(Function::Mmap, libc::SYS_mmap, args) }
+    })
+}
+
+/// mremap is variadic in C; its fifth argument is in r8 whether given or not,
+/// and only looked at with `MREMAP_FIXED`.
+extern "C" fn mremap(old: usize, old_len: usize, len: usize, flags: i32, new: usize) -> isize {
+    bracketed(effect::mremap(old, old_len, len, flags, new), || {
+        let args = [old, old_len, len, flags as usize, new, 0];
+        // SAFETY: the arguments are the caller's, unchanged.
+        unsafe { real(Function::Mremap, libc::SYS_mremap, args) }
+    })
+}
+
+extern "C" fn madvise(addr: usize, len: usize, advice: i32) -> isize {
+    bracketed(effect::madvise(addr, len, advice), || {
+        // SAFETY: the arguments are the caller's, unchanged.
+        unsafe { real(Function::Madvise, libc::SYS_madvise, [addr, len, advice as usize, 0, 0, 0]) }
+    })
+}
+
+extern "C" fn brk(new: usize) -> isize {
+    // SAFETY: a racy read of a plain word, as libc's own sbrk does it; whoever
+    // moves the break from two threads at once is on their own with libc too.
+    let current = unsafe { (&raw const __curbrk).read_volatile() };
+    bracketed(effect::brk(new, current), || {
+        if NEXT[Function::Brk as usize].load(Acquire) != 0 {
+            // SAFETY: the argument is the caller's, unchanged.
+            return unsafe { real(Function::Brk, libc::SYS_brk, [new, 0, 0, 0, 0, 0]) };
+        }
+        // SAFETY: brk(2) takes any address and answers with the break in force.
+        let now = unsafe { syscall6(libc::SYS_brk as usize, [new, 0, 0, 0, 0, 0]) };
+        // SAFETY: libc's brk keeps its record in exactly this way.
+        unsafe { (&raw mut __curbrk).write_volatile(now as usize) };
+        if (now as usize) < new { to_libc(-(libc::ENOMEM as isize)) } else { 0 }
+    })
+}
+
+extern "C" fn shmdt(addr: usize) -> isize {
+    bracketed(effect::shmdt(addr), || {
+        // SAFETY: the argument is the caller's, unchanged.
+        unsafe { real(Function::Shmdt, libc::SYS_shmdt, [addr, 0, 0, 0, 0, 0]) }
+    })
+}
+
+extern "C" fn process_madvise(pidfd: i32, ranges: usize, count: usize, advice: i32, flags: u32) -> isize {
+    let args = [pidfd as isize as usize, ranges, count, advice as usize, flags as usize, 0];
+    bracketed_iovecs(ranges, count, advice, || {
+        // SAFETY: the arguments are the caller's, unchanged.
+        unsafe { real(Function::ProcessMadvise, libc::SYS_process_madvise, args) }
+    })
+}
+
+/// The process meant may be another one; finding out would take a system call,
+/// so its ranges are published as if they were ours.
+#[inline(always)]
+fn bracketed_iovecs(ranges: usize, count: usize, advice: i32, change: impl FnOnce() -> isize) -> isize {
+    /// Above this the kernel refuses the call (`UIO_MAXIOV`).
+    const MOST: usize = 1024;
+    let drops = effect::drops_pages(advice) && ranges != 0 && count <= MOST;
+    let iovecs: &[libc::iovec] = if drops {
+        // SAFETY: process_madvise(2) requires `count` readable iovecs at
+        // `ranges`; the kernel reads the same memory in a moment.
+        unsafe { core::slice::from_raw_parts(ranges as *const libc::iovec, count) }
+    } else {
+        &[]
+    };
+    let mut ticket: Option<Ticket> = None;
+    for iovec in iovecs {
+        let begun = before(iovec.iov_base.addr(), iovec.iov_len);
+        ticket.get_or_insert(begun);
+    }
+    let result = change();
+    if let Some(ticket) = ticket {
+        for iovec in iovecs {
+            after(ticket, iovec.iov_base.addr(), iovec.iov_len);
+        }
+    }
+    result
+}
+
+/// `syscall(number, ...)` for the numbers that change mappings.
+extern "C" fn syscall_that_changes_a_mapping(
+    number: isize,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> isize {
+    // SAFETY: the arguments are the caller's, unchanged.
+    let change = || to_libc(unsafe { syscall6(number as usize, [a, b, c, d, e, f]) });
+    let ranges = match number as libc::c_long {
+        libc::SYS_munmap => effect::munmap(a, b),
+        libc::SYS_mmap => effect::mmap(a, b, d as i32),
+        libc::SYS_mremap => effect::mremap(a, b, c, d as i32, e),
+        libc::SYS_madvise => effect::madvise(a, b, c as i32),
+        // SAFETY: see `brk`.
+        libc::SYS_brk => effect::brk(a, unsafe { (&raw const __curbrk).read_volatile() }),
+        libc::SYS_shmdt => effect::shmdt(a),
+        libc::SYS_process_madvise => return bracketed_iovecs(b, c, d as i32, change),
+        _ => return change(),
+    };
+    bracketed(ranges, change)
+}
+
+/// `syscall(2)`'s wrapper. Every number that cannot change a mapping takes the
+/// path that libc's takes, with no stack frame of ours: calls that return twice
+/// or on another stack (clone, vfork) work as before.
+///
+/// # Safety
+/// As libc's `syscall`: only ever reached by a jump from its entry.
+#[unsafe(naked)]
+unsafe extern "C" fn syscall() {
+    core::arch::naked_asm!(
+        "cmp rdi, {mmap}",
+        "je 2f",
+        "cmp rdi, {munmap}",
+        "je 2f",
+        "cmp rdi, {brk}",
+        "je 2f",
+        "cmp rdi, {mremap}",
+        "je 2f",
+        "cmp rdi, {madvise}",
+        "je 2f",
+        "cmp rdi, {shmdt}",
+        "je 2f",
+        "cmp rdi, {process_madvise}",
+        "je 2f",
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov rdx, rcx",
+        "mov r10, r8",
+        "mov r8, r9",
+        "mov r9, [rsp + 8]",
+        "syscall",
+        "cmp rax, -4095",
+        "jae 3f",
+        "ret",
+        "2: jmp {slow}",
+        "3: mov rdi, rax",
+        "jmp {to_libc}",
+        mmap = const libc::SYS_mmap,
+        munmap = const libc::SYS_munmap,
+        brk = const libc::SYS_brk,
+        mremap = const libc::SYS_mremap,
+        madvise = const libc::SYS_madvise,
+        shmdt = const libc::SYS_shmdt,
+        process_madvise = const libc::SYS_process_madvise,
+        slow = sym syscall_that_changes_a_mapping,
+        to_libc = sym to_libc,
+    );
+}

@@ -1,0 +1,215 @@
+//! Putting the hooks in place, and knowing at any time whether they still are.
+//!
+//! One hook owner per process is the rule of the field, and others break it: a
+//! library that is initialised later may patch over us. So every registration
+//! asks [`verify`], which compares the entries' bytes (one load each); what has
+//! changed is tested again and, where its calls escape, taken back in front of
+//! the newcomer, which is then called in place of the system call.
+#![allow(unsafe_code)]
+
+use crate::entry::{NEXT, replacement};
+use crate::patch::{self, Trampolines};
+use crate::report::{Function, FunctionReport, Owner, Report, Seen, Why};
+use crate::{fork, self_test};
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
+
+const COUNT: usize = Function::COUNT;
+
+/// Entry address per function, 0 where this libc has none. Written once.
+static ENTRIES: [AtomicUsize; COUNT] = [const { AtomicUsize::new(0) }; COUNT];
+/// The first 8 bytes that stood at each entry when it was last looked at.
+static WORDS: [AtomicU64; COUNT] = [const { AtomicU64::new(0) }; COUNT];
+
+/// Whether the last report had no gap; false before the first.
+static COMPLETE: AtomicBool = AtomicBool::new(false);
+static INSTALLED: AtomicBool = AtomicBool::new(false);
+
+struct State {
+    trampolines: Option<Trampolines>,
+    report: Option<Report>,
+}
+
+/// The installer's state behind a spin lock: installing is rare, is never done
+/// in a hook, and must not need an allocator.
+struct Guarded {
+    held: AtomicBool,
+    state: UnsafeCell<State>,
+}
+// SAFETY: `state` is only reached through `with`, which holds `held`.
+unsafe impl Sync for Guarded {}
+static GUARDED: Guarded = Guarded {
+    held: AtomicBool::new(false),
+    state: UnsafeCell::new(State { trampolines: None, report: None }),
+};
+
+fn with<R>(work: impl FnOnce(&mut State) -> R) -> R {
+    while GUARDED.held.compare_exchange_weak(false, true, Acquire, Relaxed).is_err() {
+        // SAFETY: sched_yield has no preconditions.
+        unsafe { libc::sched_yield() };
+    }
+    // SAFETY: `held` was taken with Acquire and is given back with Release
+    // below; `work` cannot reach this function again (it is private, and no
+    // hook calls it), so the reference is the only one.
+    let result = work(unsafe { &mut *GUARDED.state.get() });
+    GUARDED.held.store(false, Release);
+    result
+}
+
+/// Installs the hooks, once per process, and tests each of them by use.
+///
+/// Later calls test again and return a fresh report. Never fails as a whole:
+/// what could not be hooked is in the report, with the call that failed.
+/// Not for signal handlers. Best called before other threads run; see
+/// [`FunctionReport::boundary`].
+pub fn install() -> Report {
+    with(|state| {
+        if state.report.is_none() {
+            fork::install();
+            keep_loaded();
+            find_entries();
+        }
+        let refused = if state.trampolines.is_none() { map_trampolines(state).err() } else { None };
+        let mut report = self_test::run(|function| hook(state, function, refused));
+        if !report.is_complete() {
+            // A patcher that loaded us may sit in front of us: go in front of it.
+            report = self_test::run(|function| hook(state, function, refused));
+        }
+        state.report = Some(report);
+        COMPLETE.store(report.is_complete(), Release);
+        INSTALLED.store(true, Release);
+        report
+    })
+}
+
+/// The report of the last [`install`] or repair; `None` before the first.
+pub fn report() -> Option<Report> {
+    with(|state| state.report)
+}
+
+/// Whether every change of a mapping still reaches the inbox, as far as the
+/// last report says so. One load per function while nobody has touched the
+/// entries; otherwise tests and repairs, and reports anew.
+///
+/// Before [`install`]: false. Not for signal handlers or hooks.
+pub fn verify() -> bool {
+    let untouched = (0..COUNT).all(|index| {
+        let entry = ENTRIES[index].load(Acquire);
+        // SAFETY: a non-zero entry is an 8-byte aligned function of libc, which
+        // is never unloaded; patchers write text with stores of their own.
+        entry == 0 || unsafe { &*(entry as *const AtomicU64) }.load(Relaxed) == WORDS[index].load(Relaxed)
+    });
+    if untouched || !INSTALLED.load(Acquire) {
+        return COMPLETE.load(Acquire);
+    }
+    install().is_complete()
+}
+
+/// Our code is jumped to from libc for ever: forbid dlclose of the object it is in.
+fn keep_loaded() {
+    let mut info = libc::Dl_info {
+        dli_fname: core::ptr::null(),
+        dli_fbase: core::ptr::null_mut(),
+        dli_sname: core::ptr::null(),
+        dli_saddr: core::ptr::null_mut(),
+    };
+    // SAFETY: dladdr fills `info` for an address of our own; dlopen with NOLOAD
+    // only adds a flag to the object that is loaded already. For a static
+    // executable's own name it fails, and there is nothing to keep.
+    unsafe {
+        if libc::dladdr(keep_loaded as *const _, &raw mut info) != 0 && !info.dli_fname.is_null() {
+            libc::dlopen(info.dli_fname, libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE);
+        }
+    }
+}
+
+fn find_entries() {
+    // SAFETY: the C library is loaded in every process that got here; NOLOAD
+    // finds it without loading another.
+    let libc_handle = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+    for function in Function::ALL {
+        let at = if libc_handle.is_null() {
+            core::ptr::null_mut()
+        } else {
+            // SAFETY: a live handle and a NUL-terminated name.
+            unsafe { libc::dlsym(libc_handle, function.c_name().as_ptr()) }
+        };
+        ENTRIES[function as usize].store(at.addr(), Release);
+        remember(function);
+    }
+}
+
+/// The address of `function` in libc, or `None`.
+pub(crate) fn entry_of(function: Function) -> Option<usize> {
+    Some(ENTRIES[function as usize].load(Acquire)).filter(|&entry| entry != 0)
+}
+
+fn remember(function: Function) {
+    if let Some(entry) = entry_of(function) {
+        // SAFETY: a function of libc.
+        let code = unsafe { patch::prologue(entry) };
+        WORDS[function as usize].store(patch::first_word(&code), Relaxed);
+    }
+}
+
+fn map_trampolines(state: &mut State) -> Result<(), Why> {
+    let Some(near) = entry_of(Function::Munmap) else {
+        return Err(Why { call: "dlsym(libc.so.6, munmap): not a glibc process", errno: 0 });
+    };
+    let targets = Function::ALL.map(|function| replacement(function).unwrap_or(0));
+    state.trampolines = Some(Trampolines::map_near(near, &targets)?);
+    Ok(())
+}
+
+/// Puts our jump at the entry of `function` unless its calls are seen as it is.
+fn hook(state: &State, function: Function, refused: Option<Why>) -> FunctionReport {
+    let line = |owner, seen, boundary| FunctionReport { function, owner, seen, boundary };
+    let Some(entry) = entry_of(function) else {
+        let why = Why { call: "this libc has no such function", errno: 0 };
+        return line(Owner::Absent, Seen::NotExercised(why), false);
+    };
+    // SAFETY: a function of libc.
+    let code = unsafe { patch::prologue(entry) };
+    let boundary = patch::covers_boundary(&code);
+    let failed = |why| line(patch::owner(entry, &code), Seen::No(why), boundary);
+    let Some(trampolines) = &state.trampolines else {
+        let why = Why { call: "no trampoline page", errno: 0 };
+        return failed(refused.unwrap_or(why));
+    };
+    if replacement(function).is_none() {
+        return line(patch::owner(entry, &code), self_test::call(function), false);
+    }
+    let ours = trampolines.slot(function as usize);
+    let at_entry = patch::jump_target(entry, &code);
+    if at_entry != Some(ours) {
+        if at_entry.is_some() && self_test::call(function) == Seen::Yes {
+            // Another's hook that ends in one of ours (Open MPI's ends in
+            // `syscall`): leave both as they are.
+            remember(function);
+            return line(patch::owner(entry, &code), Seen::Yes, false);
+        }
+        if at_entry.is_some() && function == Function::Syscall {
+            // Its frame-less path cannot call on.
+            return failed(Why { call: "another patcher owns the entry of syscall", errno: 0 });
+        }
+        if at_entry.is_none() && code.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]) {
+            return failed(Why {
+                call: "the entry starts with endbr64: no 5-byte instruction to replace",
+                errno: 0,
+            });
+        }
+        let Some(word) = patch::jump_word(entry, &code, ours) else {
+            return failed(Why { call: "the trampoline page is out of reach of this entry", errno: 0 });
+        };
+        // Release: pairs with the Acquire in `entry::real`; in force before the jump is.
+        NEXT[function as usize].store(at_entry.unwrap_or(0), Release);
+        // SAFETY: a function of libc; the word is a jump to a trampoline that
+        // tail-calls a replacement of the same signature. The bytes behind it
+        // are unchanged; a boundary among the first five is reported.
+        if let Err(why) = unsafe { patch::store(entry, word) } {
+            return failed(why);
+        }
+    }
+    remember(function);
+    line(Owner::Pinyard, self_test::call(function), boundary && at_entry.is_none())
+}

@@ -1,0 +1,230 @@
+//! From an event to everyone who asked for it.
+//!
+//! A hook brackets the change of a mapping: [`before`] publishes the range,
+//! then the real call runs, then [`after`] publishes it once more, but only if a
+//! registration began in between. The first push makes a `get` that starts after
+//! the change miss; the second catches a registration that pinned the old pages
+//! in the gap between the push and the change. Correct programs never hit that
+//! gap; racy ones must not get a stale entry either.
+//!
+//! Sinks are static: a hook that runs while a registry closes still has a sink
+//! to push to, and nothing is initialised lazily.
+
+use crate::event::Event;
+use crate::filter::Filter;
+use crate::inbox::{Inbox, Mark};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, const_unless_loom};
+use core::ops::Range;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Release, SeqCst};
+
+/// Events that fit into a sink before it asks for a flush.
+pub const INBOX_SLOTS: usize = 4096;
+/// Counters of a sink's filter: 16 GiB of 2 MiB granules before any two share one.
+pub const FILTER_GRANULES: usize = 8192;
+/// Subscribers that one process can have at a time.
+pub const MAX_SUBSCRIBERS: usize = 15;
+/// One more than that: the self-test always finds a place.
+const SINKS: usize = MAX_SUBSCRIBERS + 1;
+
+/// One subscriber's filter and inbox.
+pub struct Sink<const N: usize = INBOX_SLOTS, const G: usize = FILTER_GRANULES> {
+    claimed: AtomicBool,
+    filter: Filter<G>,
+    inbox: Inbox<N>,
+}
+
+impl<const N: usize, const G: usize> Default for Sink<N, G> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<const N: usize, const G: usize> Sink<N, G> {
+    const_unless_loom! {
+        /// An unclaimed sink that wants nothing.
+        pub fn new() -> Self {
+            Sink { claimed: AtomicBool::new(false), filter: Filter::new(), inbox: Inbox::new() }
+        }
+    }
+
+    /// Asks for events that touch `range` (bytes, not empty) from now on.
+    ///
+    /// Call before the backend pins a page of it: a hook that has passed its
+    /// filter check by then publishes again after its change.
+    pub fn watch(&self, range: Range<usize>) {
+        self.filter.add(range.start, range.end);
+    }
+
+    /// Takes back one [`watch`](Sink::watch) of the same range.
+    pub fn unwatch(&self, range: Range<usize>) {
+        self.filter.remove(range.start, range.end);
+    }
+
+    /// Whether events wait that no drain has applied. Two loads of one line.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        self.inbox.has_news()
+    }
+
+    /// Events published to this sink since it was made.
+    #[inline]
+    pub fn pushed(&self) -> u64 {
+        self.inbox.pushed()
+    }
+
+    /// Starts a drain; see [`Inbox::begin`]. One drainer at a time.
+    pub fn begin(&self) -> Mark {
+        self.inbox.begin()
+    }
+
+    /// Takes what is pending; see [`Inbox::take`].
+    #[must_use = "true orders a flush of everything"]
+    pub fn take(&self, each: impl FnMut(Event)) -> bool {
+        self.inbox.take(each)
+    }
+
+    /// Ends a drain; see [`Inbox::finish`].
+    pub fn finish(&self, mark: Mark) {
+        self.inbox.finish(mark);
+    }
+
+    /// Publishes that `len` bytes at `start` change, if anything may be
+    /// registered there. What a hook does for each sink.
+    #[inline]
+    pub fn publish(&self, start: usize, len: usize) {
+        if len != 0 && self.filter.may_overlap(start, start.saturating_add(len - 1)) {
+            match Event::new(start, len) {
+                Some(event) => self.inbox.push(event),
+                None => self.inbox.push_everything(),
+            }
+        }
+    }
+
+    /// Publishes that anything may have changed, whatever is watched.
+    pub fn publish_everything(&self) {
+        self.inbox.push_everything();
+    }
+}
+
+/// A claimed sink; given back on drop.
+pub struct Subscription {
+    sink: &'static Sink,
+}
+
+impl core::ops::Deref for Subscription {
+    type Target = Sink;
+    #[inline]
+    fn deref(&self) -> &Sink {
+        self.sink
+    }
+}
+
+impl Drop for Subscription {
+    /// The owner has unwatched its ranges, so hooks pass the sink by; one that
+    /// is late leaves an event, which the next owner takes for a needless
+    /// invalidation.
+    fn drop(&mut self) {
+        // Release: pairs with the Acquire in `claim`.
+        self.sink.claimed.store(false, Release);
+    }
+}
+
+#[cfg(not(loom))]
+mod process {
+    use super::*;
+
+    static ALL: [Sink; SINKS] = [const { Sink::new() }; SINKS];
+    /// Sinks below this index have been claimed at some time.
+    static HIGH: AtomicU32 = AtomicU32::new(0);
+    /// Registrations begun in this process; see the module's text.
+    static BEGUN: AtomicU64 = AtomicU64::new(0);
+
+    /// Sees every later event that its filter lets through, or `None` when
+    /// [`MAX_SUBSCRIBERS`] are there already.
+    pub fn subscribe() -> Option<Subscription> {
+        claim(&ALL[..MAX_SUBSCRIBERS])
+    }
+
+    /// The place that is kept for the self-test.
+    pub(crate) fn subscribe_for_self_test() -> Option<Subscription> {
+        claim(&ALL[MAX_SUBSCRIBERS..])
+    }
+
+    fn claim(from: &'static [Sink]) -> Option<Subscription> {
+        let free = |sink: &&Sink| sink.claimed.compare_exchange(false, true, AcqRel, Acquire).is_ok();
+        let sink = from.iter().find(free)?;
+        let index = ALL.iter().position(|other| core::ptr::eq(other, sink))?;
+        // SeqCst: whoever begins a registration on this sink is ordered after.
+        HIGH.fetch_max(index as u32 + 1, SeqCst);
+        Some(Subscription { sink })
+    }
+
+    #[inline]
+    fn sinks() -> &'static [Sink] {
+        let high = HIGH.load(Acquire) as usize;
+        &ALL[..high.min(SINKS)]
+    }
+
+    /// Declares that a registration begins. Call after [`Sink::watch`], before
+    /// the backend's own call.
+    pub fn begin_registration() {
+        // SeqCst: a hook whose `after` does not see this ran its change before
+        // the backend pins; one that sees it sees the watched range too.
+        BEGUN.fetch_add(1, SeqCst);
+    }
+
+    /// What [`after`] compares with.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Ticket(u64);
+
+    /// Publishes `len` bytes at `start` to every sink that watches them.
+    /// The caller changes the mapping next.
+    #[inline]
+    pub(crate) fn before(start: usize, len: usize) -> Ticket {
+        // Acquire: pairs with `begin_registration`; whatever has begun, its
+        // watched range is visible to `publish` below.
+        let ticket = Ticket(BEGUN.load(Acquire));
+        publish(start, len);
+        ticket
+    }
+
+    /// Publishes again if a registration began since `before`.
+    #[inline]
+    pub(crate) fn after(ticket: Ticket, start: usize, len: usize) {
+        // SeqCst: not read before the system call's effect; pairs with `begin_registration`.
+        if BEGUN.load(SeqCst) != ticket.0 {
+            publish(start, len);
+        }
+    }
+
+    #[inline]
+    fn publish(start: usize, len: usize) {
+        for sink in sinks() {
+            sink.publish(start, len);
+        }
+    }
+
+    /// Tells every subscriber that `len` bytes at `addr` are about to be
+    /// unmapped, replaced or emptied. `addr` is only compared, never read.
+    ///
+    /// For changes that no hook sees: raw system calls, an allocator of one's
+    /// own, a runtime that bypasses libc. **Call it before the change.** A
+    /// length of 0 does nothing; a range that wraps around invalidates
+    /// everything.
+    ///
+    /// Never blocks, allocates or fails; safe in a signal handler and inside
+    /// malloc.
+    #[inline]
+    pub fn notify_unmapped(addr: *const u8, len: usize) {
+        publish(addr.addr(), len);
+    }
+
+    /// Makes every subscriber take a slow path once (after a fork).
+    pub(crate) fn publish_everything() {
+        for sink in sinks() {
+            sink.publish_everything();
+        }
+    }
+}
+#[cfg(not(loom))]
+pub use process::*;

@@ -1,0 +1,213 @@
+//! Each function, called for real on memory of our own: did the pages change,
+//! and did the event arrive?
+#![allow(unsafe_code)]
+
+use crate::install::entry_of;
+use crate::monitor::{Subscription, subscribe_for_self_test};
+use crate::report::{Function, FunctionReport, Report, Seen, Why};
+use crate::{PAGE_SIZE, sys};
+
+/// Asks `line` for every function's line.
+pub(crate) fn run(mut line: impl FnMut(Function) -> FunctionReport) -> Report {
+    Report { functions: Function::ALL.map(&mut line) }
+}
+
+type Six = extern "C" fn(usize, usize, usize, usize, usize, usize) -> isize;
+
+/// Two pages that nobody else knows, watched.
+struct Scratch {
+    sink: Subscription,
+    base: usize,
+}
+
+const SCRATCH: usize = 2 * PAGE_SIZE;
+const MARK: u8 = 0x5a;
+
+impl Scratch {
+    fn new() -> Result<Scratch, Why> {
+        let sink =
+            subscribe_for_self_test().ok_or(Why { call: "the self-test's own sink is taken", errno: 0 })?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a fresh anonymous mapping.
+        let base = unsafe { sys::mmap(0, SCRATCH, libc::PROT_READ | libc::PROT_WRITE, flags) }
+            .map_err(|errno| Why { call: "mmap(two scratch pages)", errno })?;
+        // SAFETY: mapped writable just now, known to nobody else.
+        unsafe { (base as *mut u8).write_bytes(MARK, SCRATCH) };
+        sink.watch(base..base + SCRATCH);
+        let scratch = Scratch { sink, base };
+        scratch.arrived(0, 0); // what was left in the sink by someone else's late push
+        Ok(scratch)
+    }
+
+    /// Takes what is pending; whether some event covers `start..end`.
+    fn arrived(&self, start: usize, end: usize) -> bool {
+        let mut covered = false;
+        let mark = self.sink.begin();
+        covered |= self.sink.take(|event| covered |= event.start() <= start && end <= event.end());
+        self.sink.finish(mark);
+        covered
+    }
+
+    fn page_arrived(&self) -> bool {
+        self.arrived(self.base, self.base + PAGE_SIZE)
+    }
+
+    fn first_byte(&self) -> u8 {
+        // SAFETY: only called where the first page is mapped.
+        unsafe { (self.base as *const u8).read_volatile() }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        self.sink.unwatch(self.base..self.base + SCRATCH);
+        // SAFETY: our own pages; unmapping what is unmapped already is no error.
+        let _ = unsafe { sys::munmap(self.base, SCRATCH) };
+    }
+}
+
+const UNSEEN: Why = Why { call: "the change happened, no event arrived", errno: 0 };
+
+fn verdict(changed: bool, arrived: bool, call: &'static str) -> Seen {
+    match (changed, arrived) {
+        (true, true) => Seen::Yes,
+        (true, false) => Seen::No(UNSEEN),
+        (false, _) => Seen::NotExercised(Why { call, errno: errno() }),
+    }
+}
+
+fn errno() -> i32 {
+    // SAFETY: the calling thread's errno.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Calls `function` through its libc entry and says what came of it. Keeps errno.
+pub(crate) fn call(function: Function) -> Seen {
+    let before = errno();
+    let seen = entry_of(function).map_or(
+        Seen::NotExercised(Why { call: "this libc has no such function", errno: 0 }),
+        |entry| {
+            Scratch::new().map_or_else(Seen::NotExercised, |scratch| {
+                // SAFETY: the entry of a libc function whose arguments are all
+                // integers or pointers: six registers, of which it reads its own.
+                exercise(function, unsafe { core::mem::transmute::<usize, Six>(entry) }, &scratch)
+            })
+        },
+    );
+    // SAFETY: the calling thread's errno.
+    unsafe { *libc::__errno_location() = before };
+    seen
+}
+
+fn exercise(function: Function, call: Six, scratch: &Scratch) -> Seen {
+    let base = scratch.base;
+    let dontneed = libc::MADV_DONTNEED as usize;
+    match function {
+        Function::Munmap => {
+            call(base, PAGE_SIZE, 0, 0, 0, 0);
+            verdict(!sys::is_mapped(base), scratch.page_arrived(), "munmap(scratch page)")
+        }
+        Function::Mmap => {
+            let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
+            let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED) as usize;
+            call(base, PAGE_SIZE, prot, flags, usize::MAX, 0);
+            verdict(scratch.first_byte() == 0, scratch.page_arrived(), "mmap(scratch page, MAP_FIXED)")
+        }
+        Function::Mremap => {
+            // The first page goes over the second: both a source and a target.
+            let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as usize;
+            call(base, PAGE_SIZE, PAGE_SIZE, flags, base + PAGE_SIZE, 0);
+            let mut source = false;
+            let mut target = false;
+            let mark = scratch.sink.begin();
+            let everything = scratch.sink.take(|event| {
+                source |= event.start() == base;
+                target |= event.start() == base + PAGE_SIZE;
+            });
+            scratch.sink.finish(mark);
+            let arrived = everything || source && target;
+            verdict(!sys::is_mapped(base), arrived, "mremap(scratch page, MREMAP_FIXED)")
+        }
+        Function::Madvise => {
+            call(base, PAGE_SIZE, dontneed, 0, 0, 0);
+            verdict(scratch.first_byte() == 0, scratch.page_arrived(), "madvise(scratch page, MADV_DONTNEED)")
+        }
+        // A real shrink could take away what another thread's malloc got in the
+        // meantime. The kernel refuses a break below the heap's start, and the
+        // hook, which does not know that start, publishes all below the break.
+        Function::Brk => {
+            scratch.sink.watch(PAGE_SIZE..2 * PAGE_SIZE);
+            call(1, 0, 0, 0, 0, 0);
+            scratch.sink.unwatch(PAGE_SIZE..2 * PAGE_SIZE);
+            verdict(true, scratch.arrived(PAGE_SIZE, 2 * PAGE_SIZE), "")
+        }
+        Function::Sbrk => exercise_sbrk(call, scratch),
+        Function::Shmdt => exercise_shmdt(call, scratch),
+        Function::ProcessMadvise => {
+            // SAFETY: getpid and pidfd_open take no memory.
+            let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) };
+            if pidfd < 0 {
+                return Seen::NotExercised(Why { call: "pidfd_open(self)", errno: errno() });
+            }
+            let iovec = libc::iovec { iov_base: base as *mut _, iov_len: PAGE_SIZE };
+            call(pidfd as usize, (&raw const iovec).addr(), 1, dontneed, 0, 0);
+            // SAFETY: opened above.
+            unsafe { libc::close(pidfd as i32) };
+            // Older kernels refuse this advice here; the event must come either way.
+            verdict(true, scratch.page_arrived(), "")
+        }
+        Function::Syscall => {
+            call(libc::SYS_madvise as usize, base, PAGE_SIZE, dontneed, 0, 0);
+            verdict(scratch.first_byte() == 0, scratch.page_arrived(), "syscall(SYS_madvise, scratch page)")
+        }
+    }
+}
+
+/// Grows the break by a page and shrinks it again, if no other thread could
+/// have been given that page.
+fn exercise_sbrk(call: Six, scratch: &Scratch) -> Seen {
+    if !single_threaded() {
+        return Seen::NotExercised(Why { call: "other threads run; sbrk goes through brk", errno: 0 });
+    }
+    let page = call(PAGE_SIZE, 0, 0, 0, 0, 0) as usize;
+    if page == usize::MAX {
+        return Seen::NotExercised(Why { call: "sbrk(4096)", errno: errno() });
+    }
+    // The break need not be aligned: watch the pages it spans.
+    let range = page..page + PAGE_SIZE;
+    scratch.sink.watch(range.clone());
+    let shrunk = call(PAGE_SIZE.wrapping_neg(), 0, 0, 0, 0, 0) as usize;
+    scratch.sink.unwatch(range.clone());
+    verdict(shrunk == range.end, scratch.arrived(range.start, range.end), "sbrk(-4096)")
+}
+
+fn single_threaded() -> bool {
+    // SAFETY: all-zero is a valid stat buffer, and stat fills it.
+    unsafe {
+        let mut stat: libc::stat = core::mem::zeroed();
+        // A directory has two links and one for each sub-directory: a thread.
+        libc::stat(c"/proc/self/task".as_ptr(), &raw mut stat) == 0 && stat.st_nlink == 3
+    }
+}
+
+fn exercise_shmdt(call: Six, scratch: &Scratch) -> Seen {
+    // SAFETY: a private segment, attached at an address of the kernel's choice,
+    // marked for removal at once, and detached below.
+    let at = unsafe {
+        let id = libc::shmget(libc::IPC_PRIVATE, PAGE_SIZE, 0o600);
+        if id < 0 {
+            return Seen::NotExercised(Why { call: "shmget(IPC_PRIVATE, 4096)", errno: errno() });
+        }
+        let at = libc::shmat(id, core::ptr::null(), 0).addr();
+        let why = Why { call: "shmat(private segment)", errno: errno() };
+        libc::shmctl(id, libc::IPC_RMID, core::ptr::null_mut());
+        if at == usize::MAX {
+            return Seen::NotExercised(why);
+        }
+        at
+    };
+    scratch.sink.watch(at..at + PAGE_SIZE);
+    call(at, 0, 0, 0, 0, 0);
+    scratch.sink.unwatch(at..at + PAGE_SIZE);
+    verdict(!sys::is_mapped(at), scratch.arrived(at, at + PAGE_SIZE), "shmdt(private segment)")
+}

@@ -1,0 +1,110 @@
+//! System calls that no hook can see: the instruction itself, no libc function.
+//!
+//! Everything in pinyard that must change a mapping without telling itself goes
+//! through here. Errors are returned as a negative errno, as the kernel does.
+#![allow(unsafe_code)]
+
+use core::arch::asm;
+
+/// A system call with six arguments. Returns the kernel's result: an errno is
+/// -1 to -4095.
+///
+/// # Safety
+/// The arguments must satisfy what the call `number` demands of memory and
+/// descriptors (see its man page, section 2).
+#[inline(always)]
+pub unsafe fn syscall6(number: usize, args: [usize; 6]) -> isize {
+    let result: isize;
+    // SAFETY: the x86-64 Linux convention: number in rax, arguments in rdi,
+    // rsi, rdx, r10, r8, r9, result in rax; rcx and r11 are clobbered, the stack
+    // is not used. What the call does to memory is the caller's contract.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") args[0], in("rsi") args[1], in("rdx") args[2],
+            in("r10") args[3], in("r8") args[4], in("r9") args[5],
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack)
+        );
+    }
+    result
+}
+
+/// `Ok` of a non-negative result, `Err` of the errno otherwise.
+#[inline]
+fn checked(result: isize) -> Result<usize, i32> {
+    if (-4095..0).contains(&result) { Err(-result as i32) } else { Ok(result as usize) }
+}
+
+/// mmap(2), unseen by hooks.
+///
+/// # Safety
+/// As mmap(2): with `MAP_FIXED` the caller owns what lies in the range.
+pub unsafe fn mmap(addr: usize, len: usize, prot: i32, flags: i32) -> Result<usize, i32> {
+    let args = [addr, len, prot as usize, flags as usize, usize::MAX, 0];
+    // SAFETY: passed on to the caller.
+    checked(unsafe { syscall6(libc::SYS_mmap as usize, args) })
+}
+
+/// munmap(2), unseen by hooks.
+///
+/// # Safety
+/// The caller owns the range and nothing refers to it any more.
+pub unsafe fn munmap(addr: usize, len: usize) -> Result<(), i32> {
+    // SAFETY: passed on to the caller.
+    checked(unsafe { syscall6(libc::SYS_munmap as usize, [addr, len, 0, 0, 0, 0]) }).map(drop)
+}
+
+/// mprotect(2).
+///
+/// # Safety
+/// Code and data in the range tolerate the new protection.
+pub unsafe fn mprotect(addr: usize, len: usize, prot: i32) -> Result<(), i32> {
+    let args = [addr, len, prot as usize, 0, 0, 0];
+    // SAFETY: passed on to the caller.
+    checked(unsafe { syscall6(libc::SYS_mprotect as usize, args) }).map(drop)
+}
+
+/// madvise(2), unseen by hooks.
+///
+/// # Safety
+/// The caller owns the range; advice that drops pages loses their contents.
+pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Result<(), i32> {
+    let args = [addr, len, advice as usize, 0, 0, 0];
+    // SAFETY: passed on to the caller.
+    checked(unsafe { syscall6(libc::SYS_madvise as usize, args) }).map(drop)
+}
+
+/// mlock(2) over whole pages.
+pub fn mlock(addr: usize, len: usize) -> Result<(), i32> {
+    // SAFETY: locking reads the range into memory and changes no contents; the
+    // kernel checks the address.
+    checked(unsafe { syscall6(libc::SYS_mlock as usize, [addr, len, 0, 0, 0, 0]) }).map(drop)
+}
+
+/// munlock(2) over whole pages.
+pub fn munlock(addr: usize, len: usize) -> Result<(), i32> {
+    // SAFETY: unlocking changes no contents; the kernel checks the address.
+    checked(unsafe { syscall6(libc::SYS_munlock as usize, [addr, len, 0, 0, 0, 0]) }).map(drop)
+}
+
+/// Registers for, then issues, a membarrier that serialises the instruction
+/// stream of every thread of this process (membarrier(2), `SYNC_CORE`).
+pub(crate) fn serialise_instruction_streams() -> Result<(), i32> {
+    const REGISTER_SYNC_CORE: usize = 1 << 6;
+    const SYNC_CORE: usize = 1 << 5;
+    for command in [REGISTER_SYNC_CORE, SYNC_CORE] {
+        // SAFETY: membarrier touches no memory of ours.
+        checked(unsafe { syscall6(libc::SYS_membarrier as usize, [command, 0, 0, 0, 0, 0]) })?;
+    }
+    Ok(())
+}
+
+/// Whether the page at `addr` is mapped (mincore(2) answers ENOMEM if not).
+pub(crate) fn is_mapped(addr: usize) -> bool {
+    let mut resident = 0u8;
+    let args = [addr, 1, (&raw mut resident).addr(), 0, 0, 0];
+    // SAFETY: mincore writes one byte for the one page asked about, into `resident`.
+    checked(unsafe { syscall6(libc::SYS_mincore as usize, args) }).is_ok()
+}
