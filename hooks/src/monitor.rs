@@ -129,6 +129,53 @@ impl Drop for Subscription {
     }
 }
 
+/// Counts the registrations that have begun; what tells [`after`] whether one
+/// began inside its bracket.
+pub struct Begun(AtomicU64);
+
+/// A moment in the count; see [`Begun`].
+#[derive(Clone, Copy)]
+pub struct Ticket(u64);
+
+impl Default for Begun {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Begun {
+    const_unless_loom! {
+        /// None has begun.
+        pub fn new() -> Self {
+            Begun(AtomicU64::new(0))
+        }
+    }
+
+    /// A registration begins: its range is watched, no page is pinned yet.
+    #[inline]
+    pub fn declare(&self) {
+        // SeqCst: a hook that does not see this in `any_since` ran its change
+        // before the backend pins; one that sees it sees the watched range too.
+        self.0.fetch_add(1, SeqCst);
+    }
+
+    /// Taken by a hook before it publishes for the first time.
+    #[inline]
+    pub fn ticket(&self) -> Ticket {
+        // Acquire: pairs with `declare`; whatever has begun, its watched range
+        // is visible to the filter check that follows.
+        Ticket(self.0.load(Acquire))
+    }
+
+    /// Asked by a hook after its change.
+    #[inline]
+    pub fn any_since(&self, ticket: Ticket) -> bool {
+        // SeqCst: pairs with `declare`; the system call in between is a barrier
+        // of its own on both sides.
+        self.0.load(SeqCst) != ticket.0
+    }
+}
+
 #[cfg(not(loom))]
 mod process {
     use super::*;
@@ -136,8 +183,7 @@ mod process {
     static ALL: [Sink; SINKS] = [const { Sink::new() }; SINKS];
     /// Sinks below this index have been claimed at some time.
     static HIGH: AtomicU32 = AtomicU32::new(0);
-    /// Registrations begun in this process; see the module's text.
-    static BEGUN: AtomicU64 = AtomicU64::new(0);
+    static BEGUN: Begun = Begun::new();
 
     /// Sees every later event that its filter lets through, or `None` when
     /// [`MAX_SUBSCRIBERS`] are there already.
@@ -168,22 +214,14 @@ mod process {
     /// Declares that a registration begins. Call after [`Sink::watch`], before
     /// the backend's own call.
     pub fn begin_registration() {
-        // SeqCst: a hook whose `after` does not see this ran its change before
-        // the backend pins; one that sees it sees the watched range too.
-        BEGUN.fetch_add(1, SeqCst);
+        BEGUN.declare();
     }
-
-    /// What [`after`] compares with.
-    #[derive(Clone, Copy)]
-    pub(crate) struct Ticket(u64);
 
     /// Publishes `len` bytes at `start` to every sink that watches them.
     /// The caller changes the mapping next.
     #[inline]
     pub(crate) fn before(start: usize, len: usize) -> Ticket {
-        // Acquire: pairs with `begin_registration`; whatever has begun, its
-        // watched range is visible to `publish` below.
-        let ticket = Ticket(BEGUN.load(Acquire));
+        let ticket = BEGUN.ticket();
         publish(start, len);
         ticket
     }
@@ -191,8 +229,7 @@ mod process {
     /// Publishes again if a registration began since `before`.
     #[inline]
     pub(crate) fn after(ticket: Ticket, start: usize, len: usize) {
-        // SeqCst: not read before the system call's effect; pairs with `begin_registration`.
-        if BEGUN.load(SeqCst) != ticket.0 {
+        if BEGUN.any_since(ticket) {
             publish(start, len);
         }
     }

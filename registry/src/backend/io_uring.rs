@@ -1,0 +1,171 @@
+//! io_uring's fixed buffers: real kernel pinning on any machine.
+//!
+//! A registration is a slot of the ring's buffer table (io_uring_register(2),
+//! `IORING_REGISTER_BUFFERS_UPDATE`); the lkey is the slot's index. What travels
+//! through a registered buffer are the pages that were pinned, whatever is
+//! mapped at the address now: stale registrations can be *seen* here.
+//!
+//! Limits (`io_uring/rsrc.c`, Linux 6.18): 16,384 slots, 1 GiB a buffer, and
+//! without CAP_IPC_LOCK RLIMIT_MEMLOCK for all rings of a user together.
+#![allow(unsafe_code)]
+
+use super::{Backend, BackendError, Limits, MemoryKey, Unlocked};
+use crate::access::Access;
+use crate::diagnose;
+use crate::range::PageRange;
+use io_uring::{opcode, squeue, types};
+use parking_lot::Mutex;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+const MAX_SLOTS: u32 = 16_384;
+const MAX_REGION_BYTES: usize = 1 << 30;
+/// One transfer; the kernel's own cap on a read or write is just below 2 GiB.
+const MAX_TRANSFER: usize = 1 << 30;
+
+/// A ring with a table of fixed buffers.
+pub struct IoUring {
+    ring: io_uring::IoUring,
+    slots: u32,
+    free: Mutex<Vec<u16>>,
+    /// One submission and its completion at a time.
+    transfer: Mutex<()>,
+}
+
+impl IoUring {
+    /// A ring whose table has `slots` places, at most 16,384.
+    ///
+    /// Fails where the kernel has no io_uring, or it is disabled (sysctl
+    /// `kernel.io_uring_disabled`, seccomp): the error says which.
+    pub fn new(slots: u32) -> Result<IoUring, BackendError> {
+        if slots == 0 || slots > MAX_SLOTS {
+            return Err(BackendError::new(format!("io_uring table of {slots} slots"), libc::EINVAL)
+                .with_hint(format_args!("ask for 1 to {MAX_SLOTS}")));
+        }
+        let failed = |call: &str, error: io::Error| {
+            let errno = error.raw_os_error().unwrap_or(0);
+            BackendError::new(call, errno).with_hint(diagnose::io_uring_refusal(errno))
+        };
+        let ring = io_uring::IoUring::new(8).map_err(|error| failed("io_uring_setup(8 entries)", error))?;
+        ring.submitter().register_buffers_sparse(slots).map_err(|error| {
+            failed(&format!("io_uring_register(IORING_REGISTER_BUFFERS2, {slots} empty slots)"), error)
+        })?;
+        let free = Mutex::new((0..slots as u16).rev().collect());
+        Ok(IoUring { ring, slots, free, transfer: Mutex::new(()) })
+    }
+
+    fn update(&self, slot: u16, start: usize, len: usize) -> io::Result<()> {
+        let buffer = libc::iovec { iov_base: start as *mut _, iov_len: len };
+        // SAFETY: pinning does not touch the pages' contents, and the kernel
+        // checks the addresses. What moves bytes through the slot later is
+        // `transfer`, whose callers vouch for the memory.
+        let updated =
+            unsafe { self.ring.submitter().register_buffers_update(u32::from(slot), &[buffer], None) };
+        updated.map(drop)
+    }
+
+    /// Writes `len` bytes at `addr` to `fd` at its current position, out of the
+    /// pages that `key` has pinned. Returns the bytes written.
+    ///
+    /// # Errors
+    /// EFAULT where the bytes lie outside the registration or it is gone.
+    ///
+    /// # Safety
+    /// The registration is held (a lease lives), and nobody changes the bytes
+    /// meanwhile.
+    pub unsafe fn write_fixed(
+        &self,
+        fd: BorrowedFd<'_>,
+        key: MemoryKey,
+        addr: *const u8,
+        len: usize,
+    ) -> io::Result<usize> {
+        let (len, slot) = (len.min(MAX_TRANSFER) as u32, key.lkey as u16);
+        let entry = opcode::WriteFixed::new(types::Fd(fd.as_raw_fd()), addr, len, slot);
+        self.transfer(entry.offset(u64::MAX).build())
+    }
+
+    /// Reads up to `len` bytes from `fd` at its current position into the pages
+    /// that `key` has pinned. Returns the bytes read.
+    ///
+    /// # Errors
+    /// As [`write_fixed`](IoUring::write_fixed).
+    ///
+    /// # Safety
+    /// The registration is held (a lease lives), the memory is the caller's to
+    /// write, and nobody reads it meanwhile.
+    pub unsafe fn read_fixed(
+        &self,
+        fd: BorrowedFd<'_>,
+        key: MemoryKey,
+        addr: *mut u8,
+        len: usize,
+    ) -> io::Result<usize> {
+        let (len, slot) = (len.min(MAX_TRANSFER) as u32, key.lkey as u16);
+        let entry = opcode::ReadFixed::new(types::Fd(fd.as_raw_fd()), addr, len, slot);
+        self.transfer(entry.offset(u64::MAX).build())
+    }
+
+    fn transfer(&self, entry: squeue::Entry) -> io::Result<usize> {
+        let _turn = self.transfer.lock();
+        // SAFETY: the lock makes this thread the only one at either queue; the
+        // memory that the entry names is vouched for by the callers until its
+        // completion, which is waited for below.
+        let (mut submissions, mut completions) =
+            unsafe { (self.ring.submission_shared(), self.ring.completion_shared()) };
+        // SAFETY: as above.
+        if unsafe { submissions.push(&entry) }.is_err() {
+            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        }
+        drop(submissions);
+        loop {
+            match self.ring.submitter().submit_and_wait(1) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+                Ok(_) => {}
+            }
+            completions.sync();
+            if let Some(completion) = completions.next() {
+                let result = completion.result();
+                return usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result));
+            }
+        }
+    }
+}
+
+impl Backend for IoUring {
+    fn name(&self) -> &'static str {
+        "io_uring"
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { max_region_bytes: MAX_REGION_BYTES, max_regions: self.slots as usize }
+    }
+
+    fn register(&self, range: PageRange, _: Access, _: &Unlocked) -> Result<MemoryKey, BackendError> {
+        let call =
+            |slot: u32| format!("io_uring_register(IORING_REGISTER_BUFFERS_UPDATE, slot {slot}, {range})");
+        let Some(slot) = self.free.lock().pop() else {
+            return Err(BackendError::new(call(self.slots), libc::ENOSPC)
+                .with_hint("every slot of the table is taken"));
+        };
+        match self.update(slot, range.start, range.len()) {
+            Ok(()) => Ok(MemoryKey { lkey: u64::from(slot), rkey: 0, handle: 0 }),
+            Err(error) => {
+                self.free.lock().push(slot);
+                Err(BackendError::new(call(u32::from(slot)), error.raw_os_error().unwrap_or(0)))
+            }
+        }
+    }
+
+    fn deregister(&self, key: MemoryKey, range: PageRange, _: &Unlocked) -> Result<(), BackendError> {
+        let slot = key.lkey as u16;
+        self.update(slot, 0, 0).map_err(|error| {
+            let call =
+                format!("io_uring_register(IORING_REGISTER_BUFFERS_UPDATE, clear slot {slot}, {range})");
+            BackendError::new(call, error.raw_os_error().unwrap_or(0))
+        })?;
+        self.free.lock().push(slot);
+        Ok(())
+    }
+}

@@ -1,0 +1,148 @@
+//! Who pins the pages: one trait, one file per backend, one conformance suite
+//! (`tests/conformance.rs`).
+
+use crate::access::Access;
+use crate::range::PageRange;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+#[cfg(not(loom))]
+mod custom;
+#[cfg(not(loom))]
+mod faulty;
+#[cfg(not(loom))]
+mod io_uring;
+#[cfg(not(loom))]
+mod mlock;
+
+#[cfg(not(loom))]
+pub use custom::Custom;
+#[cfg(not(loom))]
+pub use faulty::{Fault, Faulty};
+#[cfg(not(loom))]
+pub use io_uring::IoUring;
+#[cfg(not(loom))]
+pub use mlock::Mlock;
+
+/// What a device needs to use a registration. The words' meaning is the
+/// backend's; 0 where it has none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct MemoryKey {
+    /// Local key: verbs' lkey, io_uring's buffer index.
+    pub lkey: u64,
+    /// Remote key: what a peer must name.
+    pub rkey: u64,
+    /// The backend's own handle, such as an `ibv_mr` pointer.
+    pub handle: u64,
+}
+
+/// What a backend can register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest single registration, in bytes.
+    pub max_region_bytes: usize,
+    /// Registrations at a time.
+    pub max_regions: usize,
+}
+
+impl Limits {
+    /// No limit of the backend's own.
+    pub const NONE: Limits = Limits { max_region_bytes: usize::MAX, max_regions: usize::MAX };
+}
+
+/// Proof that the calling thread holds no lock of the registry.
+///
+/// The registry's lock borrows it mutably for as long as it is held, so a call
+/// of a backend under the lock does not compile. Only the registry makes one,
+/// at its entry points.
+#[derive(Debug)]
+pub struct Unlocked(PhantomData<*const ()>);
+
+impl Unlocked {
+    /// For the registry's entry points, which hold no lock.
+    pub(crate) fn at_entry() -> Unlocked {
+        Unlocked(PhantomData)
+    }
+}
+
+/// Pins pages and makes them known to a device.
+///
+/// Called from any thread, several at a time, never under a lock of the
+/// registry's, never from a hook. May take long, allocate, and change mappings
+/// of its own. Ranges of registrations that exist at the same time may overlap.
+pub trait Backend: Send + Sync {
+    /// A short name for messages.
+    fn name(&self) -> &'static str;
+
+    /// What it can register. Asked once, when the registry is made.
+    fn limits(&self) -> Limits;
+
+    /// Pins `range` and returns its key. On an error nothing stays pinned.
+    fn register(
+        &self,
+        range: PageRange,
+        access: Access,
+        unlocked: &Unlocked,
+    ) -> Result<MemoryKey, BackendError>;
+
+    /// Takes back one registration, once. The pages may be unmapped by now, or
+    /// others may be mapped at the same addresses.
+    fn deregister(&self, key: MemoryKey, range: PageRange, unlocked: &Unlocked) -> Result<(), BackendError>;
+}
+
+impl<B: Backend + ?Sized> Backend for Arc<B> {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+    fn limits(&self) -> Limits {
+        (**self).limits()
+    }
+    fn register(
+        &self,
+        range: PageRange,
+        access: Access,
+        unlocked: &Unlocked,
+    ) -> Result<MemoryKey, BackendError> {
+        (**self).register(range, access, unlocked)
+    }
+    fn deregister(&self, key: MemoryKey, range: PageRange, unlocked: &Unlocked) -> Result<(), BackendError> {
+        (**self).deregister(key, range, unlocked)
+    }
+}
+
+/// A failed call of a backend.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{call} failed: {}{hint}", reason(.errno))]
+pub struct BackendError {
+    /// The call with its arguments.
+    pub call: String,
+    /// Its errno; 0 where it has none.
+    pub errno: i32,
+    /// What the caller can do, starting with `; `, or nothing.
+    pub hint: String,
+}
+
+impl BackendError {
+    /// A call, with its arguments, that failed with `errno`.
+    pub fn new(call: impl Into<String>, errno: i32) -> BackendError {
+        BackendError { call: call.into(), errno, hint: String::new() }
+    }
+
+    /// Adds what the caller can do.
+    pub fn with_hint(mut self, hint: impl std::fmt::Display) -> BackendError {
+        self.hint = format!("; {hint}");
+        self
+    }
+
+    /// Whether giving other registrations back may help.
+    pub(crate) fn is_exhaustion(&self) -> bool {
+        matches!(self.errno, libc::ENOMEM | libc::EAGAIN | libc::ENOSPC)
+    }
+}
+
+fn reason(errno: &i32) -> String {
+    if *errno == 0 {
+        return "refused".to_owned();
+    }
+    std::io::Error::from_raw_os_error(*errno).to_string()
+}

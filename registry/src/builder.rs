@@ -1,0 +1,101 @@
+//! How a registry is made.
+
+use crate::backend::Backend;
+use crate::cache::{Cache, Geometry};
+use crate::error::BuildError;
+use crate::range::ADDRESS_LIMIT;
+use crate::registry::{Inner, Registry};
+use crate::{reaper, registry};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// How the registry hears that a mapping changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Events {
+    /// pinyard's hooks; a registry is refused where calls would escape them.
+    #[default]
+    Hooks,
+    /// Only from [`pinyard_hooks::notify_unmapped`] and
+    /// [`Registry::invalidate`]. The program vouches that it calls one of them
+    /// before *every* change of a mapping that was registered: an allocator that
+    /// unmaps behind its back makes registrations stale.
+    NotifyOnly,
+}
+
+/// Regions without a limit given: enough for most, 64 MiB of address space.
+const DEFAULT_REGIONS: usize = 65_536;
+const MOST_REGIONS: usize = 1 << 24;
+
+/// See [`Registry::builder`].
+pub struct Builder {
+    backend: Option<Box<dyn Backend>>,
+    budget: usize,
+    max_regions: usize,
+    events: Events,
+}
+
+impl Builder {
+    pub(crate) fn new() -> Builder {
+        Builder { backend: None, budget: usize::MAX, max_regions: DEFAULT_REGIONS, events: Events::Hooks }
+    }
+
+    /// Who registers. Required. An `Arc` of a backend is one too.
+    pub fn backend(mut self, backend: impl Backend + 'static) -> Builder {
+        self.backend = Some(Box::new(backend));
+        self
+    }
+
+    /// Bytes pinned at most, those being registered or retired included. When
+    /// they are used up, regions that are not in use go; when all are in use,
+    /// `get` fails. Default: no limit but the backend's.
+    pub fn budget(mut self, bytes: usize) -> Builder {
+        self.budget = bytes;
+        self
+    }
+
+    /// Regions at most, likewise; the backend may allow fewer. Default 65,536.
+    pub fn max_regions(mut self, regions: usize) -> Builder {
+        self.max_regions = regions;
+        self
+    }
+
+    /// How the registry hears of changes. Default: [`Events::Hooks`].
+    pub fn events(mut self, events: Events) -> Builder {
+        self.events = events;
+        self
+    }
+
+    /// Installs the hooks if they are not there yet, and starts the reaper.
+    pub fn build(self) -> Result<Registry, BuildError> {
+        let backend = self.backend.ok_or(BuildError::NoBackend)?;
+        if self.events == Events::Hooks && !pinyard_hooks::verify() {
+            let report = pinyard_hooks::install();
+            if !report.is_complete() {
+                return Err(BuildError::HooksIncomplete(Box::new(report)));
+            }
+        }
+        let source = pinyard_hooks::subscribe()
+            .ok_or(BuildError::TooManyRegistries { limit: pinyard_hooks::MAX_SUBSCRIBERS })?;
+        let limits = backend.limits();
+        let geometry = Geometry {
+            regions: self.max_regions.min(limits.max_regions).clamp(1, MOST_REGIONS),
+            shards: registry::shard_count(),
+            address_limit: ADDRESS_LIMIT,
+            budget: self.budget,
+            max_region_bytes: limits.max_region_bytes,
+        };
+        let cache = Cache::new(source, geometry)
+            .map_err(|errno| BuildError::Map { source: std::io::Error::from_raw_os_error(errno) })?;
+        let inner = Arc::new(Inner {
+            cache,
+            backend,
+            events: self.events,
+            forks: pinyard_hooks::fork_generation(),
+            changed: parking_lot::Condvar::new(),
+            reaper_sleeps: AtomicBool::new(false),
+            reaper: std::sync::OnceLock::new(),
+        });
+        reaper::start(&inner).map_err(|source| BuildError::Thread { source })?;
+        Ok(Registry { inner })
+    }
+}

@@ -1,0 +1,235 @@
+//! What can go wrong, one enum per operation: the cause, the call that failed
+//! with its errno and arguments, and what the caller can do about it.
+
+use crate::backend::BackendError;
+use crate::range::{ADDRESS_LIMIT, PageRange};
+use pinyard_hooks::Report;
+use thiserror::Error;
+
+/// A range that names no memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum RangeError {
+    /// The length is 0.
+    #[error("empty range at {start:#x}: a registration needs at least one byte")]
+    Empty {
+        /// First byte.
+        start: usize,
+    },
+    /// The address is null.
+    #[error("null pointer with a length of {len} bytes")]
+    Null {
+        /// Length in bytes.
+        len: usize,
+    },
+    /// Address plus length exceeds the address space.
+    #[error("range at {start:#x} of {len} bytes wraps around the address space: check the length")]
+    WrapsAround {
+        /// First byte.
+        start: usize,
+        /// Length in bytes.
+        len: usize,
+    },
+    /// The range ends above the 47-bit user space.
+    #[error("range at {start:#x} of {len} bytes ends above {limit:#x}: memory mapped with a 5-level address hint cannot be registered", limit = ADDRESS_LIMIT)]
+    AboveLimit {
+        /// First byte.
+        start: usize,
+        /// Length in bytes.
+        len: usize,
+    },
+}
+
+impl RangeError {
+    /// The reason why `start`, `len` names no memory.
+    #[cold]
+    pub(crate) fn of(start: usize, len: usize) -> RangeError {
+        if len == 0 {
+            RangeError::Empty { start }
+        } else if start == 0 {
+            RangeError::Null { len }
+        } else if start.checked_add(len).is_none() {
+            RangeError::WrapsAround { start, len }
+        } else {
+            RangeError::AboveLimit { start, len }
+        }
+    }
+}
+
+/// Why [`Registry::get`](crate::Registry::get) failed. The cache is as usable
+/// afterwards as it was before.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum GetError {
+    /// The range names no memory.
+    #[error(transparent)]
+    Range(#[from] RangeError),
+    /// Longer than the backend can register in one piece.
+    #[error(
+        "{range}: backend {backend} registers at most {limit} bytes in one piece; register the buffer in parts"
+    )]
+    TooLong {
+        /// The pages asked for.
+        range: PageRange,
+        /// The backend's name.
+        backend: &'static str,
+        /// Its limit in bytes.
+        limit: usize,
+    },
+    /// A page of the range is not mapped.
+    #[error("{range}: nothing is mapped at {hole:#x} ({source}); was the buffer freed?")]
+    Unmapped {
+        /// The pages asked for.
+        range: PageRange,
+        /// First byte that is not mapped.
+        hole: usize,
+        /// What the backend said.
+        source: BackendError,
+    },
+    /// The pages cannot be written, and the registration needs that.
+    #[error("{range}: the mapping at {at:#x} is read-only ({source}); {remedy}")]
+    ReadOnly {
+        /// The pages asked for.
+        range: PageRange,
+        /// First byte of the first mapping without write permission.
+        at: usize,
+        /// What the caller can do.
+        remedy: &'static str,
+        /// What the backend said.
+        source: BackendError,
+    },
+    /// RLIMIT_MEMLOCK is used up.
+    #[error(
+        "{range}: RLIMIT_MEMLOCK allows {limit} bytes, {pinned} are pinned by this registry ({source}); raise `ulimit -l` (on a cluster: LimitMEMLOCK, PropagateResourceLimits) or lower the registry's budget"
+    )]
+    Memlock {
+        /// The pages asked for.
+        range: PageRange,
+        /// The soft limit in bytes.
+        limit: u64,
+        /// Bytes that this registry has pinned.
+        pinned: usize,
+        /// What the backend said.
+        source: BackendError,
+    },
+    /// The registry's byte budget is used up by registrations in use.
+    #[error(
+        "{range}: the budget of {budget} bytes is used up: {pinned} bytes are pinned and in use; give leases back, or raise the budget (RLIMIT_MEMLOCK is {memlock})"
+    )]
+    Budget {
+        /// The pages asked for.
+        range: PageRange,
+        /// The registry's budget in bytes.
+        budget: usize,
+        /// Bytes pinned now.
+        pinned: usize,
+        /// The process's soft RLIMIT_MEMLOCK.
+        memlock: Memlock,
+    },
+    /// As many regions are in use as the registry or its backend can have.
+    #[error(
+        "{range}: all {limit} regions that backend {backend} and this registry allow are in use; give leases back, or use fewer and larger buffers"
+    )]
+    TooManyRegions {
+        /// The pages asked for.
+        range: PageRange,
+        /// The backend's name.
+        backend: &'static str,
+        /// Regions allowed.
+        limit: usize,
+    },
+    /// The mapping changed during every attempt to register it.
+    #[error(
+        "{range}: the mapping changed during each of {attempts} attempts to register it; another thread is unmapping or emptying it"
+    )]
+    Unstable {
+        /// The pages asked for.
+        range: PageRange,
+        /// Attempts made.
+        attempts: u32,
+    },
+    /// More than eight million leases of one region are held.
+    #[error("{range}: the region is leased more than 8 million times; leases are being leaked")]
+    TooManyLeases {
+        /// The pages asked for.
+        range: PageRange,
+    },
+    /// This process is a fork of the one that made the registry.
+    #[error(
+        "this registry belongs to the parent process: pinned pages and device handles do not survive a fork; make a registry after forking"
+    )]
+    Forked,
+    /// The backend refused for a reason of its own.
+    #[error("{range}: {source}")]
+    Backend {
+        /// The pages asked for.
+        range: PageRange,
+        /// What the backend said.
+        source: BackendError,
+    },
+}
+
+/// A limit in bytes that may be none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Memlock(pub Option<u64>);
+
+impl std::fmt::Display for Memlock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(bytes) => write!(f, "{bytes} bytes"),
+            None => f.write_str("unlimited"),
+        }
+    }
+}
+
+/// Why a registry could not be made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// No backend was given.
+    #[error("a registry needs a backend")]
+    NoBackend,
+    /// Some function's calls would escape the hooks.
+    #[error("changes of mappings would go unseen, so nothing may be cached:\n{}", missed(.0))]
+    HooksIncomplete(Box<Report>),
+    /// The process has as many registries as the hooks can serve.
+    #[error("{limit} registries exist in this process, as many as the hooks can serve; share one")]
+    TooManyRegistries {
+        /// Registries allowed.
+        limit: usize,
+    },
+    /// Address space for the map was refused.
+    #[error("mmap of the region map failed: {source}; see `ulimit -v` and vm.overcommit_memory")]
+    Map {
+        /// mmap's errno.
+        source: std::io::Error,
+    },
+    /// The reaper's thread was refused.
+    #[error("the reaper's thread could not be started: {source}")]
+    Thread {
+        /// The cause.
+        source: std::io::Error,
+    },
+}
+
+fn missed(report: &Report) -> String {
+    let lines: Vec<String> = report.missed().map(|line| format!("  {line}")).collect();
+    lines.join("\n")
+}
+
+/// Any error of this crate.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// From [`Registry::get`](crate::Registry::get).
+    #[error(transparent)]
+    Get(#[from] GetError),
+    /// From [`Builder::build`](crate::Builder::build).
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// From a backend's constructor.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// From a range.
+    #[error(transparent)]
+    Range(#[from] RangeError),
+}

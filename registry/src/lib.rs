@@ -1,0 +1,68 @@
+//! A registration cache: memory stays registered with a device for as long as
+//! its mapping stands, and not one `get` longer.
+//!
+//! ```text
+//! hit     Registry::get -> Cache::hit -> Directory::find -> Regions::acquire -> Lease
+//! miss    Registry::get -> miss::get -> Locked::begin -> Backend::register (no lock) -> Locked::publish
+//! event   hooks -> inbox … Locked::drain -> Locked::kill -> graveyard
+//! retire  Locked::graves -> Backend::deregister (no lock) -> Locked::buried
+//! reap    reaper: the two lines above, every 25 ms while anything is registered
+//! ```
+//!
+//! What no other cache gives together: hits take no lock and go on while other
+//! threads register; a mapping that changes *while* it is being registered is
+//! noticed; an allocator may call into the hooks from anywhere.
+//!
+//! ```
+//! use pinyard_registry::{Access, Registry, backend::Mlock};
+//!
+//! let registry = Registry::builder().backend(Mlock::new()).budget(64 << 20).build()?;
+//! let buffer = vec![0u8; 10_000];
+//! let lease = registry.get(&buffer, Access::LOCAL_WRITE)?; // registers whole pages
+//! assert!(lease.len() >= buffer.len());
+//! drop(lease); // the registration stays
+//! registry.get(&buffer[100..200], Access::LOCAL_READ)?; // a hit
+//! assert_eq!((registry.stats().misses, registry.stats().hits), (1, 1));
+//! # Ok::<(), pinyard_registry::Error>(())
+//! ```
+
+mod access;
+mod array;
+pub mod backend;
+mod cache;
+mod directory;
+mod error;
+mod eviction;
+mod range;
+mod regions;
+mod stats;
+mod sync;
+
+#[cfg(not(loom))]
+mod builder;
+#[cfg(not(loom))]
+mod diagnose;
+#[cfg(not(loom))]
+mod lease;
+#[cfg(not(loom))]
+mod miss;
+#[cfg(not(loom))]
+mod reaper;
+#[cfg(not(loom))]
+mod registry;
+
+#[cfg(loom)]
+mod models;
+
+pub use access::Access;
+pub use backend::MemoryKey;
+pub use error::{BuildError, Error, GetError, Memlock, RangeError};
+pub use range::{ADDRESS_LIMIT, AsRange, PageRange};
+pub use stats::Stats;
+
+#[cfg(not(loom))]
+pub use builder::{Builder, Events};
+#[cfg(not(loom))]
+pub use lease::{Lease, OwnedLease};
+#[cfg(not(loom))]
+pub use registry::Registry;

@@ -1,0 +1,209 @@
+//! A `get` that the cache cannot answer at once.
+//!
+//! Under the lock: apply events, look again, make room, reserve. Without it: the
+//! backend. Under the lock again: publish, unless an event touched the range
+//! since it was reserved; then the backend may have pinned pages that are gone,
+//! and the registration is made anew.
+
+use crate::access::Access;
+use crate::backend::{BackendError, MemoryKey, Unlocked};
+use crate::builder::Events;
+use crate::cache::{Locked, NoRoom, Published, Ticket, Wanted};
+use crate::diagnose;
+use crate::error::{GetError, Memlock};
+use crate::range::PageRange;
+use crate::regions::Held;
+use crate::registry::Inner;
+use pinyard_hooks::Subscription;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+/// Registrations of one `get` that the mapping may spoil before it gives up.
+const ATTEMPTS: u32 = 16;
+
+thread_local! {
+    /// The thread is inside a backend's call: it must not wait for another's.
+    static IN_BACKEND: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What to try: alone, or together with what it overlaps.
+struct Attempt {
+    merge: bool,
+    squeezed: bool,
+    spoiled: u32,
+}
+
+enum Step {
+    Served(Held),
+    Register(Ticket),
+    Again,
+}
+
+#[cold]
+pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, GetError> {
+    inner.check_fork()?;
+    let pages = wanted.bytes.pages();
+    let mut unlocked = Unlocked::at_entry();
+    let mut attempt = Attempt { merge: true, squeezed: false, spoiled: 0 };
+    let mut missed = false;
+    loop {
+        let uncached = inner.events == Events::Hooks && !pinyard_hooks::verify();
+        if uncached {
+            // Changes go unseen: nothing that is cached can be trusted.
+            inner.cache.lock(&mut unlocked).flush();
+        }
+        let ticket = match reserve(inner, wanted, pages, &attempt, &mut missed, &mut unlocked)? {
+            Step::Served(held) => return Ok(held),
+            Step::Again => continue,
+            Step::Register(ticket) => ticket,
+        };
+        let answer = match catch_unwind(AssertUnwindSafe(|| register(inner, &ticket, &unlocked))) {
+            Ok(answer) => answer,
+            Err(panic) => {
+                // A custom backend's own bug: nothing may wait for this ticket.
+                inner.cache.lock(&mut unlocked).abandon(ticket);
+                inner.changed.notify_all();
+                resume_unwind(panic);
+            }
+        };
+        match answer {
+            Ok(key) => {
+                let mut locked = inner.cache.lock(&mut unlocked);
+                let published = locked.publish(ticket, key, wanted, uncached);
+                let spoiled = matches!(published, Published::Spoiled);
+                locked.writer.counters.granted += !spoiled as u64;
+                locked.writer.counters.retries += spoiled as u64;
+                drop(locked);
+                inner.changed.notify_all();
+                inner.wake_reaper();
+                match published {
+                    Published::Cached(held) => return Ok(held),
+                    Published::Redundant(held) => {
+                        inner.bury(&mut unlocked);
+                        return Ok(held);
+                    }
+                    Published::Spoiled => {
+                        inner.bury(&mut unlocked);
+                        attempt.merge = false;
+                        attempt.spoiled += 1;
+                        if attempt.spoiled == ATTEMPTS {
+                            return Err(GetError::Unstable { range: pages, attempts: ATTEMPTS });
+                        }
+                    }
+                }
+            }
+            Err(error) => {
+                let merged = ticket.range != pages || ticket.access != wanted.access;
+                let mut locked = inner.cache.lock(&mut unlocked);
+                locked.abandon(ticket);
+                let pinned = locked.writer.pinned;
+                // What is only cached may be using up the backend's own limits.
+                let squeeze = error.is_exhaustion() && !attempt.squeezed;
+                if squeeze {
+                    while locked.evict() {}
+                }
+                drop(locked);
+                inner.changed.notify_all();
+                if squeeze && inner.bury(&mut unlocked) {
+                    attempt.squeezed = true;
+                } else if merged && attempt.merge {
+                    attempt.merge = false;
+                } else {
+                    return Err(diagnose::explain(pages, wanted.access, pinned, error));
+                }
+            }
+        }
+    }
+}
+
+/// Under the lock: serve, wait, or reserve what the registration needs.
+fn reserve(
+    inner: &Inner,
+    wanted: Wanted,
+    pages: PageRange,
+    attempt: &Attempt,
+    missed: &mut bool,
+    unlocked: &mut Unlocked,
+) -> Result<Step, GetError> {
+    let mut locked = inner.cache.lock(unlocked);
+    locked.drain();
+    if let Some(held) = locked.find(wanted) {
+        // After a miss of this `get` the reference is not a hit.
+        locked.writer.counters.granted += *missed as u64;
+        return Ok(Step::Served(held));
+    }
+    if !*missed {
+        *missed = true;
+        locked.writer.counters.misses += 1;
+    }
+    if locked.is_coming(pages, wanted.access) && !IN_BACKEND.get() {
+        inner.changed.wait(&mut locked.writer);
+        return Ok(Step::Again);
+    }
+    let limit = inner.cache.geometry.max_region_bytes;
+    if pages.len() > limit {
+        return Err(GetError::TooLong { range: pages, backend: inner.backend.name(), limit });
+    }
+    let (range, access) =
+        if attempt.merge { locked.merged(pages, wanted.access) } else { (pages, wanted.access) };
+    loop {
+        match locked.begin(range, access) {
+            Ok(ticket) => return Ok(Step::Register(ticket)),
+            Err(_) if locked.writer.burying > 0 && !IN_BACKEND.get() => {
+                inner.changed.wait(&mut locked.writer);
+                return Ok(Step::Again);
+            }
+            Err(no_room) if !locked.evict() => {
+                let error = refusal(inner, &locked, no_room, pages);
+                drop(locked);
+                // Retired regions count until the backend has let them go.
+                return if inner.bury(unlocked) { Ok(Step::Again) } else { Err(error) };
+            }
+            Err(_) => {
+                drop(locked);
+                inner.bury(unlocked);
+                locked = inner.cache.lock(unlocked);
+            }
+        }
+    }
+}
+
+fn refusal(inner: &Inner, locked: &Locked<'_, Subscription>, no_room: NoRoom, range: PageRange) -> GetError {
+    let geometry = &inner.cache.geometry;
+    match no_room {
+        NoRoom::Bytes => GetError::Budget {
+            range,
+            budget: geometry.budget,
+            pinned: locked.writer.pinned,
+            memlock: Memlock(diagnose::memlock_limit()),
+        },
+        NoRoom::Regions => {
+            GetError::TooManyRegions { range, backend: inner.backend.name(), limit: geometry.regions }
+        }
+    }
+}
+
+/// Without the lock: the backend pins.
+fn register(inner: &Inner, ticket: &Ticket, unlocked: &Unlocked) -> Result<MemoryKey, BackendError> {
+    // After `begin` watched the range, before a page is pinned: a hook that
+    // passed its filter too early for the first publishes again after its change.
+    pinyard_hooks::begin_registration();
+    in_backend(|| inner.backend.register(ticket.range, effective(ticket.access), unlocked))
+}
+
+/// Marks the thread while it is in a backend's call.
+pub(crate) fn in_backend<R>(call: impl FnOnce() -> R) -> R {
+    struct Leave(bool);
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            IN_BACKEND.set(self.0);
+        }
+    }
+    let _leave = Leave(IN_BACKEND.replace(true));
+    call()
+}
+
+/// Remote writes and atomics need local write access (ibv_reg_mr(3)).
+fn effective(access: Access) -> Access {
+    if access.writes() { access | Access::LOCAL_WRITE } else { access }
+}

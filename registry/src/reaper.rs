@@ -1,0 +1,93 @@
+//! The reaper: a thread that applies events and deregisters when nobody calls
+//! `get`, so that memory which the program has given up does not stay pinned.
+//!
+//! A hook cannot wake anybody (that would be a system call), so the reaper looks
+//! every 25 ms while anything is registered, and sleeps for good while nothing
+//! is.
+
+use crate::backend::Unlocked;
+use crate::registry::Inner;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::Duration;
+
+/// A quarter of the time within which pinned memory of unmapped regions must go.
+const PERIOD: Duration = Duration::from_millis(25);
+
+pub(crate) struct Reaper {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Reaper {
+    /// Ends the thread and waits for it, unless this is the thread.
+    pub(crate) fn stop(self) {
+        self.stop.store(true, SeqCst);
+        self.thread.thread().unpark();
+        if self.thread.thread().id() != thread::current().id() {
+            // A panic of the reaper has been printed by its own thread.
+            let _ = self.thread.join();
+        }
+    }
+
+    /// In a forked child: there is no such thread to wait for.
+    pub(crate) fn forget(self) {
+        std::mem::forget(self.thread);
+    }
+
+    fn thread(&self) -> &Thread {
+        self.thread.thread()
+    }
+}
+
+pub(crate) fn start(inner: &Arc<Inner>) -> std::io::Result<()> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let (weak, stopped) = (Arc::downgrade(inner), stop.clone());
+    let thread =
+        thread::Builder::new().name("pinyard-reaper".to_owned()).spawn(move || run(&weak, &stopped))?;
+    let _ = inner.reaper.set(Reaper { stop, thread });
+    Ok(())
+}
+
+fn run(registry: &Weak<Inner>, stopped: &AtomicBool) {
+    while !stopped.load(SeqCst) {
+        let Some(inner) = registry.upgrade() else { return };
+        if inner.reap() {
+            // SeqCst, with the swap in `wake_reaper`: either that sees the flag, or the
+            // second look sees the region.
+            inner.reaper_sleeps.store(true, SeqCst);
+            let still_idle = inner.reap();
+            drop(inner);
+            if still_idle {
+                thread::park();
+            }
+        } else {
+            drop(inner);
+            thread::park_timeout(PERIOD);
+        }
+    }
+}
+
+impl Inner {
+    /// Applies events and buries. `true` if nothing is registered any more.
+    fn reap(&self) -> bool {
+        let mut unlocked = Unlocked::at_entry();
+        let mut locked = self.cache.lock(&mut unlocked);
+        locked.drain();
+        let idle = locked.is_idle();
+        drop(locked);
+        self.bury(&mut unlocked);
+        idle
+    }
+
+    /// Called after a registration.
+    pub(crate) fn wake_reaper(&self) {
+        if self.reaper_sleeps.load(SeqCst)
+            && self.reaper_sleeps.swap(false, SeqCst)
+            && let Some(reaper) = self.reaper.get()
+        {
+            reaper.thread().unpark();
+        }
+    }
+}

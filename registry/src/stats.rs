@@ -1,0 +1,55 @@
+//! Counters.
+
+/// What the writer counts under its lock.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) misses: u64,
+    /// References that misses handed out; the other references are hits.
+    pub(crate) granted: u64,
+    pub(crate) registrations: u64,
+    pub(crate) deregistrations: u64,
+    pub(crate) failed_deregistrations: u64,
+    pub(crate) invalidations: u64,
+    pub(crate) merges: u64,
+    pub(crate) evictions: u64,
+    pub(crate) flushes: u64,
+    pub(crate) retries: u64,
+    pub(crate) uncached: u64,
+}
+
+/// A registry's counters at one moment. All but the last group only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// `get`s served by a region that was there. Exact while no other thread is
+    /// inside `get` or a lease's drop; counted modulo 2^40 per region and shard.
+    pub hits: u64,
+    /// `get`s that had to register, or failed to.
+    pub misses: u64,
+    /// Registrations made by the backend.
+    pub registrations: u64,
+    /// Registrations taken back by the backend.
+    pub deregistrations: u64,
+    /// Registrations that the backend refused to take back.
+    pub failed_deregistrations: u64,
+    /// Regions taken out because their mapping changed or on request.
+    pub invalidations: u64,
+    /// Regions that a larger or more permissive one replaced.
+    pub merges: u64,
+    /// Regions taken out to stay within the limits.
+    pub evictions: u64,
+    /// Times that every region was taken out: inbox overflow, lost hooks, `flush`.
+    pub flushes: u64,
+    /// Registrations made again because the mapping changed meanwhile.
+    pub retries: u64,
+    /// Registrations that served their caller alone and were not cached.
+    pub uncached: u64,
+    /// Events that reached the inbox.
+    pub events: u64,
+    /// Regions that a `get` can find now.
+    pub regions: u64,
+    /// Regions retired but still held, or not yet deregistered.
+    pub graveyard: u64,
+    /// Bytes pinned now, those being registered or retired included.
+    pub pinned_bytes: u64,
+}
