@@ -341,6 +341,8 @@ impl<S: Deref<Target: EventSource>> Locked<'_, S> {
             None if spoiled => None,
             None => regions.acquire(slot, wanted.bytes, wanted.access, wanted.shard).map(Published::Cached),
         };
+        // Being registered is no second use.
+        regions.take_touched(slot);
         let writer = &mut *self.writer;
         let enter = matches!(held, Some(Published::Cached(_))) && !uncached;
         if enter && self.cache.directory.insert(&mut writer.tables, range, slot) {

@@ -168,6 +168,14 @@ fn reserve(
     }
 }
 
+/// Waits until no other thread is at a grave, unless this thread is.
+pub(crate) fn wait_for_burials(inner: &Inner, unlocked: &mut Unlocked) {
+    let mut locked = inner.cache.lock(unlocked);
+    while locked.writer.burying > 0 && !IN_BACKEND.get() {
+        inner.changed.wait(&mut locked.writer);
+    }
+}
+
 fn refusal(inner: &Inner, locked: &Locked<'_, Subscription>, no_room: NoRoom, range: PageRange) -> GetError {
     let geometry = &inner.cache.geometry;
     match no_room {

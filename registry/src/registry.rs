@@ -104,6 +104,7 @@ impl Registry {
         take_out(&mut locked);
         drop(locked);
         self.inner.bury(&mut unlocked);
+        miss::wait_for_burials(&self.inner, &mut unlocked);
         Ok(())
     }
 

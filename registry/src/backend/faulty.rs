@@ -14,8 +14,13 @@ pub enum Fault {
     /// The call sleeps first.
     Stall(Duration),
     /// The call runs this first: allocate, change a mapping, notify.
-    Run(std::sync::Arc<dyn Fn(PageRange) + Send + Sync>),
+    Run(Work),
+    /// The call runs this after the wrapped backend's, before it returns.
+    RunAfter(Work),
 }
+
+/// Something to do inside a call, with the range of the registration.
+pub type Work = std::sync::Arc<dyn Fn(PageRange) + Send + Sync>;
 
 type Plan = dyn Fn(u64) -> Option<Fault> + Send + Sync;
 
@@ -54,16 +59,25 @@ impl<B: Backend> Faulty<B> {
     }
 }
 
-fn meet(fault: Option<Fault>, call: &'static str, range: PageRange) -> Result<(), BackendError> {
-    match fault {
-        None => {}
+fn meet<R>(
+    fault: Option<Fault>,
+    call: &'static str,
+    range: PageRange,
+    wrapped: impl FnOnce() -> Result<R, BackendError>,
+) -> Result<R, BackendError> {
+    match &fault {
         Some(Fault::Fail(errno)) => {
-            return Err(BackendError::new(format!("{call}({range}), by plan"), errno));
+            return Err(BackendError::new(format!("{call}({range}), by plan"), *errno));
         }
-        Some(Fault::Stall(time)) => std::thread::sleep(time),
+        Some(Fault::Stall(time)) => std::thread::sleep(*time),
         Some(Fault::Run(work)) => work(range),
+        Some(Fault::RunAfter(_)) | None => {}
     }
-    Ok(())
+    let answer = wrapped();
+    if let Some(Fault::RunAfter(work)) = &fault {
+        work(range);
+    }
+    answer
 }
 
 impl<B: Backend> Backend for Faulty<B> {
@@ -79,11 +93,11 @@ impl<B: Backend> Backend for Faulty<B> {
         access: Access,
         unlocked: &Unlocked,
     ) -> Result<MemoryKey, BackendError> {
-        meet((self.registering)(self.registered.fetch_add(1, Relaxed)), "register", range)?;
-        self.inner.register(range, access, unlocked)
+        let fault = (self.registering)(self.registered.fetch_add(1, Relaxed));
+        meet(fault, "register", range, || self.inner.register(range, access, unlocked))
     }
     fn deregister(&self, key: MemoryKey, range: PageRange, unlocked: &Unlocked) -> Result<(), BackendError> {
-        meet((self.deregistering)(self.deregistered.fetch_add(1, Relaxed)), "deregister", range)?;
-        self.inner.deregister(key, range, unlocked)
+        let fault = (self.deregistering)(self.deregistered.fetch_add(1, Relaxed));
+        meet(fault, "deregister", range, || self.inner.deregister(key, range, unlocked))
     }
 }

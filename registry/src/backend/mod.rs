@@ -18,7 +18,7 @@ mod mlock;
 #[cfg(not(loom))]
 pub use custom::Custom;
 #[cfg(not(loom))]
-pub use faulty::{Fault, Faulty};
+pub use faulty::{Fault, Faulty, Work};
 #[cfg(not(loom))]
 pub use io_uring::IoUring;
 #[cfg(not(loom))]
@@ -144,5 +144,6 @@ fn reason(errno: &i32) -> String {
     if *errno == 0 {
         return "refused".to_owned();
     }
-    std::io::Error::from_raw_os_error(*errno).to_string()
+    let text = std::io::Error::from_raw_os_error(*errno).to_string();
+    text.replace("os error", "errno")
 }

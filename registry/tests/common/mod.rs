@@ -1,0 +1,229 @@
+//! Memory of the tests' own, changed through libc as a program would.
+#![allow(dead_code, unreachable_pub)]
+
+use pinyard_registry::backend::{Custom, IoUring};
+use pinyard_registry::{Access, AsRange, Lease, MemoryKey, PageRange, Registry};
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+
+pub const PAGE: usize = 4096;
+
+const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+
+/// An anonymous mapping, unmapped on drop unless it was before: by then the
+/// addresses may be another thread's.
+pub struct Pages {
+    pub at: usize,
+    pub len: usize,
+    mapped: AtomicBool,
+}
+
+impl Pages {
+    pub fn new(pages: usize) -> Pages {
+        Pages::with_protection(pages, READ_WRITE)
+    }
+
+    pub fn with_protection(pages: usize, protection: i32) -> Pages {
+        let len = pages * PAGE;
+        // SAFETY: a fresh anonymous mapping.
+        let at = unsafe { libc::mmap(null_mut(), len, protection, ANONYMOUS, -1, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        Pages { at: at as usize, len, mapped: AtomicBool::new(true) }
+    }
+
+    pub fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: mapped and owned by `self`; callers use it while it is mapped.
+        unsafe { std::slice::from_raw_parts_mut(self.at as *mut u8, self.len) }
+    }
+
+    pub fn fill(&mut self, byte: u8) -> &mut Self {
+        self.bytes().fill(byte);
+        self
+    }
+
+    /// `count` pages from page `first`.
+    pub fn part(&self, first: usize, count: usize) -> (*const u8, usize) {
+        ((self.at + first * PAGE) as *const u8, count * PAGE)
+    }
+
+    pub fn all(&self) -> (*const u8, usize) {
+        (self.at as *const u8, self.len)
+    }
+
+    pub fn unmap(&self) {
+        assert!(self.mapped.swap(false, SeqCst));
+        // SAFETY: the test's own pages.
+        assert_eq!(unsafe { libc::munmap(self.at as *mut _, self.len) }, 0);
+    }
+
+    pub fn advise(&self, advice: i32) {
+        // SAFETY: the test's own pages.
+        assert_eq!(unsafe { libc::madvise(self.at as *mut _, self.len, advice) }, 0);
+    }
+
+    /// New pages in place of the old ones.
+    pub fn map_over(&self) {
+        assert!(self.mapped.load(SeqCst));
+        self.map_with(libc::MAP_FIXED);
+    }
+
+    /// New pages where nothing is mapped now. Only in a process without threads
+    /// that map: they could be given the addresses first.
+    pub fn map_again(&self) {
+        assert!(!self.mapped.swap(true, SeqCst));
+        self.map_with(libc::MAP_FIXED_NOREPLACE);
+    }
+
+    fn map_with(&self, how: i32) {
+        // SAFETY: replaces the test's own pages, or nothing.
+        let at = unsafe { libc::mmap(self.at as *mut _, self.len, READ_WRITE, ANONYMOUS | how, -1, 0) };
+        assert_eq!(at as usize, self.at, "{}", std::io::Error::last_os_error());
+    }
+
+    /// The pages go elsewhere; where to.
+    pub fn move_away(&self) -> Pages {
+        let target = Pages::new(self.len / PAGE);
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: moves the test's own pages over other pages of the test.
+        let at = unsafe {
+            libc::mremap(self.at as *mut _, self.len, self.len, flags, target.at as *mut libc::c_void)
+        };
+        assert_eq!(at as usize, target.at);
+        self.mapped.store(false, SeqCst);
+        target
+    }
+}
+
+impl AsRange for &Pages {
+    fn as_range(&self) -> (usize, usize) {
+        (self.at, self.len)
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        if self.mapped.swap(false, SeqCst) {
+            // SAFETY: the test's own pages.
+            unsafe { libc::munmap(self.at as *mut _, self.len) };
+        }
+    }
+}
+
+/// What the device sees: the first byte that travels out of the pages that
+/// `key` has pinned for `at`.
+pub fn through(ring: &IoUring, key: MemoryKey, at: usize) -> u8 {
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    // SAFETY: the caller holds the lease; nobody writes the page meanwhile.
+    let written = unsafe { ring.write_fixed(writer.as_fd(), key, at as *const u8, PAGE) };
+    assert_eq!(written.unwrap(), PAGE);
+    let mut bytes = [0; PAGE];
+    reader.read_exact(&mut bytes).unwrap();
+    bytes[0]
+}
+
+/// A device that only counts, and that remembers what is registered.
+#[derive(Default)]
+pub struct Device {
+    pub registered: AtomicU64,
+    pub deregistered: AtomicU64,
+}
+
+impl Device {
+    pub fn new() -> Arc<Device> {
+        Arc::default()
+    }
+
+    /// lkey: a number that no other registration has.
+    pub fn backend(self: &Arc<Self>) -> Custom {
+        let (registering, deregistering) = (self.clone(), self.clone());
+        Custom::new(
+            "counting",
+            move |_: PageRange, _: Access| {
+                let number = registering.registered.fetch_add(1, SeqCst) + 1;
+                Ok(MemoryKey { lkey: number, rkey: number, handle: 0 })
+            },
+            move |_, _| {
+                deregistering.deregistered.fetch_add(1, SeqCst);
+                Ok(())
+            },
+        )
+    }
+
+    pub fn counts(&self) -> (u64, u64) {
+        (self.registered.load(SeqCst), self.deregistered.load(SeqCst))
+    }
+}
+
+pub fn read<'r>(registry: &'r Registry, buffer: impl AsRange) -> Lease<'r> {
+    registry.get(buffer, Access::LOCAL_READ).unwrap()
+}
+
+/// Waits until `done`, at most five seconds: long enough for any scheduler.
+pub fn eventually(mut done: impl FnMut() -> bool) -> std::time::Duration {
+    let began = std::time::Instant::now();
+    while !done() {
+        assert!(began.elapsed().as_secs() < 5, "did not happen in 5 s");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    began.elapsed()
+}
+
+pub type Change = fn(&Pages);
+
+/// Each leaves mapped pages at the same addresses.
+pub const CHANGES: [(&str, Change); 8] = [
+    ("munmap, then mmap", |pages| {
+        pages.unmap();
+        pages.map_again();
+    }),
+    ("mmap MAP_FIXED", Pages::map_over),
+    ("madvise MADV_DONTNEED", |pages| pages.advise(libc::MADV_DONTNEED)),
+    ("mremap away, then mmap", |pages| {
+        drop(pages.move_away());
+        pages.map_again();
+    }),
+    ("mremap MREMAP_FIXED over it", |pages| {
+        let other = Pages::new(pages.len / PAGE);
+        other.mapped.store(false, SeqCst);
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: moves one mapping of the test over another.
+        let at = unsafe {
+            libc::mremap(other.at as *mut _, other.len, other.len, flags, pages.at as *mut libc::c_void)
+        };
+        assert_eq!(at as usize, pages.at);
+    }),
+    ("syscall SYS_madvise", |pages| {
+        // SAFETY: the test's own pages.
+        let done = unsafe { libc::syscall(libc::SYS_madvise, pages.at, pages.len, libc::MADV_DONTNEED) };
+        assert_eq!(done, 0);
+    }),
+    ("madvise MADV_DONTNEED_LOCKED", |pages| pages.advise(24)),
+    ("process_madvise on itself", |pages| {
+        let iovec = libc::iovec { iov_base: pages.at as *mut _, iov_len: pages.len };
+        // SAFETY: the test's own pages; kernels before 6.13 refuse the advice,
+        // then madvise does the same.
+        unsafe {
+            let pidfd = libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0);
+            let advice = libc::MADV_DONTNEED;
+            if libc::syscall(libc::SYS_process_madvise, pidfd, &iovec, 1, advice, 0) < 0 {
+                pages.advise(advice);
+            }
+            libc::close(pidfd as i32);
+        }
+    }),
+];
+
+/// What the device sees after pages full of 1 were registered, changed, and
+/// filled with 2.
+pub fn seen_after(registry: &Registry, ring: &IoUring, change: Change) -> u8 {
+    let mut pages = Pages::new(2);
+    pages.fill(1);
+    assert_eq!(through(ring, read(registry, &pages).key(), pages.at), 1);
+    change(&pages);
+    pages.fill(2);
+    through(ring, read(registry, &pages).key(), pages.at)
+}

@@ -1,0 +1,382 @@
+//! Invariants 3, 5, 6 and 8: hits go on while others register; what the program
+//! gave up is unpinned; what is in use stays; the budget holds.
+#![allow(unsafe_code, clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)]
+#![cfg(not(loom))]
+
+mod common;
+
+use common::*;
+use pinyard_registry::backend::{Backend, Fault, Faulty, IoUring, Limits, Mlock, Work};
+use pinyard_registry::{Access, GetError, Registry};
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::{Arc, Barrier, mpsc};
+use std::time::Duration;
+
+fn registry(backend: impl Backend + 'static) -> Registry {
+    Registry::builder().backend(backend).build().unwrap()
+}
+
+/// Invariant 3. The registration ends only after the hits have been made: a
+/// cache whose hits wait for it never ends this test.
+#[test]
+fn hits_never_wait_for_a_registration() {
+    let (begun, has_begun) = mpsc::channel();
+    let (enough, hits_made) = mpsc::channel();
+    let hits_made = std::sync::Mutex::new(hits_made);
+    let wait: Work = Arc::new(move |_| {
+        begun.send(()).unwrap();
+        hits_made.lock().unwrap().recv_timeout(Duration::from_secs(30)).expect("hits waited");
+    });
+    let backend = Faulty::over(Device::new().backend())
+        .registering(move |nth| (nth == 1).then(|| Fault::Run(wait.clone())));
+    let registry = registry(backend);
+    let (hot, cold) = (Pages::new(1), Pages::new(1));
+    drop(read(&registry, &hot));
+    std::thread::scope(|scope| {
+        scope.spawn(|| drop(read(&registry, &cold)));
+        has_begun.recv().unwrap();
+        for _ in 0..10_000 {
+            drop(read(&registry, &hot));
+        }
+        // Nor do misses elsewhere, nor events.
+        let other = Pages::new(1);
+        drop(read(&registry, &other));
+        other.advise(libc::MADV_DONTNEED);
+        drop(read(&registry, &hot));
+        assert_eq!(registry.stats().invalidations, 1);
+        enough.send(()).unwrap();
+    });
+    assert_eq!(registry.stats().hits, 10_001);
+}
+
+/// Two threads that miss the same range make one registration.
+#[test]
+fn a_registration_under_way_serves_whoever_waits_for_it() {
+    let device = Device::new();
+    let backend =
+        Faulty::over(device.backend()).registering(|_| Some(Fault::Stall(Duration::from_millis(50))));
+    let registry = registry(backend);
+    let pages = Pages::new(4);
+    let start = Barrier::new(4);
+    std::thread::scope(|scope| {
+        for part in 0..4 {
+            let (registry, pages, start) = (&registry, &pages, &start);
+            scope.spawn(move || {
+                if part > 0 {
+                    start.wait();
+                    std::thread::sleep(Duration::from_millis(5));
+                    drop(read(registry, pages.part(part, 1)));
+                } else {
+                    start.wait();
+                    drop(read(registry, pages));
+                }
+            });
+        }
+    });
+    // A loaded machine may let a part come first; then it is merged.
+    assert!(device.counts().0 <= 3, "{:?}", device.counts());
+}
+
+/// Invariant 5: without any further call the pages of an unmapped region are
+/// unpinned. The time is printed; the promise is 100 ms.
+#[test]
+fn the_reaper_unpins_what_was_unmapped() {
+    let registry = registry(IoUring::new(16).unwrap());
+    let pages = Pages::new(16);
+    drop(read(&registry, &pages));
+    assert_eq!(registry.stats().pinned_bytes, pages.len as u64);
+    pages.unmap();
+    let took = eventually(|| registry.stats().pinned_bytes == 0);
+    println!("unpinned after {took:?}");
+    assert_eq!(registry.stats().graveyard, 0);
+}
+
+/// Invariant 5: queue and memory stay flat although nobody ever looks.
+#[test]
+fn forty_thousand_rounds_without_a_lookup_leave_nothing_behind() {
+    let registry = registry(Device::new().backend());
+    let anchor = Pages::new(1);
+    drop(read(&registry, &anchor));
+    let round = || {
+        let pages = Pages::new(4);
+        pages.unmap();
+        // The anchor's granule is watched, so these reach the inbox.
+        pinyard_hooks::notify_unmapped((anchor.at + PAGE) as *const u8, PAGE);
+    };
+    (0..5_000).for_each(|_| round());
+    let (before, events) = (resident(), registry.stats().events);
+    (0..40_000).for_each(|_| round());
+    let grown = resident().saturating_sub(before);
+    assert!(registry.stats().events >= events + 40_000, "the rounds reached the inbox");
+    assert!(grown < 1 << 20, "resident memory grew by {grown} bytes");
+    assert!(
+        registry.stats().flushes <= registry.stats().events / 1000,
+        "drained in time or flushed, not queued"
+    );
+}
+
+fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * PAGE
+}
+
+/// Invariant 6, on real pins: the holder keeps the old pages, nobody else gets
+/// them.
+#[test]
+fn a_region_in_use_stays_valid_for_its_holder_alone() {
+    let ring = Arc::new(IoUring::new(16).unwrap());
+    let registry = registry(ring.clone());
+    let mut pages = Pages::new(2);
+    pages.fill(1);
+    let old = read(&registry, &pages);
+    pages.map_over();
+    pages.fill(2);
+    let new = read(&registry, &pages);
+    assert_ne!(new.key(), old.key());
+    assert_eq!(through(&ring, old.key(), pages.at), 1, "the old pages are still pinned");
+    assert_eq!(through(&ring, new.key(), pages.at), 2);
+    assert_eq!(registry.stats().graveyard, 1);
+    drop(old);
+    eventually(|| registry.stats().graveyard == 0);
+    assert_eq!(registry.stats().deregistrations, 1);
+}
+
+thread_local! { static IN_CHANGE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) }; }
+
+/// Invariant 6: deregistered once, after the last lease, never in a hook.
+#[test]
+fn deregistration_happens_once_and_never_in_a_hook() {
+    let in_hook = Arc::new(AtomicBool::new(false));
+    let seen = in_hook.clone();
+    let look: Work = Arc::new(move |_| seen.store(seen.load(SeqCst) | IN_CHANGE.get(), SeqCst));
+    let device = Device::new();
+    let backend = Faulty::over(device.backend()).deregistering(move |_| Some(Fault::Run(look.clone())));
+    let registry = registry(backend);
+    for round in 0..40 {
+        let pages = Pages::new(1);
+        let (first, second) = (read(&registry, &pages), read(&registry, &pages));
+        IN_CHANGE.set(true);
+        pages.advise(libc::MADV_DONTNEED);
+        pages.unmap();
+        IN_CHANGE.set(false);
+        std::thread::scope(|scope| {
+            scope.spawn(move || drop(first));
+            scope.spawn(move || drop(second));
+        });
+        eventually(|| device.counts() == (round + 1, round + 1));
+    }
+    assert!(!in_hook.load(SeqCst), "deregistered inside a changing call");
+}
+
+/// Invariant 8, in bytes: idle regions go, oldest first; what is in use is
+/// refused to exceed the budget, with an error that names it.
+#[test]
+fn the_byte_budget_evicts_then_refuses() {
+    let device = Device::new();
+    let registry = Registry::builder().backend(device.backend()).budget(3 * PAGE).build().unwrap();
+    let pages = Pages::new(12);
+    for index in [0, 2, 4] {
+        drop(read(&registry, pages.part(index, 1)));
+    }
+    drop(read(&registry, pages.part(0, 1))); // used again: second chance
+    let fourth = read(&registry, pages.part(6, 1));
+    assert_eq!(registry.stats().evictions, 1);
+    assert!(registry.lookup(pages.part(2, 1), Access::LOCAL_READ).is_none(), "the oldest unused went");
+    assert!(registry.lookup(pages.part(0, 1), Access::LOCAL_READ).is_some());
+    assert_eq!(registry.stats().pinned_bytes, 3 * PAGE as u64);
+
+    let held = [read(&registry, pages.part(0, 1)), read(&registry, pages.part(4, 1))];
+    let error = registry.get(pages.part(8, 1), Access::LOCAL_READ).unwrap_err();
+    assert!(
+        matches!(error, GetError::Budget { budget, pinned, .. } if (budget, pinned) == (3 * PAGE, 3 * PAGE)),
+        "{error}"
+    );
+    assert!(error.to_string().contains("RLIMIT_MEMLOCK"), "{error}");
+    drop((held, fourth));
+    drop(read(&registry, pages.part(8, 3)));
+    assert_eq!(registry.stats().pinned_bytes, 3 * PAGE as u64);
+    let error = registry.get(pages.part(0, 4), Access::LOCAL_READ).unwrap_err();
+    assert!(matches!(error, GetError::Budget { .. }), "{error}");
+}
+
+/// Invariant 8, in regions.
+#[test]
+fn the_count_limit_evicts_then_refuses() {
+    let registry = Registry::builder().backend(Device::new().backend()).max_regions(2).build().unwrap();
+    let pages = Pages::new(8);
+    let held = read(&registry, pages.part(0, 1));
+    for index in [2, 4, 6, 2, 4] {
+        drop(read(&registry, pages.part(index, 1)));
+        assert!(registry.stats().regions <= 2);
+    }
+    let second = read(&registry, pages.part(6, 1));
+    let error = registry.get(pages.part(2, 1), Access::LOCAL_READ).unwrap_err();
+    assert!(matches!(error, GetError::TooManyRegions { limit: 2, .. }), "{error}");
+    drop((held, second));
+    drop(read(&registry, pages.part(2, 1)));
+}
+
+/// Invariant 4: more changes than the inbox holds order a flush; none is lost.
+#[test]
+fn an_overflowing_inbox_flushes_everything() {
+    let ring = Arc::new(IoUring::new(16_384).unwrap());
+    let registry = registry(ring.clone());
+    const COUNT: usize = 10_000;
+    let mut pages = Pages::new(2 * COUNT);
+    pages.fill(1);
+    for index in 0..COUNT {
+        drop(read(&registry, pages.part(2 * index, 1)));
+    }
+    for index in 0..COUNT {
+        let (at, len) = pages.part(2 * index, 1);
+        // SAFETY: the test's own page.
+        unsafe { libc::madvise(at as *mut _, len, libc::MADV_DONTNEED) };
+    }
+    pages.fill(2);
+    for index in (0..COUNT).step_by(97) {
+        let part = pages.part(2 * index, 1);
+        let lease = read(&registry, part);
+        assert_eq!(through(&ring, lease.key(), part.0.addr()), 2, "event {index} was lost");
+    }
+}
+
+/// A backend that is out of room gets what is only cached back, then another try.
+#[test]
+fn an_exhausted_backend_is_squeezed() {
+    let device = Device::new();
+    let tight = Limits { max_region_bytes: usize::MAX, max_regions: 100 };
+    let backend = Faulty::over(device.backend().with_limits(tight))
+        .registering(|nth| (nth == 3).then_some(Fault::Fail(libc::ENOMEM)));
+    let registry = registry(backend);
+    let pages = Pages::new(8);
+    for index in [0, 2, 4, 6] {
+        drop(read(&registry, pages.part(index, 1)));
+    }
+    let stats = registry.stats();
+    assert_eq!((stats.evictions, stats.registrations, stats.regions), (3, 4, 1));
+}
+
+#[test]
+fn a_failing_registration_leaves_the_cache_usable() {
+    let device = Device::new();
+    let backend =
+        Faulty::over(device.backend()).registering(|nth| (nth == 0).then_some(Fault::Fail(libc::EIO)));
+    let registry = registry(backend);
+    let pages = Pages::new(1);
+    let error = registry.get(&pages, Access::LOCAL_READ).unwrap_err();
+    assert!(error.to_string().contains("errno 5"), "{error}");
+    assert_eq!(registry.stats().pinned_bytes, 0);
+    drop(read(&registry, &pages));
+}
+
+#[test]
+fn a_failing_deregistration_is_counted_and_not_repeated() {
+    let backend = Faulty::over(Device::new().backend()).deregistering(|_| Some(Fault::Fail(libc::EIO)));
+    let registry = registry(backend);
+    let pages = Pages::new(1);
+    drop(read(&registry, &pages));
+    registry.flush().unwrap();
+    registry.flush().unwrap();
+    let stats = registry.stats();
+    assert_eq!((stats.failed_deregistrations, stats.deregistrations, stats.pinned_bytes), (1, 1, 0));
+}
+
+/// A custom backend's panic reaches its caller and nothing waits for it.
+#[test]
+fn a_panicking_backend_hangs_nobody() {
+    let panic: Work = Arc::new(|_| panic!("by plan"));
+    let backend = Faulty::over(Device::new().backend())
+        .registering(move |nth| (nth == 0).then(|| Fault::Run(panic.clone())));
+    let registry = registry(backend);
+    let pages = Pages::new(1);
+    let get = || drop(registry.get(&pages, Access::LOCAL_READ));
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(get)).is_err());
+    drop(read(&registry, &pages));
+}
+
+/// A backend that uses its own registry, on the same and on other memory.
+#[test]
+fn a_backend_may_call_the_registry() {
+    let cell: Arc<std::sync::OnceLock<Registry>> = Arc::default();
+    let (inner, other) = (cell.clone(), Pages::new(1));
+    let at = other.at;
+    let reenter: Work = Arc::new(move |range| {
+        if let Some(registry) = inner.get() {
+            drop(registry.get((at as *const u8, PAGE), Access::LOCAL_READ).unwrap());
+            registry.invalidate((range.end as *const u8, PAGE)).unwrap();
+            assert!(registry.stats().misses > 0);
+        }
+    });
+    let backend = Faulty::over(Device::new().backend())
+        .registering(move |nth| (nth % 2 == 0).then(|| Fault::Run(reenter.clone())));
+    cell.set(registry(backend)).ok().unwrap();
+    let pages = Pages::new(4);
+    drop(read(cell.get().unwrap(), pages.part(0, 2)));
+    drop(read(cell.get().unwrap(), pages.part(3, 1)));
+}
+
+#[test]
+fn merging_takes_the_access_and_the_range_of_what_it_replaces() {
+    let device = Device::new();
+    let registry = registry(device.backend());
+    let pages = Pages::new(8);
+    drop(registry.get(pages.part(0, 2), Access::LOCAL_WRITE).unwrap());
+    drop(registry.get(pages.part(4, 2), Access::REMOTE_READ).unwrap());
+    let merged = registry.get(pages.part(1, 4), Access::LOCAL_READ).unwrap();
+    assert_eq!((merged.base(), merged.len()), (pages.at, 6 * PAGE));
+    let both = Access::LOCAL_WRITE | Access::REMOTE_READ;
+    assert_eq!(registry.get(pages.part(0, 6), both).unwrap().key(), merged.key());
+    assert_eq!((registry.stats().merges, device.counts().0), (2, 3));
+}
+
+/// A neighbour that cannot be written must not spoil a registration beside it.
+#[test]
+fn a_merge_that_fails_is_given_up_for_the_range_alone() {
+    let registry = registry(Mlock::new());
+    let mut pages = Pages::new(4);
+    pages.fill(1);
+    drop(registry.get(pages.part(0, 2), Access::LOCAL_READ).unwrap());
+    // SAFETY: the test's own page.
+    unsafe { libc::mprotect(pages.at as *mut _, PAGE, libc::PROT_READ) };
+    let lease = registry.get(pages.part(1, 2), Access::LOCAL_WRITE).unwrap();
+    assert_eq!((lease.base(), lease.len()), (pages.at + PAGE, 2 * PAGE));
+}
+
+#[test]
+fn an_owned_lease_outlives_the_registry_handle() {
+    let device = Device::new();
+    let registry = registry(device.backend());
+    let pages = Pages::new(1);
+    let owned = read(&registry, &pages).into_owned();
+    drop(registry);
+    assert_eq!(device.counts(), (1, 0));
+    assert_eq!(owned.len(), PAGE);
+    drop(owned);
+    eventually(|| device.counts() == (1, 1));
+}
+
+/// A child finds neither the parent's registrations nor its lock held.
+#[test]
+fn a_forked_child_is_refused_and_does_not_hang() {
+    let device = Device::new();
+    let registry = registry(device.backend());
+    let pages = Pages::new(1);
+    drop(read(&registry, &pages));
+    // SAFETY: the child ends with _exit and touches only this test's memory.
+    let status = unsafe {
+        let pid = libc::fork();
+        if pid == 0 {
+            libc::alarm(10);
+            let refused = matches!(registry.get(&pages, Access::LOCAL_READ), Err(GetError::Forked));
+            pages.advise(libc::MADV_DONTNEED);
+            drop(registry);
+            libc::_exit(if refused && device.counts() == (1, 0) { 0 } else { 1 });
+        }
+        let mut status = 0;
+        libc::waitpid(pid, &mut status, 0);
+        status
+    };
+    assert_eq!(status, 0);
+    drop(read(&registry, &pages));
+    assert_eq!(registry.stats().misses, 1, "the parent's registration is untouched");
+}

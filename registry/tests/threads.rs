@@ -1,0 +1,123 @@
+//! Threads against each other; also run under ThreadSanitizer (ci/tsan.sh).
+#![allow(unsafe_code, clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)]
+#![cfg(not(loom))]
+
+mod common;
+
+use common::*;
+use pinyard_registry::backend::{Custom, IoUring};
+use pinyard_registry::{Access, MemoryKey, Registry};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+
+const ROUNDS: usize = 2_000;
+
+/// Readers on shared regions, changers that replace pages, both at once: every
+/// registration given back once, and no reader holds one that was.
+#[test]
+fn readers_and_changers() {
+    const REGIONS: usize = 8;
+    // Per key: alive or not. A deregistration under a holder would show.
+    let alive: Arc<Vec<AtomicBool>> = Arc::new((0..200_000).map(|_| AtomicBool::new(false)).collect());
+    let next = Arc::new(AtomicU64::new(0));
+    let (born, dead) = (alive.clone(), alive.clone());
+    let numbers = next.clone();
+    let backend = Custom::new(
+        "tracking",
+        move |_, _| {
+            let number = numbers.fetch_add(1, SeqCst);
+            assert!(!born[number as usize].swap(true, SeqCst));
+            Ok(MemoryKey { lkey: number, rkey: 0, handle: 0 })
+        },
+        move |key: MemoryKey, _| {
+            assert!(dead[key.lkey as usize].swap(false, SeqCst), "deregistered twice");
+            Ok(())
+        },
+    );
+    let registry = Registry::builder().backend(backend).build().unwrap();
+    let pages: Vec<Pages> = (0..REGIONS).map(|_| Pages::new(2)).collect();
+    std::thread::scope(|scope| {
+        for reader in 0..3 {
+            let (registry, pages, alive) = (&registry, &pages, &alive);
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let target = &pages[(round * 7 + reader) % REGIONS];
+                    let lease = registry.get(target, Access::LOCAL_READ).unwrap();
+                    assert!(alive[lease.lkey() as usize].load(SeqCst), "handed out after deregistration");
+                    if round % 16 == 0 {
+                        std::thread::yield_now();
+                    }
+                    assert!(alive[lease.lkey() as usize].load(SeqCst), "deregistered under its holder");
+                }
+            });
+        }
+        let (registry, pages) = (&registry, &pages);
+        scope.spawn(move || {
+            for round in 0..ROUNDS / 2 {
+                pages[round % REGIONS].advise(libc::MADV_DONTNEED);
+                if round % 10 == 0 {
+                    registry.invalidate(&pages[(round + 1) % REGIONS]).unwrap();
+                }
+                if round % 100 == 0 {
+                    registry.flush().unwrap();
+                }
+                if round % 64 == 0 {
+                    std::thread::yield_now();
+                }
+            }
+        });
+    });
+    registry.flush().unwrap();
+    let stats = registry.stats();
+    assert_eq!(stats.registrations, stats.deregistrations);
+    assert_eq!(stats.registrations, next.load(SeqCst));
+    assert!(alive.iter().all(|key| !key.load(SeqCst)));
+    assert_eq!(stats.hits + stats.misses, 3 * ROUNDS as u64);
+}
+
+/// Each thread maps, registers, checks the device's view, and unmaps, on
+/// addresses that the kernel hands from one to the other.
+#[test]
+fn no_thread_ever_sees_another_ones_old_pages() {
+    let ring = Arc::new(IoUring::new(64).unwrap());
+    let registry = Registry::builder().backend(ring.clone()).build().unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4u8 {
+            let (registry, ring) = (&registry, &ring);
+            scope.spawn(move || {
+                for round in 0..ROUNDS / 4 {
+                    let mut pages = Pages::new(2);
+                    let byte = thread * 60 + (round % 60) as u8 + 1;
+                    pages.fill(byte);
+                    let lease = read(registry, &pages);
+                    assert_eq!(through(ring, lease.key(), pages.at), byte, "old pages");
+                    drop(lease);
+                }
+            });
+        }
+    });
+}
+
+/// Overlapping ranges from all sides: merges, evictions and waits, no deadlock.
+#[test]
+fn overlapping_gets_under_a_tight_budget() {
+    let device = Device::new();
+    let registry = Registry::builder().backend(device.backend()).budget(64 * PAGE).build().unwrap();
+    let pages = Pages::new(48);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (registry, pages) = (&registry, &pages);
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let first = (round * 5 + thread * 11) % 44;
+                    // In use all at once it may not fit: then it is refused.
+                    let _ = registry.get(pages.part(first, 1 + round % 4), Access::LOCAL_READ);
+                }
+            });
+        }
+    });
+    assert!(registry.stats().pinned_bytes <= 64 * PAGE as u64);
+    registry.flush().unwrap();
+    let (registered, deregistered) = device.counts();
+    assert_eq!(registered, deregistered);
+}
