@@ -9,7 +9,6 @@
 
 use crate::report::{ModuleName, Owner, Why};
 use crate::sys;
-use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 const PAGE: usize = crate::PAGE_SIZE;
 const TRAMPOLINE: usize = 16;
@@ -24,7 +23,26 @@ pub(crate) type Prologue = [u8; 16];
 pub(crate) unsafe fn prologue(entry: usize) -> Prologue {
     // SAFETY: text is readable, and glibc aligns functions to 16 bytes, so 16
     // bytes from an entry never leave the function's own padding.
-    unsafe { (entry as *const Prologue).read_unaligned() }
+    let (low, high) = unsafe { (load_word(entry), load_word(entry + 8)) };
+    let mut code = [0; 16];
+    for (byte, value) in code.iter_mut().zip(low.to_le_bytes().into_iter().chain(high.to_le_bytes())) {
+        *byte = value;
+    }
+    code
+}
+
+/// One aligned 8-byte load of text. An instruction of its own, because text is
+/// not memory that the language knows, nor any sanitizer.
+///
+/// # Safety
+/// `at` is a multiple of 8 in readable text.
+pub(crate) unsafe fn load_word(at: usize) -> u64 {
+    let word;
+    // SAFETY: an aligned load of readable memory, which x86-64 makes atomic.
+    unsafe {
+        core::arch::asm!("mov {}, qword ptr [{}]", out(reg) word, in(reg) at, options(nostack, readonly, preserves_flags));
+    }
+    word
 }
 
 /// Where a jump at the start of `code` (found at `entry`) leads. Known shapes:
@@ -160,9 +178,11 @@ pub(crate) unsafe fn store(entry: usize, word: u64) -> Result<(), Why> {
     // SAFETY: the page stays readable and executable for threads that run in it.
     match unsafe { sys::mprotect(page, PAGE, executable | libc::PROT_WRITE) } {
         Ok(()) => {
-            // SAFETY: mapped, writable and 8-byte aligned, as checked above; text
-            // is only ever written by patchers, with stores of their own.
-            unsafe { &*(entry as *const AtomicU64) }.store(word, SeqCst);
+            // SAFETY: mapped, writable and 8-byte aligned, as checked above. xchg
+            // with memory is locked: one atomic store for every other core.
+            unsafe {
+                core::arch::asm!("xchg qword ptr [{}], {}", in(reg) entry, inout(reg) word => _, options(nostack, preserves_flags));
+            }
             // SAFETY: back to what text had before.
             unsafe { sys::mprotect(page, PAGE, executable) }
                 .map_err(|errno| Why { call: "mprotect(libc text, PROT_READ | PROT_EXEC)", errno })?;

@@ -16,6 +16,7 @@ use std::sync::{Mutex, MutexGuard};
 use pinyard_hooks::{Subscription, install, notify_unmapped, subscribe};
 
 const PAGE: usize = 4096;
+const UNALIGNED: *mut libc::c_void = std::ptr::without_provenance_mut(1);
 
 /// An allocator with a lock of its own that releases pages while it holds it,
 /// as mimalloc and jemalloc do. Whoever allocates inside that window has caused
@@ -128,9 +129,9 @@ fn keeps_errno_where_the_call_succeeds_and_sets_it_where_it_fails() {
         *libc::__errno_location() = 77;
         assert_eq!(libc::madvise(watched.base as *mut _, PAGE, libc::MADV_DONTNEED), 0);
         assert_eq!(*libc::__errno_location(), 77);
-        assert_eq!(libc::munmap(1 as *mut _, PAGE), -1);
+        assert_eq!(libc::munmap(UNALIGNED, PAGE), -1);
         assert_eq!(*libc::__errno_location(), libc::EINVAL);
-        assert_eq!(libc::mmap(1 as *mut _, 0, 0, libc::MAP_PRIVATE, -1, 0), libc::MAP_FAILED);
+        assert_eq!(libc::mmap(UNALIGNED, 0, 0, libc::MAP_PRIVATE, -1, 0), libc::MAP_FAILED);
         assert_eq!(libc::syscall(libc::SYS_munmap, 1, PAGE), -1);
         assert_eq!(*libc::__errno_location(), libc::EINVAL);
         assert_eq!(libc::syscall(libc::SYS_close, -1), -1);

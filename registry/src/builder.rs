@@ -93,7 +93,7 @@ impl Builder {
             forks: pinyard_hooks::fork_generation(),
             changed: parking_lot::Condvar::new(),
             reaper_sleeps: AtomicBool::new(false),
-            reaper: std::sync::OnceLock::new(),
+            reaper: parking_lot::Mutex::new(None),
         });
         reaper::start(&inner).map_err(|source| BuildError::Thread { source })?;
         Ok(Registry { inner })

@@ -356,6 +356,12 @@ impl<S: Deref<Target: EventSource>> Locked<'_, S> {
         held.unwrap_or(Published::Spoiled)
     }
 
+    /// Whether another thread is about to give room back: it is deregistering, or
+    /// registering what may become evictable.
+    pub(crate) fn makes_room(&self) -> bool {
+        self.writer.burying > 0 || !self.writer.inflight.is_empty()
+    }
+
     /// Takes a region out of the map and leaves it to its holders.
     fn kill(&mut self, slot: SlotId) {
         let range = self.cache.regions.range_of(slot);

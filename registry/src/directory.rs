@@ -173,7 +173,7 @@ impl Directory {
 impl Tables {
     /// Whether enough tables are left for any region of this range.
     fn can_hold(&self, range: PageRange) -> bool {
-        let middles = (range.end - 1 >> ROOT_SHIFT) - (range.start >> ROOT_SHIFT) + 1;
+        let middles = ((range.end - 1) >> ROOT_SHIFT) - (range.start >> ROOT_SHIFT) + 1;
         self.free.len() + (self.limit - self.next) as usize >= middles + 2
     }
 
@@ -189,4 +189,79 @@ impl Tables {
 
 fn next_boundary(address: usize, shift: u32) -> usize {
     ((address >> shift) + 1) << shift
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PAGE: usize = 1 << PAGE_SHIFT;
+    const GIB: usize = 1 << ROOT_SHIFT;
+
+    /// Page ranges of every shape that the levels distinguish, within 8 GiB.
+    fn ranges() -> impl Strategy<Value = PageRange> {
+        let small = (0..8 * GIB / PAGE, 1..6usize);
+        let dense = (0..64usize, 1..6usize);
+        let large = (0..2048usize, 1..4usize).prop_map(|(start, len)| (start * FANOUT, len * FANOUT));
+        let ragged = (0..8 * GIB / PAGE, 500..3000usize);
+        let huge = (0..3 * FANOUT * FANOUT, 1..FANOUT * FANOUT);
+        prop_oneof![small, dense, large, ragged, huge].prop_map(|(start, pages)| {
+            let start = start * PAGE;
+            PageRange { start, end: (start + pages * PAGE).min(8 * GIB).max(start + PAGE) }
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Inserts what overlaps nothing, removes what overlaps the next range,
+        /// and compares every edge with a list.
+        #[test]
+        fn agrees_with_a_list(ranges in prop::collection::vec(ranges(), 1..40)) {
+            let (directory, mut tables) = Directory::new(64, 8 * GIB).unwrap();
+            let mut list: Vec<(PageRange, SlotId)> = Vec::new();
+            for (number, &range) in ranges.iter().enumerate() {
+                while let Some(at) = list.iter().position(|(other, _)| other.overlaps(range)) {
+                    let lowest = list.iter().filter(|(other, _)| other.overlaps(range)).min_by_key(|(other, _)| other.start);
+                    prop_assert_eq!(directory.first_in(range.start, range.end), lowest.unwrap().1);
+                    directory.remove(&mut tables, list.swap_remove(at).0);
+                }
+                prop_assert_eq!(directory.first_in(range.start, range.end), 0);
+                let slot = number as SlotId + 1;
+                prop_assert!(directory.insert(&mut tables, range, slot));
+                list.push((range, slot));
+                for &(other, slot) in &list {
+                    for inside in [other.start, other.end - 1, other.start + other.len() / 2] {
+                        prop_assert_eq!(directory.find(inside), slot);
+                    }
+                    for edge in [other.start.wrapping_sub(1), other.end] {
+                        let expected = list.iter().find(|(r, _)| r.start <= edge && edge < r.end);
+                        prop_assert_eq!(directory.find(edge), expected.map_or(0, |&(_, slot)| slot));
+                    }
+                }
+            }
+            for (range, _) in list {
+                directory.remove(&mut tables, range);
+            }
+            prop_assert_eq!(directory.first_in(0, 8 * GIB), 0);
+            let in_use = tables.used.iter().filter(|&&used| used != 0).count();
+            prop_assert_eq!(in_use, 0, "tables leaked");
+            prop_assert_eq!(tables.free.len() as u32, tables.next - 1);
+        }
+    }
+
+    #[test]
+    fn runs_out_of_tables_without_entering_anything() {
+        let (directory, mut tables) = Directory::new(1, 8 * GIB).unwrap();
+        let mut entered = 0;
+        for gib in 0..8 {
+            let range = PageRange { start: gib * GIB + PAGE, end: gib * GIB + 2 * PAGE };
+            let fits = directory.insert(&mut tables, range, 7);
+            assert_eq!(directory.find(range.start), if fits { 7 } else { 0 });
+            entered += fits as usize;
+        }
+        assert!((1..8).contains(&entered), "{entered}");
+    }
 }

@@ -99,12 +99,13 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, GetError> {
                 let pinned = locked.writer.pinned;
                 // What is only cached may be using up the backend's own limits.
                 let squeeze = error.is_exhaustion() && !attempt.squeezed;
+                let buried = locked.writer.counters.deregistrations;
                 if squeeze {
                     while locked.evict() {}
                 }
                 drop(locked);
                 inner.changed.notify_all();
-                if squeeze && inner.bury(&mut unlocked) {
+                if squeeze && bury_and_wait(inner, &mut unlocked, buried) {
                     attempt.squeezed = true;
                 } else if merged && attempt.merge {
                     attempt.merge = false;
@@ -149,31 +150,36 @@ fn reserve(
     loop {
         match locked.begin(range, access) {
             Ok(ticket) => return Ok(Step::Register(ticket)),
-            Err(_) if locked.writer.burying > 0 && !IN_BACKEND.get() => {
-                inner.changed.wait(&mut locked.writer);
-                return Ok(Step::Again);
-            }
-            Err(no_room) if !locked.evict() => {
-                let error = refusal(inner, &locked, no_room, pages);
+            Err(no_room) => {
+                let evicted = locked.evict();
+                if !evicted && locked.makes_room() && !IN_BACKEND.get() {
+                    inner.changed.wait(&mut locked.writer);
+                    return Ok(Step::Again);
+                }
+                let refused = refusal(inner, &locked, no_room, pages);
+                let buried = locked.writer.counters.deregistrations;
                 drop(locked);
                 // Retired regions count until the backend has let them go.
-                return if inner.bury(unlocked) { Ok(Step::Again) } else { Err(error) };
-            }
-            Err(_) => {
-                drop(locked);
-                inner.bury(unlocked);
-                locked = inner.cache.lock(unlocked);
+                let progress = bury_and_wait(inner, unlocked, buried);
+                match (evicted, progress) {
+                    (true, _) => locked = inner.cache.lock(unlocked),
+                    (false, true) => return Ok(Step::Again),
+                    (false, false) => return Err(refused),
+                }
             }
         }
     }
 }
 
-/// Waits until no other thread is at a grave, unless this thread is.
-pub(crate) fn wait_for_burials(inner: &Inner, unlocked: &mut Unlocked) {
+/// Buries, and waits for those who are at it. Whether anything was buried, by
+/// anyone, since the count of deregistrations was `before`.
+pub(crate) fn bury_and_wait(inner: &Inner, unlocked: &mut Unlocked, before: u64) -> bool {
+    inner.bury(unlocked);
     let mut locked = inner.cache.lock(unlocked);
     while locked.writer.burying > 0 && !IN_BACKEND.get() {
         inner.changed.wait(&mut locked.writer);
     }
+    locked.writer.counters.deregistrations != before
 }
 
 fn refusal(inner: &Inner, locked: &Locked<'_, Subscription>, no_room: NoRoom, range: PageRange) -> GetError {

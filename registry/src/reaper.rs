@@ -46,7 +46,7 @@ pub(crate) fn start(inner: &Arc<Inner>) -> std::io::Result<()> {
     let (weak, stopped) = (Arc::downgrade(inner), stop.clone());
     let thread =
         thread::Builder::new().name("pinyard-reaper".to_owned()).spawn(move || run(&weak, &stopped))?;
-    let _ = inner.reaper.set(Reaper { stop, thread });
+    *inner.reaper.lock() = Some(Reaper { stop, thread });
     Ok(())
 }
 
@@ -85,7 +85,7 @@ impl Inner {
     pub(crate) fn wake_reaper(&self) {
         if self.reaper_sleeps.load(SeqCst)
             && self.reaper_sleeps.swap(false, SeqCst)
-            && let Some(reaper) = self.reaper.get()
+            && let Some(reaper) = &*self.reaper.lock()
         {
             reaper.thread().unpark();
         }

@@ -11,12 +11,12 @@ use crate::range::{AsRange, ByteRange};
 use crate::reaper::Reaper;
 use crate::regions::Held;
 use crate::stats::Stats;
-use parking_lot::Condvar;
+use parking_lot::{Condvar, Mutex};
 use pinyard_hooks::Subscription;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
 
 /// A registration cache. A handle: clones share one cache.
 ///
@@ -38,7 +38,7 @@ pub(crate) struct Inner {
     pub(crate) changed: Condvar,
     /// The reaper waits without a timeout.
     pub(crate) reaper_sleeps: AtomicBool,
-    pub(crate) reaper: OnceLock<Reaper>,
+    pub(crate) reaper: Mutex<Option<Reaper>>,
 }
 
 impl Registry {
@@ -102,9 +102,9 @@ impl Registry {
         let mut locked = self.inner.cache.lock(&mut unlocked);
         locked.drain();
         take_out(&mut locked);
+        let buried = locked.writer.counters.deregistrations;
         drop(locked);
-        self.inner.bury(&mut unlocked);
-        miss::wait_for_burials(&self.inner, &mut unlocked);
+        miss::bury_and_wait(&self.inner, &mut unlocked, buried);
         Ok(())
     }
 
@@ -154,8 +154,8 @@ impl Inner {
         self.cache.regions.release(held);
     }
 
-    /// Deregisters what nobody holds any more. `true` if there was anything.
-    pub(crate) fn bury(&self, unlocked: &mut Unlocked) -> bool {
+    /// Deregisters what nobody holds any more.
+    pub(crate) fn bury(&self, unlocked: &mut Unlocked) {
         let graves = self.cache.lock(unlocked).graves();
         for grave in &graves {
             let deregister = || self.backend.deregister(grave.key, grave.range, unlocked);
@@ -173,7 +173,6 @@ impl Inner {
         if !graves.is_empty() {
             self.changed.notify_all();
         }
-        !graves.is_empty()
     }
 }
 
@@ -182,12 +181,12 @@ impl Drop for Inner {
     /// registrations and the reaper are the parent's.
     fn drop(&mut self) {
         if self.is_forked() {
-            if let Some(reaper) = self.reaper.take() {
+            if let Some(reaper) = self.reaper.get_mut().take() {
                 reaper.forget();
             }
             return;
         }
-        if let Some(reaper) = self.reaper.take() {
+        if let Some(reaper) = self.reaper.get_mut().take() {
             reaper.stop();
         }
         let mut unlocked = Unlocked::at_entry();
@@ -201,11 +200,13 @@ const MOST_SHARDS: usize = 64;
 /// Shards of a registry: enough that as many threads as there are cores rarely
 /// share one, a power of two.
 pub(crate) fn shard_count() -> usize {
-    static COUNT: OnceLock<usize> = OnceLock::new();
-    *COUNT.get_or_init(|| {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    // Relaxed: the number stands for itself, and every thread computes the same.
+    if COUNT.load(Relaxed) == 0 {
         let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        (2 * cores).next_power_of_two().clamp(8, MOST_SHARDS)
-    })
+        COUNT.store((2 * cores).next_power_of_two().clamp(8, MOST_SHARDS) as u32, Relaxed);
+    }
+    COUNT.load(Relaxed) as usize
 }
 
 /// The calling thread's shard: threads take turns.

@@ -2,7 +2,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 use pinyard_registry::backend::{Custom, IoUring};
-use pinyard_registry::{Access, AsRange, Lease, MemoryKey, PageRange, Registry};
+use pinyard_registry::{Access, AsRange, Events, Lease, MemoryKey, PageRange, Registry};
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::ptr::null_mut;
@@ -13,6 +13,13 @@ pub const PAGE: usize = 4096;
 
 const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
+
+/// How registries of these tests hear of changes: from the hooks, or, where the
+/// build's environment asks for it (`ci/tsan.sh`: the sanitizer's runtime calls munmap
+/// where its own instrumentation cannot run), from the tests themselves.
+pub fn events() -> Events {
+    if option_env!("PINYARD_TEST_NOTIFY").is_some() { Events::NotifyOnly } else { Events::Hooks }
+}
 
 /// An anonymous mapping, unmapped on drop unless it was before: by then the
 /// addresses may be another thread's.
@@ -54,19 +61,28 @@ impl Pages {
         (self.at as *const u8, self.len)
     }
 
+    fn about_to_change(&self) {
+        if events() == Events::NotifyOnly {
+            pinyard_hooks::notify_unmapped(self.at as *const u8, self.len);
+        }
+    }
+
     pub fn unmap(&self) {
+        self.about_to_change();
         assert!(self.mapped.swap(false, SeqCst));
         // SAFETY: the test's own pages.
         assert_eq!(unsafe { libc::munmap(self.at as *mut _, self.len) }, 0);
     }
 
     pub fn advise(&self, advice: i32) {
+        self.about_to_change();
         // SAFETY: the test's own pages.
         assert_eq!(unsafe { libc::madvise(self.at as *mut _, self.len, advice) }, 0);
     }
 
     /// New pages in place of the old ones.
     pub fn map_over(&self) {
+        self.about_to_change();
         assert!(self.mapped.load(SeqCst));
         self.map_with(libc::MAP_FIXED);
     }
@@ -106,9 +122,8 @@ impl AsRange for &Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        if self.mapped.swap(false, SeqCst) {
-            // SAFETY: the test's own pages.
-            unsafe { libc::munmap(self.at as *mut _, self.len) };
+        if self.mapped.load(SeqCst) {
+            self.unmap();
         }
     }
 }
@@ -226,4 +241,30 @@ pub fn seen_after(registry: &Registry, ring: &IoUring, change: Change) -> u8 {
     change(&pages);
     pages.fill(2);
     through(ring, read(registry, &pages).key(), pages.at)
+}
+
+/// Runs `work(0)` to `work(count - 1)` at the same time, each on a thread made by
+/// pthread_create itself: ThreadSanitizer knows that one, while the standard
+/// library's is not instrumented. A panic ends the process.
+pub fn at_once(count: usize, work: &(dyn Fn(usize) + Sync)) {
+    struct Start<'w>(&'w (dyn Fn(usize) + Sync), usize);
+    extern "C" fn run(start: *mut libc::c_void) -> *mut libc::c_void {
+        // SAFETY: one of the `starts` below, which outlive the joined thread.
+        let Start(work, index) = unsafe { &*start.cast::<Start>() };
+        work(*index);
+        null_mut()
+    }
+    let starts: Vec<Start> = (0..count).map(|index| Start(work, index)).collect();
+    // SAFETY: each thread gets a start of its own, and is joined before they go.
+    unsafe {
+        let threads = starts.iter().map(|start| {
+            let mut thread = 0;
+            let argument = std::ptr::from_ref(start).cast_mut().cast();
+            assert_eq!(libc::pthread_create(&mut thread, std::ptr::null(), run, argument), 0);
+            thread
+        });
+        for thread in threads.collect::<Vec<_>>() {
+            assert_eq!(libc::pthread_join(thread, null_mut()), 0);
+        }
+    }
 }

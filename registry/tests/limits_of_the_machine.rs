@@ -1,0 +1,150 @@
+//! What the machine refuses: RLIMIT_MEMLOCK, and io_uring itself. Each case runs
+//! in a process of its own, which gives up what it must.
+#![allow(unsafe_code, clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)]
+#![cfg(not(loom))]
+
+mod common;
+
+use common::*;
+use pinyard_registry::backend::{Backend, IoUring, Mlock};
+use pinyard_registry::{Access, GetError, Registry};
+use std::process::{Command, Output};
+
+const CHILD: &str = "PINYARD_TEST_CHILD";
+const NOBODY: u32 = 65_534;
+
+/// Runs the test `name` of this file again, as a child that takes its other branch.
+fn in_child(name: &str) -> Output {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", name, "--nocapture", "--test-threads=1"]).env(CHILD, "1").output().unwrap()
+}
+
+fn is_child() -> bool {
+    std::env::var_os(CHILD).is_some()
+}
+
+fn passes(output: Output) {
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+/// An unprivileged process that may lock `bytes`.
+fn give_up_privileges(bytes: u64) {
+    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+    // SAFETY: plain system calls on this process.
+    unsafe {
+        assert_eq!(libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit), 0);
+        if libc::geteuid() == 0 {
+            assert_eq!(libc::setgid(NOBODY), 0);
+            assert_eq!(libc::setuid(NOBODY), 0);
+        }
+    }
+}
+
+fn memlock_is_named_and_survived(registry: &Registry) {
+    let large = Pages::new(256);
+    let error = registry.get(&large, Access::LOCAL_WRITE).unwrap_err();
+    assert!(matches!(error, GetError::Memlock { limit: 262_144, .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("ulimit -l") && text.contains("errno"), "{text}");
+    // Still usable, and what is only cached makes way.
+    let small = Pages::new(160);
+    for index in 0..10 {
+        drop(registry.get(small.part(16 * index, 8), Access::LOCAL_WRITE).unwrap());
+    }
+    assert!(registry.stats().evictions > 0);
+}
+
+#[test]
+fn memlock_with_io_uring() {
+    if !is_child() {
+        return passes(in_child("memlock_with_io_uring"));
+    }
+    give_up_privileges(64 * PAGE as u64);
+    let ring = IoUring::new(64).unwrap();
+    memlock_is_named_and_survived(&Registry::builder().backend(ring).build().unwrap());
+}
+
+#[test]
+fn memlock_with_mlock() {
+    if !is_child() {
+        return passes(in_child("memlock_with_mlock"));
+    }
+    give_up_privileges(64 * PAGE as u64);
+    memlock_is_named_and_survived(&Registry::builder().backend(Mlock::new()).build().unwrap());
+}
+
+/// Answers every io_uring_setup with `errno`, as container runtimes do.
+fn block_io_uring(errno: i32) {
+    let op = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let mut program = [
+        op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_io_uring_setup as u32),
+        op(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
+        op(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: a filter of valid instructions, for this thread alone.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &filter), 0);
+    }
+}
+
+#[test]
+fn io_uring_blocked_by_seccomp() {
+    if !is_child() {
+        return passes(in_child("io_uring_blocked_by_seccomp"));
+    }
+    block_io_uring(libc::EPERM);
+    let text = IoUring::new(8).err().unwrap().to_string();
+    assert!(
+        text.contains("io_uring_setup") && text.contains("errno 1") && text.contains("seccomp"),
+        "{text}"
+    );
+    block_io_uring(libc::ENOSYS);
+    let text = IoUring::new(8).err().unwrap().to_string();
+    assert!(text.contains("errno 38") && text.contains("no io_uring"), "{text}");
+    // Another backend serves.
+    let registry = Registry::builder().backend(Mlock::new()).build().unwrap();
+    drop(read(&registry, &Pages::new(1)));
+    assert_eq!(Mlock::new().name(), "mlock");
+}
+
+/// The administrator's switch: EPERM, and the sysctl says why. The file is
+/// replaced in a mount namespace of the child's own; the machine's stays as it is.
+#[test]
+fn io_uring_disabled_by_sysctl() {
+    if !is_child() {
+        return passes(in_child("io_uring_disabled_by_sysctl"));
+    }
+    let value = std::env::temp_dir().join(format!("pinyard-io-uring-disabled-{}", std::process::id()));
+    std::fs::write(&value, "2\n").unwrap();
+    let (from, to) =
+        (std::ffi::CString::new(value.to_str().unwrap()).unwrap(), c"/proc/sys/kernel/io_uring_disabled");
+    let bind = libc::MS_BIND;
+    // SAFETY: system calls on this process's own mount namespace.
+    let mounted = unsafe {
+        libc::unshare(libc::CLONE_NEWNS) == 0
+            && libc::mount(
+                std::ptr::null(),
+                c"/".as_ptr(),
+                std::ptr::null(),
+                libc::MS_REC | libc::MS_PRIVATE,
+                std::ptr::null(),
+            ) == 0
+            && libc::mount(from.as_ptr(), to.as_ptr(), std::ptr::null(), bind, std::ptr::null()) == 0
+    };
+    let refused = std::io::Error::last_os_error();
+    std::fs::remove_file(&value).unwrap();
+    if !mounted {
+        println!(
+            "skipped: a mount namespace needs CAP_SYS_ADMIN, and io_uring_disabled Linux 6.6: {refused}"
+        );
+        return;
+    }
+    block_io_uring(libc::EPERM);
+    let text = IoUring::new(8).err().unwrap().to_string();
+    assert!(text.contains("kernel.io_uring_disabled is 2"), "{text}");
+}
