@@ -73,6 +73,12 @@ pub(crate) fn brk(new: usize, current: usize) -> Ranges {
     [if new != 0 && new < current { (new, current - new) } else { NOTHING }, NOTHING]
 }
 
+/// sbrk(2): what a negative increment takes away below the current break.
+#[inline]
+pub(crate) fn sbrk(increment: isize, current: usize) -> Ranges {
+    brk(current.wrapping_add_signed(increment.min(0)), current)
+}
+
 /// shmdt(2) does not say how long the segment is: all above its address.
 #[inline]
 pub(crate) fn shmdt(addr: usize) -> Ranges {
@@ -115,6 +121,8 @@ mod tests {
         assert_eq!(brk(0x5000, 0x8000)[0], (0x5000, 0x3000));
         assert_eq!(brk(0x9000, 0x8000)[0], NOTHING);
         assert_eq!(brk(0, 0x8000)[0], NOTHING);
+        assert_eq!(sbrk(-0x3000, 0x8000)[0], (0x5000, 0x3000));
+        assert_eq!(sbrk(0x3000, 0x8000)[0], NOTHING);
     }
 
     #[test]

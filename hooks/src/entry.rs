@@ -23,20 +23,19 @@ unsafe extern "C" {
     static mut __curbrk: usize;
 }
 
-/// The replacement's address for `function`; `None` for sbrk, which libc builds
-/// on brk's patched entry.
-pub(crate) fn replacement(function: Function) -> Option<usize> {
-    Some(match function {
+/// The replacement's address for `function`.
+pub(crate) fn replacement(function: Function) -> usize {
+    match function {
         Function::Munmap => munmap as *const () as usize,
         Function::Mmap => mmap as *const () as usize,
         Function::Mremap => mremap as *const () as usize,
         Function::Madvise => madvise as *const () as usize,
         Function::Brk => brk as *const () as usize,
-        Function::Sbrk => return None,
+        Function::Sbrk => sbrk as *const () as usize,
         Function::Shmdt => shmdt as *const () as usize,
         Function::ProcessMadvise => process_madvise as *const () as usize,
         Function::Syscall => syscall as *const () as usize,
-    })
+    }
 }
 
 #[inline(always)]
@@ -126,6 +125,21 @@ extern "C" fn brk(new: usize) -> isize {
         // SAFETY: libc's brk keeps its record in exactly this way.
         unsafe { (&raw mut __curbrk).write_volatile(now as usize) };
         if (now as usize) < new { to_libc(-(libc::ENOMEM as isize)) } else { 0 }
+    })
+}
+
+/// Only ever put in front of another patcher's sbrk: libc's own is left alone,
+/// because it calls brk's patched entry.
+extern "C" fn sbrk(increment: isize) -> isize {
+    // SAFETY: see `brk`.
+    let current = unsafe { (&raw const __curbrk).read_volatile() };
+    bracketed(effect::sbrk(increment, current), || {
+        let next = NEXT[Function::Sbrk as usize].load(Acquire);
+        if next == 0 {
+            return to_libc(-(libc::ENOMEM as isize));
+        }
+        // SAFETY: the argument is the caller's, unchanged.
+        unsafe { real(Function::Sbrk, libc::SYS_brk, [increment as usize, 0, 0, 0, 0, 0]) }
     })
 }
 

@@ -76,7 +76,16 @@ impl<const N: usize> Filter<N> {
         if self.wide.load(Acquire) != 0 || last.wrapping_sub(first) >= PROBES {
             return true;
         }
-        (first..=last).any(|granule| self.granules[granule & (N - 1)].load(Acquire) != 0)
+        let mut granule = first;
+        loop {
+            if self.granules[granule & (N - 1)].load(Acquire) != 0 {
+                return true;
+            }
+            if granule == last {
+                return false;
+            }
+            granule += 1;
+        }
     }
 }
 

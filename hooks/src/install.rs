@@ -164,7 +164,7 @@ fn map_trampolines(state: &mut State) -> Result<(), Why> {
     let Some(near) = entry_of(Function::Munmap) else {
         return Err(Why { call: "dlsym(libc.so.6, munmap): not a glibc process", errno: 0 });
     };
-    let targets = Function::ALL.map(|function| replacement(function).unwrap_or(0));
+    let targets = Function::ALL.map(replacement);
     state.trampolines = Some(Trampolines::map_near(near, &targets)?);
     Ok(())
 }
@@ -184,11 +184,12 @@ fn hook(state: &State, function: Function, refused: Option<Why>) -> FunctionRepo
         let why = Why { call: "no trampoline page", errno: 0 };
         return failed(refused.unwrap_or(why));
     };
-    if replacement(function).is_none() {
-        return line(patch::owner(entry, &code), self_test::call(function), false);
-    }
     let ours = trampolines.slot(function as usize);
     let at_entry = patch::jump_target(entry, &code);
+    if function == Function::Sbrk && at_entry.is_none() {
+        // libc's own, which calls brk's patched entry.
+        return line(Owner::Libc, self_test::call(function), false);
+    }
     if at_entry != Some(ours) {
         if at_entry.is_some() && self_test::call(function) == Seen::Yes {
             // Another's hook that ends in one of ours (Open MPI's ends in

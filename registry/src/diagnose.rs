@@ -61,6 +61,7 @@ fn may_lock_anything() -> bool {
 
 /// The error that names why `source` happened.
 pub(crate) fn explain(range: PageRange, access: Access, pinned: usize, source: BackendError) -> GetError {
+    let source = Box::new(source);
     if matches!(source.errno, libc::EFAULT | libc::ENOMEM | libc::EINVAL | libc::EACCES | libc::EPERM) {
         if let Some(hole) = first_hole(range) {
             return GetError::Unmapped { range, hole, source };

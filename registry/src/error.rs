@@ -83,7 +83,7 @@ pub enum GetError {
         /// First byte that is not mapped.
         hole: usize,
         /// What the backend said.
-        source: BackendError,
+        source: Box<BackendError>,
     },
     /// The pages cannot be written, and the registration needs that.
     #[error("{range}: the mapping at {at:#x} is read-only ({source}); {remedy}")]
@@ -95,7 +95,7 @@ pub enum GetError {
         /// What the caller can do.
         remedy: &'static str,
         /// What the backend said.
-        source: BackendError,
+        source: Box<BackendError>,
     },
     /// RLIMIT_MEMLOCK is used up.
     #[error(
@@ -109,7 +109,7 @@ pub enum GetError {
         /// Bytes that this registry has pinned.
         pinned: usize,
         /// What the backend said.
-        source: BackendError,
+        source: Box<BackendError>,
     },
     /// The registry's byte budget is used up by registrations in use.
     #[error(
@@ -164,7 +164,7 @@ pub enum GetError {
         /// The pages asked for.
         range: PageRange,
         /// What the backend said.
-        source: BackendError,
+        source: Box<BackendError>,
     },
 }
 

@@ -1,42 +1,50 @@
 //! A reference to a registration.
 
 use crate::backend::MemoryKey;
+use crate::range::PageRange;
 use crate::regions::Held;
+use crate::regions::Regions;
 use crate::registry::{Inner, Registry};
 use std::sync::Arc;
 
 macro_rules! accessors {
     () => {
+        /// The pages registered.
+        #[inline]
+        fn range(&self) -> PageRange {
+            self.regions().range_of(self.held.slot)
+        }
+
         /// What the device needs to use the registration.
         #[inline]
         pub fn key(&self) -> MemoryKey {
-            self.held.key
+            self.regions().key_of(self.held.slot)
         }
 
         /// The local key; for io_uring the index of the fixed buffer.
         #[inline]
         pub fn lkey(&self) -> u64 {
-            self.held.key.lkey
+            self.key().lkey
         }
 
         /// The remote key; 0 where the backend has none.
         #[inline]
         pub fn rkey(&self) -> u64 {
-            self.held.key.rkey
+            self.key().rkey
         }
 
         /// Address of the registration's first byte, page-aligned, at or below
         /// the buffer's.
         #[inline]
         pub fn base(&self) -> usize {
-            self.held.range.start
+            self.range().start
         }
 
         /// Bytes registered, a multiple of 4096.
         #[inline]
         #[allow(clippy::len_without_is_empty)] // never empty
         pub fn len(&self) -> usize {
-            self.held.range.len()
+            self.range().len()
         }
     };
 }
@@ -55,13 +63,18 @@ pub struct Lease<'r> {
 impl Lease<'_> {
     accessors!();
 
+    #[inline]
+    fn regions(&self) -> &Regions {
+        &self.registry.inner.cache.regions
+    }
+
     /// The same reference, which keeps the registry alive instead of borrowing
     /// it. Costs an atomic increment that all such leases share.
     pub fn into_owned(self) -> OwnedLease {
         let inner = self.registry.inner.clone();
         let lease = std::mem::ManuallyDrop::new(self);
-        let Held { slot, shard, key, range } = lease.held;
-        OwnedLease { inner, held: Held { slot, shard, key, range } }
+        let Held { slot, shard } = lease.held;
+        OwnedLease { inner, held: Held { slot, shard } }
     }
 }
 
@@ -74,7 +87,7 @@ impl Drop for Lease<'_> {
 
 impl std::fmt::Debug for Lease<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lease").field("range", &self.held.range).field("key", &self.held.key).finish()
+        f.debug_struct("Lease").field("range", &self.range()).field("key", &self.key()).finish()
     }
 }
 
@@ -87,6 +100,11 @@ pub struct OwnedLease {
 
 impl OwnedLease {
     accessors!();
+
+    #[inline]
+    fn regions(&self) -> &Regions {
+        &self.inner.cache.regions
+    }
 }
 
 impl Drop for OwnedLease {
@@ -97,6 +115,6 @@ impl Drop for OwnedLease {
 
 impl std::fmt::Debug for OwnedLease {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("OwnedLease").field("range", &self.held.range).field("key", &self.held.key).finish()
+        f.debug_struct("OwnedLease").field("range", &self.range()).field("key", &self.key()).finish()
     }
 }

@@ -71,7 +71,7 @@ fn get_against_invalidate() {
             let (cache, registered) = (cache.clone(), registered.clone());
             thread::spawn(move || {
                 if let Some(held) = cache.hit(wanted(1)) {
-                    assert_eq!(held.key.lkey, 7);
+                    assert_eq!(cache.regions.key_of(held.slot).lkey, 7);
                     assert!(registered.load(Acquire), "deregistered under its holder");
                     cache.regions.release(&held);
                 }
@@ -116,7 +116,7 @@ fn register_against_change() {
             cache.source.publish(PAGE, PAGE);
         }
         if let Some(held) = cache.hit(wanted(1)) {
-            assert_eq!(held.key.lkey, 1, "stale pages");
+            assert_eq!(cache.regions.key_of(held.slot).lkey, 1, "stale pages");
             cache.regions.release(&held);
         }
         registrar.join().unwrap();
@@ -124,7 +124,7 @@ fn register_against_change() {
         let mut locked = cache.lock(&mut unlocked);
         locked.drain();
         if let Some(held) = locked.find(wanted(1)) {
-            assert_eq!(held.key.lkey, 1, "stale pages");
+            assert_eq!(cache.regions.key_of(held.slot).lkey, 1, "stale pages");
             cache.regions.release(&held);
         }
     });
@@ -143,8 +143,9 @@ fn a_reused_slot_is_not_confused() {
             let cache = cache.clone();
             thread::spawn(move || {
                 if let Some(held) = cache.hit(wanted(1)) {
-                    assert!(held.key.lkey == 1 || held.key.lkey == 2);
-                    assert_eq!(held.range, PAGES);
+                    let key = cache.regions.key_of(held.slot).lkey;
+                    assert!(key == 1 || key == 2);
+                    assert_eq!(cache.regions.range_of(held.slot), PAGES);
                     cache.regions.release(&held);
                 }
             })
@@ -152,7 +153,7 @@ fn a_reused_slot_is_not_confused() {
         cache.source.publish(PAGE, PAGE);
         bury(&cache, || ());
         if let Published::Cached(held) = register(&cache, &begun, || 2) {
-            assert_eq!(held.key.lkey, 2);
+            assert_eq!(cache.regions.key_of(held.slot).lkey, 2);
             cache.regions.release(&held);
         }
         reader.join().unwrap();

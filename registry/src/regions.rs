@@ -65,6 +65,7 @@ impl Slot {
     // A field is stored (Release) only after the state has left LIVE, and read
     // (Acquire) before the state is read again: whoever reads a newer field sees
     // a newer state.
+    #[inline]
     fn key(&self) -> MemoryKey {
         MemoryKey {
             lkey: self.lkey.load(Acquire),
@@ -73,6 +74,7 @@ impl Slot {
         }
     }
 
+    #[inline]
     fn range(&self) -> PageRange {
         PageRange { start: self.start.load(Acquire) as usize, end: self.end.load(Acquire) as usize }
     }
@@ -86,14 +88,13 @@ impl Slot {
     }
 }
 
-/// A counted reference: given back with [`Regions::release`], once.
+/// A counted reference: given back with [`Regions::release`], once. While it is
+/// held the slot's fields stand still.
 #[derive(Debug)]
 #[must_use = "the region stays in use until this is released"]
 pub(crate) struct Held {
     pub(crate) slot: SlotId,
     pub(crate) shard: u32,
-    pub(crate) key: MemoryKey,
-    pub(crate) range: PageRange,
 }
 
 /// All slots, and the counts of each shard.
@@ -142,8 +143,8 @@ impl Regions {
             slot.touched.store(1, Relaxed);
         }
         // The generation is the one whose fields were compared, and cannot
-        // change while the reference is counted: the fields stand still.
-        Some(Held { slot: id, shard, key: slot.key(), range: slot.range() })
+        // change while the reference is counted.
+        Some(Held { slot: id, shard })
     }
 
     /// The key of a live slot that serves the bytes, without a reference.
@@ -218,10 +219,12 @@ impl Regions {
         state.store(dead & !PHASE | FREE, Release);
     }
 
+    #[inline]
     pub(crate) fn range_of(&self, id: SlotId) -> PageRange {
         self.slot(id).range()
     }
 
+    #[inline]
     pub(crate) fn key_of(&self, id: SlotId) -> MemoryKey {
         self.slot(id).key()
     }

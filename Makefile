@@ -1,0 +1,33 @@
+# Two commands: `make demo` and `make test`. CONTRIBUTING.md has the rest.
+.PHONY: demo test fmt clippy docs bench
+
+MPICC ?= /usr/bin/mpicc.openmpi
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+DEMO_ARGS ?=
+
+# Installs what is missing, builds, and runs the main job.
+demo:
+	@ci/deps.sh demo
+	@MPICC=$(MPICC) cargo build --release --quiet -p pinyard --features cli --bin pinyard
+	@MPICC=$(MPICC) cargo build --release --quiet --target-dir $(TARGET)/openmpi -p pinyard-mpi-tests --bins
+	@$(TARGET)/release/pinyard demo --mpirun mpirun.openmpi --programs $(TARGET)/openmpi/release $(DEMO_ARGS)
+
+# Everything that CI runs, ending with a count.
+test:
+	@ci/deps.sh test
+	@ci/test.sh
+
+fmt:
+	cargo fmt --all
+
+clippy:
+	ci/clippy.sh
+
+# The book, in docs/book.
+docs:
+	ci/docs.sh
+
+# pinyard beside UCX; writes docs/benchmarks.
+bench:
+	@ci/deps.sh test
+	ci/bench.sh

@@ -1,0 +1,66 @@
+//! What callgrind counts (ci/instructions.sh): each `count_` function runs its
+//! path [`TIMES`] times between two named entries.
+#![allow(unsafe_code)] // symbols that callgrind can name
+
+use pinyard_registry::backend::Custom;
+use pinyard_registry::{Access, MemoryKey, Registry};
+use std::hint::black_box;
+
+/// Repetitions inside one counted function.
+const TIMES: usize = 1000;
+const PAGE: usize = 4096;
+
+/// A hit: get and release.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn count_hit(registry: &Registry, at: *const u8) {
+    for _ in 0..TIMES {
+        drop(black_box(registry.get((at, PAGE), Access::LOCAL_READ)));
+    }
+}
+
+/// A lookup without a reference.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn count_lookup(registry: &Registry, at: *const u8) {
+    for _ in 0..TIMES {
+        black_box(registry.lookup((at, PAGE), Access::LOCAL_READ));
+    }
+}
+
+/// An event where nothing is registered.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn count_event_elsewhere(at: *const u8) {
+    for _ in 0..TIMES {
+        pinyard_hooks::notify_unmapped(black_box(at), PAGE);
+    }
+}
+
+/// An event where something is registered: filter, push, news.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn count_event_registered(at: *const u8) {
+    for page in 0..TIMES {
+        pinyard_hooks::notify_unmapped(black_box(at.wrapping_add(page * PAGE)), PAGE);
+    }
+}
+
+fn main() {
+    let backend = Custom::new("dummy", |_, _| Ok(MemoryKey::default()), |_, _| Ok(()));
+    // callgrind does not let text be patched; the events are announced.
+    let events = pinyard_registry::Events::NotifyOnly;
+    let registry = match Registry::builder().backend(backend).events(events).build() {
+        Ok(registry) => registry,
+        Err(error) => {
+            eprintln!("counted: {error}");
+            std::process::exit(1);
+        }
+    };
+    let base = 0x10_0000_0000 as *const u8;
+    drop(registry.get((base, TIMES * PAGE), Access::LOCAL_READ));
+    count_hit(&registry, base);
+    count_lookup(&registry, base);
+    count_event_elsewhere(base.wrapping_add(1 << 30));
+    count_event_registered(base);
+}

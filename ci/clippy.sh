@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Format and lints of the whole workspace, MPI programs included.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+cargo fmt --all --check
+export MPICC=${MPICC:-/usr/bin/mpicc.openmpi}
+cargo clippy --quiet --workspace --all-targets --all-features -- -D warnings
+RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps -p pinyard -p pinyard-hooks -p pinyard-registry -p pinyard-allocator

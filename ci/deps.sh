@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Installs what is missing on Debian 12: `ci/deps.sh demo` for the main job,
+# `ci/deps.sh test` for the tests as well. Quiet when all is there.
+set -euo pipefail
+
+demo=(build-essential pkg-config openmpi-bin libopenmpi-dev libclang-dev)
+test=(mpich libmpich-dev libfabric-dev libibverbs-dev librdmacm-dev libucx-dev valgrind python3)
+
+fail() { echo "deps: $*" >&2; exit 1; }
+
+case ${1:-demo} in
+    demo) wanted=("${demo[@]}") ;;
+    test) wanted=("${demo[@]}" "${test[@]}") ;;
+    *) fail "usage: ci/deps.sh demo|test" ;;
+esac
+
+command -v cargo > /dev/null || fail "no cargo: install Rust 1.88 or newer (rustup.rs or your site's module) and put it on PATH"
+command -v dpkg-query > /dev/null || fail "not a Debian system: install the equivalents of: ${wanted[*]}"
+
+missing=()
+for package in "${wanted[@]}"; do
+    dpkg-query -W -f '${db:Status-Status}\n' "$package" 2> /dev/null | grep -qx installed || missing+=("$package")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo > /dev/null || fail "missing packages: ${missing[*]}; neither root nor sudo, so ask an administrator to install them"
+    as_root=(sudo)
+fi
+echo "deps: installing ${missing[*]}"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+install() {
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=120 "$@" > "$log" 2>&1
+}
+install update -q || { tail -5 "$log" >&2; fail "apt-get update failed: check the network and /etc/apt/sources.list"; }
+install install -y --no-install-recommends "${missing[@]}" || { tail -15 "$log" >&2; fail "apt-get could not install: ${missing[*]}"; }

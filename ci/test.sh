@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Everything, one step after the other. Each step's output goes to a log; a step
+# that fails shows it. Ends with the number of tests that passed and failed; a
+# step without tests of its own counts as one.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+export MPICC=${MPICC:-/usr/bin/mpicc.openmpi}
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+passed=0 failed=0 skipped=0
+
+# Sums a field of cargo's ("test result: ok. 3 passed; 1 failed; …") and the
+# scripts' own ("3 passed, 1 failed") closing lines.
+count() { grep -E '^(test result: |[0-9]+ passed, )' "$1" | grep -oE "[0-9]+ $2" | awk '{ sum += $1 } END { print sum + 0 }'; }
+
+step() {
+    local name=$1 began=$SECONDS status=0 log
+    shift
+    log=$logs/$name
+    timeout -k 10 1500 "$@" > "$log" 2>&1 < /dev/null || status=$?
+    local ok bad none
+    ok=$(count "$log" passed) bad=$(count "$log" failed) none=$(count "$log" skipped)
+    [ $((ok + bad)) -eq 0 ] && { [ "$status" -eq 0 ] && ok=1 || bad=1; }
+    [ "$status" -ne 0 ] && [ "$bad" -eq 0 ] && bad=1
+    passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + none))
+    printf '%-14s %4d passed %3d failed  %4d s\n' "$name" "$ok" "$bad" $((SECONDS - began))
+    if [ "$status" -ne 0 ] || [ "$bad" -ne 0 ]; then
+        echo "---- $name: exit $status"
+        tail -n 80 "$log"
+        echo "----"
+    fi
+    grep -hE '(^| )skipped: ' "$log" | sort -u | head -5
+    return 0
+}
+
+step lints ci/clippy.sh
+step unit cargo test --workspace --exclude pinyard-mpi-tests --exclude pinyard-benches
+step loom ci/loom.sh
+step tsan ci/tsan.sh
+step instructions ci/instructions.sh
+step book ci/docs.sh
+step incidents mpi-tests/incidents/run.sh
+step mpi mpi-tests/run.sh
+
+echo
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]
