@@ -36,6 +36,7 @@ step() {
 step lints ci/clippy.sh
 step unit cargo test --workspace --exclude pinyard-mpi-tests --exclude pinyard-benches
 step loom ci/loom.sh
+step guards ci/guards.sh
 step tsan ci/tsan.sh
 step instructions ci/instructions.sh
 step book ci/docs.sh

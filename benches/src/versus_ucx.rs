@@ -159,12 +159,8 @@ fn main() {
     let rows: Vec<Row> =
         cases.into_iter().map(|(threads, regions, same)| row(&options, threads, regions, same)).collect();
     if options.json {
-        let document = Document {
-            ucx: peer::ucx_version(),
-            turns: options.turns,
-            operations: options.operations,
-            rows,
-        };
+        let document =
+            Document { ucx: peer::ucx_version(), turns: options.turns, operations: options.operations, rows };
         match serde_json::to_string_pretty(&document) {
             Ok(text) => println!("{text}"),
             Err(error) => fail(&error.to_string()),

@@ -93,10 +93,16 @@ impl<const N: usize, const G: usize> Sink<N, G> {
     #[inline]
     pub fn publish(&self, start: usize, len: usize) {
         if len != 0 && self.filter.may_overlap(start, start.saturating_add(len - 1)) {
-            match Event::new(start, len) {
-                Some(event) => self.inbox.push(event),
-                None => self.inbox.push_everything(),
-            }
+            self.deliver(start, len);
+        }
+    }
+
+    /// Out of line: most events end at the filter.
+    #[inline(never)]
+    fn deliver(&self, start: usize, len: usize) {
+        match Event::new(start, len) {
+            Some(event) => self.inbox.push(event),
+            None => self.inbox.push_everything(),
         }
     }
 

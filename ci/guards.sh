@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Each invariant has a line that guards it and a test that notices when the line
+# is gone. Here the line is taken out, in a copy of the tree, and the test must
+# fail. A test that still passes proves nothing, and fails this script.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+copy=$(mktemp -d)
+trap 'rm -rf "$copy"' EXIT
+git ls-files -z | tar --null -T - -c | tar -x -C "$copy"
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/guards
+passed=0 failed=0
+
+# guard NAME FILE LINE REPLACEMENT PACKAGE TEST...
+guard() {
+    local name=$1 file=$2 line=$3 replacement=$4 package=$5 log=$copy/log
+    shift 5
+    cp "$file" "$copy/$file"
+    if ! python3 - "$copy/$file" "$line" "$replacement" << 'EOF'
+import sys
+path, line, replacement = sys.argv[1:]
+text = open(path).read()
+if text.count(line) != 1:
+    sys.exit(f"{path}: {text.count(line)} places match the guard {line!r}")
+open(path, "w").write(text.replace(line, replacement))
+EOF
+    then failed=$((failed + 1)) && return; fi
+    (cd "$copy" && timeout -k 5 240 cargo test --quiet -p "$package" "$@") > "$log" 2>&1
+    local status=$?
+    cp "$file" "$copy/$file"
+    if grep -q '^error\(\[\|: could not compile\)' "$log"; then
+        echo "$name: does not compile without its guard" && tail -20 "$log" && failed=$((failed + 1))
+    elif [ "$status" -eq 0 ]; then
+        echo "$name: the test passes without the guard in $file" && failed=$((failed + 1))
+    else
+        echo "$name: noticed" && passed=$((passed + 1))
+    fi
+}
+
+hooks=pinyard-hooks registry=pinyard-registry
+guard '1 hook keeps errno' hooks/src/entry.rs 'if (-4095..0).contains(&result) {' 'if result < 4096 {' \
+    $hooks --test the_hook_itself keeps_errno
+guard '1 no other system call' hooks/src/entry.rs 'let result = change();
+    after(ticket, first.0, first.1);' 'let result = change();
+    // SAFETY: getpid, which is what must be noticed.
+    unsafe { syscall6(libc::SYS_getpid as usize, [0; 6]) };
+    after(ticket, first.0, first.1);' \
+    $hooks --test the_hook_itself makes_no_other_system_call
+guard '2 published before the change' hooks/src/monitor.rs $'let ticket = BEGUN.ticket();\n        publish(start, len);' 'let ticket = BEGUN.ticket();' \
+    $registry --test every_change_is_noticed
+guard '2 a hit looks for news' registry/src/cache.rs $'if self.source.has_news() {\n            return None;\n        }\n        self.regions.acquire' 'self.regions.acquire' \
+    $registry --test every_change_is_noticed
+guard '2 a change during the registration' registry/src/cache.rs 'flight.spoiled |= flight.range.overlaps(range);' '' \
+    $registry --test no_stale_hit a_change_during
+guard '3 a miss elsewhere does not wait' registry/src/cache.rs \
+    '!flight.spoiled && flight.range.contains(range) && flight.access.contains(access)' 'let _ = (range, access); !flight.spoiled' \
+    $registry --test lifetimes hits_never_wait
+guard '4 a full inbox orders a flush' hooks/src/inbox.rs 'self.overflow.store(true, Release);' '' \
+    $registry --test lifetimes an_overflowing_inbox
+guard '5 the reaper buries' registry/src/reaper.rs $'drop(locked);\n        self.bury(&mut unlocked);' 'drop(locked);' \
+    $registry --test lifetimes the_reaper_unpins
+guard '5 the reaper drains' registry/src/reaper.rs 'locked.drain();' '' \
+    $registry --test lifetimes the_reaper_unpins
+guard '6 what is held is not buried' registry/src/cache.rs '!regions.is_held(slot))' '{ let _ = slot; true })' \
+    $registry --test lifetimes a_region_in_use
+guard '8 the byte budget' registry/src/cache.rs 'if range.len() > geometry.budget.saturating_sub(writer.pinned) {' 'if false {' \
+    $registry --test lifetimes the_byte_budget
+guard '8 eviction spares what is held' registry/src/cache.rs 'regions.is_held(slot) || regions.take_touched(slot)' 'regions.take_touched(slot)' \
+    $registry --test lifetimes the_byte_budget
+
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
