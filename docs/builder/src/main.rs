@@ -1,0 +1,87 @@
+//! Builds the book into `docs/book`, after checking what a reader relies on:
+//! links between pages lead somewhere, every page is in the summary, and every
+//! test that a page names exists.
+
+use mdbook_driver::MDBook;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let problems = check(&root);
+    for problem in &problems {
+        eprintln!("book: {problem}");
+    }
+    let built = MDBook::load(root.join("docs")).and_then(|book| book.build());
+    if let Err(error) = &built {
+        eprintln!("book: {error}");
+    }
+    if problems.is_empty() && built.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn check(root: &Path) -> Vec<String> {
+    let sources = root.join("docs/src");
+    let mut problems = Vec::new();
+    let tests = tests(root);
+    let summary = read(&sources.join("SUMMARY.md"), &mut problems);
+    for page in files(&sources, "md") {
+        let name = page.strip_prefix(&sources).unwrap_or(&page).display().to_string();
+        let text = read(&page, &mut problems);
+        if name != "SUMMARY.md" && !summary.contains(&format!("({name})")) {
+            problems.push(format!("{name}: not in the summary"));
+        }
+        let folder = page.parent().unwrap_or(&sources);
+        for link in links(&text) {
+            let target = link.split('#').next().unwrap_or_default();
+            if !target.is_empty() && !target.contains("://") && !folder.join(target).exists() {
+                problems.push(format!("{name}: the link to {link} leads nowhere"));
+            }
+        }
+        for test in named_tests(&text) {
+            if !tests.contains(test) {
+                problems.push(format!("{name}: there is no test {test}"));
+            }
+        }
+    }
+    problems
+}
+
+fn read(path: &Path, problems: &mut Vec<String>) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| {
+        problems.push(format!("{}: {error}", path.display()));
+        String::new()
+    })
+}
+
+/// Targets of `](…)`.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    text.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(link, _)| link))
+}
+
+/// What stands between `` test `…` ``'s back-quotes.
+fn named_tests(text: &str) -> impl Iterator<Item = &str> {
+    text.split("test `").skip(1).filter_map(|rest| rest.split_once('`').map(|(name, _)| name))
+}
+
+/// Every function that follows a `#[test]`, or stands in a test folder.
+fn tests(root: &Path) -> BTreeSet<String> {
+    let folders = ["hooks", "registry", "allocator", "src", "mpi-tests"];
+    let sources = folders.iter().flat_map(|folder| files(&root.join(folder), "rs"));
+    let function = |line: &str| {
+        let name = line.trim_start().strip_prefix("fn ")?.split(['(', '<']).next()?;
+        Some(name.to_owned())
+    };
+    let texts = sources.filter_map(|path| std::fs::read_to_string(path).ok());
+    texts.flat_map(|text| text.lines().filter_map(function).collect::<Vec<_>>()).collect()
+}
+
+/// All files below `folder` with this ending.
+fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let mut found: Vec<PathBuf> = entries.filter_map(|entry| entry.ok().map(|entry| entry.path())).collect();
+    found.sort();
+    let expand = |path: PathBuf| if path.is_dir() { files(&path, ending) } else { vec![path] };
+    let all = found.into_iter().flat_map(expand);
+    all.filter(|path| path.extension().is_some_and(|extension| extension == ending)).collect()
+}
