@@ -8,6 +8,7 @@
 #![allow(unsafe_code)]
 
 use crate::entry::{NEXT, replacement};
+use crate::monitor::publish_everything;
 use crate::patch::{self, Trampolines};
 use crate::report::{Function, FunctionReport, Owner, Report, Seen, Why};
 use crate::{fork, self_test};
@@ -94,14 +95,17 @@ pub fn report() -> Option<Report> {
 
 /// Whether every change of a mapping still reaches the inbox, as far as the
 /// last report says so. One load per function while nobody has touched the
-/// entries; otherwise tests and repairs, and reports anew.
+/// entries; otherwise tests and repairs, reports anew, and tells every
+/// subscriber that anything may have changed while the entries were not ours.
 ///
 /// Before [`install`]: false. Not for signal handlers or hooks.
 pub fn verify() -> bool {
     if untouched() || !INSTALLED.load(Acquire) {
         return COMPLETE.load(Acquire);
     }
-    install().is_complete()
+    let complete = install().is_complete();
+    publish_everything();
+    complete
 }
 
 fn untouched() -> bool {

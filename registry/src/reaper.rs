@@ -3,9 +3,11 @@
 //!
 //! A hook cannot wake anybody (that would be a system call), so the reaper looks
 //! every 25 ms while anything is registered, and sleeps for good while nothing
-//! is.
+//! is. It also looks whether the hooks are still in place: a library that is
+//! loaded late may have patched over them.
 
 use crate::backend::Unlocked;
+use crate::builder::Events;
 use crate::registry::Inner;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
@@ -72,9 +74,14 @@ fn run(registry: &Weak<Inner>, stopped: &AtomicBool) {
 impl Inner {
     /// Applies events and buries. `true` if nothing is registered any more.
     fn reap(&self) -> bool {
+        let unseen = self.events == Events::Hooks && !pinyard_hooks::verify();
         let mut unlocked = Unlocked::at_entry();
         let mut locked = self.cache.lock(&mut unlocked);
         locked.drain();
+        if unseen {
+            // Nobody may have told us: what is cached cannot be trusted.
+            locked.flush();
+        }
         let idle = locked.is_idle();
         drop(locked);
         self.bury(&mut unlocked);

@@ -1,0 +1,65 @@
+//! A library that is initialised after us patches over our entries, as Open MPI
+//! and libfabric do: 13 bytes, `movabs r11, hook; jmp r11`. Its calls must not go
+//! unseen, and its own hook must still be called.
+#![allow(unsafe_code, clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)]
+#![cfg(not(loom))]
+
+mod common;
+
+use common::*;
+use pinyard_hooks::{Function, Owner};
+use pinyard_registry::backend::IoUring;
+use pinyard_registry::{Access, Registry};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::*};
+
+static THEIRS: AtomicU64 = AtomicU64::new(0);
+
+/// Ends in the system call itself, past everybody.
+extern "C" fn their_madvise(addr: usize, len: usize, advice: usize) -> isize {
+    THEIRS.fetch_add(1, SeqCst);
+    // SAFETY: the arguments are the caller's.
+    unsafe { pinyard_hooks::sys::syscall6(libc::SYS_madvise as usize, [addr, len, advice, 0, 0, 0]) }
+}
+
+fn patch_as_they_do() {
+    // SAFETY: overwrites the entry of a function that no other thread of this
+    // process is in: the reaper does not call madvise.
+    unsafe {
+        let libc_handle = libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
+        let entry = libc::dlsym(libc_handle, c"madvise".as_ptr()).cast::<u8>();
+        let page = entry.map_addr(|at| at & !(PAGE - 1)).cast();
+        let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+        assert_eq!(libc::mprotect(page, PAGE, all), 0);
+        let mut code = vec![0x49, 0xbb];
+        code.extend((their_madvise as *const () as usize).to_le_bytes());
+        code.extend([0x41, 0xff, 0xe3]);
+        entry.copy_from_nonoverlapping(code.as_ptr(), code.len());
+        assert_eq!(libc::mprotect(page, PAGE, libc::PROT_READ | libc::PROT_EXEC), 0);
+    }
+}
+
+#[test]
+fn a_later_patcher_is_taken_into_the_chain() {
+    let ring = Arc::new(IoUring::new(16).unwrap());
+    let registry = Registry::builder().backend(ring.clone()).build().unwrap();
+    let mut pages = Pages::new(2);
+    pages.fill(1);
+    drop(read(&registry, &pages));
+
+    patch_as_they_do();
+    pages.advise(libc::MADV_DONTNEED);
+    pages.fill(2);
+    assert_eq!(THEIRS.load(SeqCst), 1, "their hook stands in front of ours");
+    // Nobody told us. The reaper finds the entry changed and flushes.
+    eventually(|| registry.lookup(&pages, Access::LOCAL_READ).is_none());
+    assert_eq!(through(&ring, read(&registry, &pages).key(), pages.at), 2);
+
+    let line = pinyard_hooks::report().unwrap().functions[Function::Madvise as usize];
+    assert_eq!(line.owner, Owner::Pinyard, "{line}");
+    let before = THEIRS.load(SeqCst);
+    pages.advise(libc::MADV_DONTNEED);
+    pages.fill(3);
+    assert_eq!(THEIRS.load(SeqCst), before + 1, "theirs is called on");
+    assert_eq!(through(&ring, read(&registry, &pages).key(), pages.at), 3, "seen at once");
+}
