@@ -164,21 +164,6 @@ impl<const N: usize> Inbox<N> {
         // Release: pairs with the Acquire in `has_news`.
         self.news.drained.store(mark.0, Release);
     }
-
-    /// Whether an event that overlaps `start..end` (bytes) is pending, without
-    /// taking it. For a consumer that may not drain where it stands; the
-    /// answer covers every push that returned before the call.
-    pub fn is_pending(&self, start: usize, end: usize) -> bool {
-        // Acquire: pairs with `announce`; the slots and flags below are as new.
-        if !self.has_news() {
-            return false;
-        }
-        self.overflow.load(Acquire)
-            || self.slots.iter().any(|slot| {
-                Event::from_word(slot.load(Acquire))
-                    .is_some_and(|event| event.start() < end && start < event.end())
-            })
-    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -205,8 +190,7 @@ mod tests {
         let inbox = Inbox::<64>::new();
         assert!(!inbox.has_news());
         inbox.push(page(7));
-        assert!(inbox.has_news() && inbox.is_pending(7 << 12, 8 << 12));
-        assert!(!inbox.is_pending(8 << 12, 9 << 12));
+        assert!(inbox.has_news());
         assert_eq!(drain(&inbox), ([page(7)].to_vec(), false));
         assert!(!inbox.has_news());
         assert_eq!(drain(&inbox), (Vec::new(), false));
@@ -229,7 +213,6 @@ mod tests {
         for index in 1..=10_000 {
             inbox.push(page(index));
         }
-        assert!(inbox.is_pending(0, 4096), "overflow means everything");
         let (got, everything) = drain(&inbox);
         assert!(everything && got.len() <= 64);
         inbox.push(page(3));
