@@ -22,7 +22,8 @@ pub enum Events {
     NotifyOnly,
 }
 
-/// Regions without a limit given: enough for most, 64 MiB of address space.
+/// Regions without a limit given: half a GiB of address space, of which pages are
+/// resident only where they are used.
 const DEFAULT_REGIONS: usize = 65_536;
 const MOST_REGIONS: usize = 1 << 24;
 

@@ -109,7 +109,11 @@ impl Registry {
     }
 
     /// Counters. Takes the lock and reads every region's count: not for hot paths.
+    /// All zero in a forked child, where another thread may have held the lock.
     pub fn stats(&self) -> Stats {
+        if self.inner.is_forked() {
+            return Stats::default();
+        }
         let mut unlocked = Unlocked::at_entry();
         let locked = self.inner.cache.lock(&mut unlocked);
         let (regions, graveyard) = locked.population();
