@@ -2,3 +2,5 @@
 //! can hang and that no stale registration survives, and pools whose slabs are
 //! registered once.
 pub use pinyard_hooks as hooks;
+
+pub mod libfabric;
