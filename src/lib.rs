@@ -3,4 +3,5 @@
 //! registered once.
 pub use pinyard_hooks as hooks;
 
+mod capi;
 pub mod libfabric;

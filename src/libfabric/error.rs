@@ -34,7 +34,7 @@ pub enum ImportError {
     #[error("calls that change mappings escape the hooks:{}", escaping(report))]
     HooksIncomplete {
         /// A line per function.
-        report: Report,
+        report: Box<Report>,
     },
     /// All places for subscribers of events are taken.
     #[error(

@@ -182,7 +182,7 @@ pub(super) fn import() -> Result<&'static Imported, ImportError> {
     let libfabric = Libfabric::load()?;
     let report = pinyard_hooks::install();
     if !report.is_complete() {
-        return Err(ImportError::HooksIncomplete { report });
+        return Err(ImportError::HooksIncomplete { report: Box::new(report) });
     }
     let sink = pinyard_hooks::subscribe().ok_or(ImportError::NoSink)?;
     let imported = Imported::new(Monitor::new(sink, KEYS));
