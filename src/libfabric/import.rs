@@ -114,7 +114,11 @@ struct Libfabric {
 
 impl Libfabric {
     fn load() -> Result<Libfabric, ImportError> {
-        let absent = |error: libloading::Error| ImportError::Absent { text: error.to_string() };
+        let absent = |error: libloading::Error| {
+            // The loader's own words are the source of libloading's error.
+            let words = std::error::Error::source(&error).map_or(String::new(), |words| format!(": {words}"));
+            ImportError::Absent { text: format!("{error}{words}") }
+        };
         // SAFETY: libfabric's initialisers touch nothing of ours; the library
         // stays loaded for ever once the import has succeeded.
         let library = unsafe { Library::open(Some(LIBRARY), RTLD_NOW | RTLD_LOCAL) }.map_err(absent)?;
