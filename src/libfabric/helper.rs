@@ -3,7 +3,8 @@
 #![allow(unsafe_code)]
 
 use super::import::Imported;
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use pinyard_hooks::fork_generation;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::time::{Duration, Instant};
 
 /// How long a stale entry that nobody looks up stays in libfabric's cache.
@@ -15,12 +16,15 @@ const PATIENCE: Duration = Duration::from_secs(1);
 static QUIET: AtomicBool = AtomicBool::new(false);
 /// A round is under way.
 static BUSY: AtomicBool = AtomicBool::new(false);
+/// The process that has the thread: a forked child has not, and waits for none.
+static OWNER: AtomicU32 = AtomicU32::new(0);
 
 pub(super) struct Helper;
 
 impl Helper {
     /// Starts the thread, which lasts as long as the process.
     pub(super) fn spawn(imported: &'static Imported) -> std::io::Result<()> {
+        OWNER.store(fork_generation(), SeqCst);
         // The program's signals are for its own threads: a new thread starts
         // with its creator's mask.
         let mask = block_all_signals();
@@ -54,7 +58,8 @@ fn rounds(imported: &Imported) {
 extern "C" fn stop_at_exit() {
     QUIET.store(true, SeqCst);
     let start = Instant::now();
-    while BUSY.load(SeqCst) && start.elapsed() < PATIENCE {
+    let here = OWNER.load(SeqCst) == fork_generation();
+    while here && BUSY.load(SeqCst) && start.elapsed() < PATIENCE {
         std::thread::yield_now();
     }
 }
