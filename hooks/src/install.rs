@@ -108,7 +108,9 @@ pub fn verify() -> bool {
     complete
 }
 
-fn untouched() -> bool {
+/// Whether the entries are as they were left: nobody has patched over them since
+/// the last [`install`] or [`verify`]. Loads only: callable anywhere.
+pub fn untouched() -> bool {
     (0..COUNT).all(|index| {
         let entry = ENTRIES[index].load(Acquire);
         // SAFETY: a non-zero entry is a function of libc, which is never

@@ -48,4 +48,4 @@ pub use report::{Function, FunctionReport, ModuleName, Owner, Report, Seen, Why}
 #[cfg(not(loom))]
 pub use fork::generation as fork_generation;
 #[cfg(not(loom))]
-pub use install::{install, report, verify};
+pub use install::{install, report, untouched, verify};

@@ -108,7 +108,7 @@ impl Monitor {
     /// registrations are its parent's.
     fn usable(&self) -> bool {
         // Acquire: pairs with the Release in `trust`.
-        self.trusted.load(Acquire) && !self.in_child()
+        self.trusted.load(Acquire) && pinyard_hooks::untouched() && !self.in_child()
     }
 
     pub(super) fn in_child(&self) -> bool {
