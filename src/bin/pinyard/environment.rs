@@ -1,0 +1,31 @@
+//! The environment variables that pinyard reads: one table, from which the
+//! command line takes the names and `pinyard info` the text.
+
+/// A variable of the environment.
+pub(crate) struct Variable {
+    pub(crate) name: &'static str,
+    /// What it sets, in a line.
+    pub(crate) meaning: &'static str,
+    /// What holds where it is not set.
+    pub(crate) default: &'static str,
+}
+
+/// The launcher of `pinyard demo`.
+pub(crate) const MPIRUN: &str = "PINYARD_MPIRUN";
+/// The programs of `pinyard demo`.
+pub(crate) const PROGRAMS: &str = "PINYARD_PROGRAMS";
+
+/// All of them.
+pub(crate) const VARIABLES: &[Variable] = &[
+    Variable { name: MPIRUN, meaning: "mpirun that `pinyard demo` starts", default: "mpirun, from PATH" },
+    Variable {
+        name: PROGRAMS,
+        meaning: "folder with the programs of `pinyard demo`",
+        default: "the command's own folder",
+    },
+    Variable {
+        name: "FI_MR_CACHE_MONITOR",
+        meaning: "libfabric's: set, no monitor is imported",
+        default: "pinyard's may be",
+    },
+];

@@ -1,0 +1,105 @@
+//! `pinyard info`: what there is, and what the hooks see.
+
+use crate::environment::VARIABLES;
+use pinyard::hooks::{FunctionReport, Owner, Report, Seen};
+use serde_json::{Value, json};
+use std::process::ExitCode;
+
+/// Arguments of `pinyard info`.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Print one JSON document instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// Installs and tests the hooks in this process and prints what came of it.
+/// Fails if calls escape them.
+pub(crate) fn run(options: &Options) -> ExitCode {
+    let report = pinyard::hooks::install();
+    if options.json {
+        crate::print(format_args!("{:#}", document(&report)));
+    } else {
+        crate::print(text(&report).trim_end());
+    }
+    if report.is_complete() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn value_of(variable: &str) -> Option<String> {
+    std::env::var_os(variable).map(|value| value.to_string_lossy().into_owned())
+}
+
+fn text(report: &Report) -> String {
+    let mut text = format!("pinyard {}\n\n", env!("CARGO_PKG_VERSION"));
+    text += "Hooks: who owns each function that changes mappings, and whether its calls are seen\n";
+    for line in report.functions {
+        text += &format!("  {line}\n");
+    }
+    text += if report.is_complete() {
+        "  complete: registrations may be cached in this process\n"
+    } else {
+        "  NOT complete: a registry with hooks refuses to start in this process\n"
+    };
+    text += "\nEnvironment\n";
+    for variable in VARIABLES {
+        let value = value_of(variable.name)
+            .map_or_else(|| format!("not set: {}", variable.default), |value| format!("{value:?}"));
+        text += &format!("  {:<19} {:<42} {value}\n", variable.name, variable.meaning);
+    }
+    text
+}
+
+fn document(report: &Report) -> Value {
+    let variables = VARIABLES.iter().map(|variable| {
+        json!({
+            "name": variable.name,
+            "meaning": variable.meaning,
+            "default": variable.default,
+            "value": value_of(variable.name),
+        })
+    });
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "hooks": {
+            "complete": report.is_complete(),
+            "functions": report.functions.iter().map(function).collect::<Vec<_>>(),
+        },
+        "environment": variables.collect::<Vec<_>>(),
+    })
+}
+
+fn function(line: &FunctionReport) -> Value {
+    let owner = match &line.owner {
+        Owner::Pinyard => "pinyard",
+        Owner::Libc => "libc",
+        Owner::Module(name) => name.as_str(),
+        Owner::Absent => "absent",
+    };
+    let (seen, why) = match &line.seen {
+        Seen::Yes => ("yes", None),
+        Seen::No(why) => ("no", Some(why.to_string())),
+        Seen::NotExercised(why) => ("not exercised", Some(why.to_string())),
+    };
+    json!({ "function": line.function.name(), "owner": owner, "seen": seen, "why": why })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_function_and_every_variable_is_printed() {
+        let report = pinyard::hooks::install();
+        let text = text(&report);
+        let document = document(&report);
+        for (index, line) in report.functions.iter().enumerate() {
+            assert!(text.contains(line.function.name()), "{text}");
+            assert_eq!(document["hooks"]["functions"][index]["function"], line.function.name());
+        }
+        for variable in VARIABLES {
+            assert!(text.contains(variable.name), "{text}");
+            let fits = |line: &str| line.chars().count() <= 100 || line.contains('"');
+            assert!(text.lines().all(fits), "what the user has set may be long, the rest not: {text}");
+        }
+    }
+}

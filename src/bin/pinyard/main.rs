@@ -1,0 +1,45 @@
+//! The `pinyard` command.
+
+mod demo;
+mod environment;
+mod info;
+mod report;
+
+use clap::{Parser, Subcommand};
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// Memory that stays registered for MPI programs.
+#[derive(Parser)]
+#[command(name = "pinyard", version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show the hang and the stale pages of other designs beside pinyard, under a real MPI
+    Demo(demo::Options),
+    /// Print the version, what the hooks see in this process, and the environment variables
+    Info(info::Options),
+}
+
+/// Prints a line on stdout. A reader that has gone (`pinyard info | head`) wants
+/// no more; any other failure ends the command, whose whole product it is.
+fn print(text: impl std::fmt::Display) {
+    match writeln!(io::stdout(), "{text}") {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            eprintln!("pinyard: write to stdout: {error}");
+            std::process::exit(2);
+        }
+        _ => {}
+    }
+}
+
+fn main() -> ExitCode {
+    match Arguments::parse().command {
+        Command::Demo(options) => demo::run(&options),
+        Command::Info(options) => info::run(&options),
+    }
+}
