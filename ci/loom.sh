@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The concurrency models: the real inbox and the real cache under loom.
+# The concurrency models: the real inbox, cache and magazines under loom.
 # Three preemptions a run find every bug that was planted (docs/invariants); a
 # bound of 4 takes ten times as long.
 set -euo pipefail
@@ -9,3 +9,4 @@ export RUSTFLAGS="--cfg loom ${RUSTFLAGS:-}"
 target=${CARGO_TARGET_DIR:-target}/loom
 cargo test --release --target-dir "$target" -p pinyard-hooks --test loom_inbox
 cargo test --release --target-dir "$target" -p pinyard-registry --lib models
+cargo test --release --target-dir "$target" -p pinyard-allocator --lib models

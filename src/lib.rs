@@ -1,7 +1,23 @@
 //! Registered memory for MPI programs: a registration cache that no allocator
 //! can hang and that no stale registration survives, and pools whose slabs are
 //! registered once.
+//!
+//! This crate names what its layers offer ([`hooks`], [`registry`],
+//! [`allocator`]) and adds the C interface (`include/pinyard.h`) and the memory
+//! monitor for [`libfabric`]'s own cache.
+
+pub use pinyard_allocator as allocator;
 pub use pinyard_hooks as hooks;
+pub use pinyard_registry as registry;
+
+pub use allocator::{Pool, PoolBuf};
+pub use hooks::notify_unmapped;
+pub use registry::{Access, Lease, MemoryKey, OwnedLease, Registry};
 
 mod capi;
 pub mod libfabric;
+
+/// The example of the README, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -99,7 +99,7 @@ pub enum GetError {
     },
     /// RLIMIT_MEMLOCK is used up.
     #[error(
-        "{range}: RLIMIT_MEMLOCK allows {limit} bytes, {pinned} are pinned by this registry ({source}); raise `ulimit -l` (on a cluster: LimitMEMLOCK, PropagateResourceLimits) or lower the registry's budget"
+        "{range}: RLIMIT_MEMLOCK allows {limit} bytes, {pinned} are pinned by this registry, and other pins of the process or user count too ({source}); raise `ulimit -l` (on a cluster: LimitMEMLOCK, PropagateResourceLimits) or lower the registry's budget"
     )]
     Memlock {
         /// The pages asked for.

@@ -1,0 +1,119 @@
+//! A block in use.
+#![allow(unsafe_code)]
+
+use crate::block::BlockRef;
+use crate::fence::Fence;
+use crate::shared::Core;
+use crate::span::Span;
+use bytemuck::Pod;
+use pinyard_registry::MemoryKey;
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+/// Memory from a [`Pool`](crate::Pool): a slice of plain data, registered.
+///
+/// Any thread may drop it, with any lock held: dropping takes no lock that
+/// anybody waits for, and calls no driver. A block that a device or a peer still
+/// uses is given up with [`defer_until`](PoolBuf::defer_until) instead. A block
+/// that is leaked keeps its slab.
+pub struct PoolBuf<T: Pod> {
+    start: NonNull<T>,
+    elements: usize,
+    block: BlockRef,
+    owns: PhantomData<T>,
+}
+
+// SAFETY: it owns its memory as a Vec does, and blocks may be freed by any thread.
+unsafe impl<T: Pod + Send> Send for PoolBuf<T> {}
+// SAFETY: shared, it gives out shared slices only.
+unsafe impl<T: Pod + Sync> Sync for PoolBuf<T> {}
+
+impl<T: Pod> PoolBuf<T> {
+    /// `block` is the caller's, aligned for `T`, with room for `elements`.
+    #[inline(always)]
+    pub(crate) fn new(block: BlockRef, elements: usize) -> PoolBuf<T> {
+        let start = std::ptr::with_exposed_provenance_mut(block.place().address);
+        // SAFETY: a block's address is in a mapping, not null.
+        let start = unsafe { NonNull::new_unchecked(start) };
+        PoolBuf { start, elements, block, owns: PhantomData }
+    }
+
+    #[inline(always)]
+    fn span(&self) -> &Span {
+        // SAFETY: the span stands while a block of it is in use.
+        unsafe { &*self.block.place().span.as_ptr() }
+    }
+
+    /// The key of the slab's registration.
+    #[inline]
+    pub fn key(&self) -> MemoryKey {
+        self.span().key
+    }
+
+    /// Address of the slab's first byte.
+    #[inline]
+    pub fn slab_base(&self) -> usize {
+        self.span().slab.start
+    }
+
+    /// Bytes of the slab.
+    #[inline]
+    pub fn slab_bytes(&self) -> usize {
+        self.span().slab.bytes
+    }
+
+    /// Where the block starts in its slab, in bytes.
+    #[inline]
+    pub fn offset_in_slab(&self) -> usize {
+        self.start.as_ptr().addr() - self.slab_base()
+    }
+
+    /// Bytes that the pool set aside for the block.
+    pub fn block_bytes(&self) -> usize {
+        self.span().kind.block_bytes
+    }
+
+    /// Gives the block up: it is reused only after `fence` has passed. Takes no
+    /// lock, asks the fence nothing and waits for nothing.
+    pub fn defer_until(self, fence: Fence) {
+        Core::defer(fence, ManuallyDrop::new(self).block);
+    }
+}
+
+impl<T: Pod> Deref for PoolBuf<T> {
+    type Target = [T];
+    #[inline(always)]
+    fn deref(&self) -> &[T] {
+        // SAFETY: the block is ours, aligned, long enough, and initialised: the
+        // source's memory is, and only `Pod` types, which have no padding, are
+        // written to it. `Pod` types accept any bytes.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.elements) }
+    }
+}
+
+impl<T: Pod> DerefMut for PoolBuf<T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as in `deref`, and borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.elements) }
+    }
+}
+
+impl<T: Pod> Drop for PoolBuf<T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        Core::free(self.block);
+    }
+}
+
+impl<T: Pod> std::fmt::Debug for PoolBuf<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PoolBuf")
+            .field("start", &self.start)
+            .field("elements", &self.elements)
+            .field("key", &self.key())
+            .finish()
+    }
+}

@@ -1,0 +1,117 @@
+//! What can go wrong, one enum per operation: the cause, the call that failed,
+//! and what the caller can do about it.
+
+use crate::source::SourceError;
+use pinyard_registry::GetError;
+use thiserror::Error;
+
+/// Why an allocation failed. The pool and its live blocks are as they were.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum AllocError {
+    /// No bytes were asked for.
+    #[error("empty allocation: {elements} elements of {element_bytes} bytes; a block has at least one byte")]
+    Empty {
+        /// Elements asked for.
+        elements: usize,
+        /// Bytes of one.
+        element_bytes: usize,
+    },
+    /// The size exceeds the address space.
+    #[error("{elements} elements of {element_bytes} bytes exceed the address space: check the count")]
+    Overflow {
+        /// Elements asked for.
+        elements: usize,
+        /// Bytes of one.
+        element_bytes: usize,
+    },
+    /// No power of two, or more than slabs are aligned to.
+    #[error("alignment {align} is refused: a power of two up to {largest} is possible")]
+    Alignment {
+        /// Alignment asked for.
+        align: usize,
+        /// The largest one.
+        largest: usize,
+    },
+    /// The pool's own limit.
+    #[error(
+        "pool limit of {limit} bytes reached: {wanted} wanted, {reserved} reserved for slabs, {live} in use in \
+         {live_blocks} blocks ({deferred} blocks of these wait for a fence); free blocks, or raise the limit"
+    )]
+    Limit {
+        /// The limit given to the builder.
+        limit: usize,
+        /// Bytes that the allocation needs.
+        wanted: usize,
+        /// Bytes of all slabs.
+        reserved: usize,
+        /// Bytes of blocks in use.
+        live: u64,
+        /// Blocks in use.
+        live_blocks: u64,
+        /// Of these, blocks whose fence has not passed.
+        deferred: u64,
+    },
+    /// The memory itself was refused.
+    #[error("no slab of {bytes} bytes from source {name}: {source}")]
+    Source {
+        /// Bytes of the slab.
+        bytes: usize,
+        /// The source's name.
+        name: &'static str,
+        /// The cause.
+        source: SourceError,
+    },
+    /// The memory was there, but its registration was refused.
+    #[error("a slab of {bytes} bytes could not be registered with backend {backend}: {source}")]
+    Registration {
+        /// Bytes of the slab.
+        bytes: usize,
+        /// The backend's name.
+        backend: &'static str,
+        /// The cause.
+        source: Box<GetError>,
+    },
+    /// Four thousand million blocks.
+    #[error("all {ids} block numbers of the pool are used: use a second pool")]
+    TooManyBlocks {
+        /// Blocks that a pool can have.
+        ids: u32,
+    },
+}
+
+/// Why a pool was not made.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// Slabs of no bytes, or longer than the address space.
+    #[error("slabs of {bytes} bytes are refused: 1 to {most} are possible, rounded up to {granularity}")]
+    SlabBytes {
+        /// Bytes asked for.
+        bytes: usize,
+        /// The most.
+        most: usize,
+        /// What slabs are rounded to.
+        granularity: usize,
+    },
+    /// The limit leaves no room for any slab.
+    #[error("a limit of {limit} bytes leaves no room for a slab of at least {granularity}")]
+    Limit {
+        /// The limit asked for.
+        limit: usize,
+        /// The shortest slab.
+        granularity: usize,
+    },
+}
+
+/// Any error of this crate.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// From an allocation.
+    #[error(transparent)]
+    Alloc(#[from] AllocError),
+    /// From [`Builder::build`](crate::Builder::build).
+    #[error(transparent)]
+    Build(#[from] BuildError),
+}

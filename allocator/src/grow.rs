@@ -1,0 +1,192 @@
+//! What an allocation does that no magazine serves: bins and ranges, fences, what
+//! other classes keep, a new slab; and before it fails, what other threads keep.
+
+use crate::block::BlockRef;
+use crate::counters::Counts;
+use crate::error::AllocError;
+use crate::shared::{Cold, Core, Want};
+
+use crate::pool::Handle;
+use crate::slab::Slab;
+use crate::source::DriverToken;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+
+/// Fences asked on the way of an allocation, so that many that do not pass cost
+/// each a little.
+const FENCES: usize = 32;
+
+impl Handle {
+    /// A block for `want`.
+    #[cold]
+    pub(crate) fn alloc_slow(&self, want: Want) -> Result<BlockRef, AllocError> {
+        let mut token = DriverToken::at_entry();
+        let found = match self.search(want, &mut token)? {
+            Some(block) => Ok(block),
+            None => self.grow_for(want, &mut token),
+        };
+        let block = found.or_else(|error| self.squeeze(want, error, &mut token))?;
+        self.core.counters.add(Counts::allocation(want.block_bytes()));
+        Ok(block)
+    }
+
+    /// In what the pool has.
+    fn search(&self, want: Want, token: &mut DriverToken) -> Result<Option<BlockRef>, AllocError> {
+        let core = &self.core;
+        if let Some(block) = core.take(&mut core.lock(token), want)? {
+            return Ok(Some(block));
+        }
+        let passed = core.poll_fences(FENCES);
+        let mut cold = core.lock(token);
+        let gathered = core.cached_bytes(&cold) >= (self.slab_bytes / 4).max(want.bytes());
+        if gathered {
+            core.gather_all(&mut cold, false);
+        }
+        if passed > 0 || gathered { core.take(&mut cold, want) } else { Ok(None) }
+    }
+
+    fn grow_for(&self, want: Want, token: &mut DriverToken) -> Result<BlockRef, AllocError> {
+        loop {
+            // `None` where another thread added a slab, and others took it all.
+            if let Some(block) = self.grow(want.bytes(), token, |cold| self.core.take(cold, want))? {
+                return Ok(block);
+            }
+        }
+    }
+
+    /// No slab is to be had: asks every fence, takes back every thread's free
+    /// blocks, and at last trades free slabs for one of the right length.
+    fn squeeze(
+        &self,
+        want: Want,
+        error: AllocError,
+        token: &mut DriverToken,
+    ) -> Result<BlockRef, AllocError> {
+        let core = &self.core;
+        core.poll_fences(usize::MAX);
+        let mut cold = core.lock(token);
+        core.gather_all(&mut cold, true);
+        if let Some(block) = core.take(&mut cold, want)? {
+            return Ok(block);
+        }
+        let slabs = cold.detach_free_slabs();
+        drop(cold);
+        if core.release(slabs, token) == 0 {
+            return Err(error);
+        }
+        self.grow_for(want, token)
+    }
+
+    /// Reserves until `bytes` are free in ranges.
+    pub(crate) fn warm_up(&self, bytes: usize) -> Result<(), AllocError> {
+        let mut token = DriverToken::at_entry();
+        loop {
+            let free = self.core.lock(&mut token).ranges.free_bytes();
+            let Some(missing) = bytes.checked_sub(free).filter(|&missing| missing > 0) else { return Ok(()) };
+            self.grow(missing.min(self.slab_bytes), &mut token, |_| Ok(Some(())))?;
+        }
+    }
+
+    /// Adds a slab of at least `least` bytes, and runs `then` under the lock before
+    /// others see it. Waits instead if another thread is adding one.
+    fn grow<R>(
+        &self,
+        least: usize,
+        token: &mut DriverToken,
+        then: impl FnOnce(&mut Cold) -> Result<Option<R>, AllocError>,
+    ) -> Result<Option<R>, AllocError> {
+        let core = &*self.core;
+        let me = thread::current().id();
+        let granularity = self.supplier.source.granularity();
+        let mut cold = core.lock(token);
+        // A backend that allocates from the pool it registers does not wait for itself.
+        if cold.growing.is_some_and(|thread| thread != me) {
+            core.grown.wait(&mut cold);
+            return then(&mut cold);
+        }
+        let room = self.limit.saturating_sub(cold.reserved);
+        let Some(exact) = least.checked_next_multiple_of(granularity).filter(|&exact| exact <= room) else {
+            return Err(self.limit_reached(&cold, least));
+        };
+        let preferred = self.slab_bytes.max(exact).min(room - room % granularity);
+        cold.growing = Some(me);
+        cold.reserved += preferred;
+        drop(cold);
+        let mut growth = Growth { core, reserved: preferred };
+
+        let mut born = Slab::birth(&self.supplier, preferred, token);
+        if born.is_err() && exact < preferred {
+            growth.set_reserved(exact, token);
+            born = Slab::birth(&self.supplier, exact, token);
+        }
+        let slab = born?;
+        let bounds = slab.bounds();
+        core.registrations.fetch_add(1, Relaxed);
+        let mut cold = core.lock(token);
+        cold.reserved += bounds.bytes - growth.reserved;
+        growth.reserved = 0;
+        cold.peak_reserved = cold.peak_reserved.max(cold.reserved);
+        cold.slabs.insert(bounds.start, slab);
+        cold.ranges.give(bounds.start, bounds.bytes, bounds);
+        let result = then(&mut cold);
+        drop(cold);
+        drop(growth);
+        result
+    }
+
+    #[cold]
+    fn limit_reached(&self, cold: &Cold, wanted: usize) -> AllocError {
+        let counts = self.core.counts(cold);
+        AllocError::Limit {
+            limit: self.limit,
+            wanted,
+            reserved: cold.reserved,
+            live: counts.live_bytes,
+            live_blocks: counts.allocations.wrapping_sub(counts.frees),
+            deferred: self.core.deferred.count() as u64,
+        }
+    }
+}
+
+/// A slab that is being added. Its end, whatever it is, lets others try.
+struct Growth<'a> {
+    core: &'a Core,
+    /// Bytes counted as reserved that no slab has.
+    reserved: usize,
+}
+
+impl Growth<'_> {
+    fn set_reserved(&mut self, bytes: usize, token: &mut DriverToken) {
+        self.core.lock(token).reserved -= self.reserved - bytes;
+        self.reserved = bytes;
+    }
+}
+
+impl Drop for Growth<'_> {
+    fn drop(&mut self) {
+        let mut token = DriverToken::at_entry();
+        let mut cold = self.core.lock(&mut token);
+        cold.reserved -= self.reserved;
+        cold.growing = None;
+        drop(cold);
+        self.core.grown.notify_all();
+    }
+}
+
+impl Core {
+    /// Asks up to `most` fences; how many have passed. Their blocks are free.
+    pub(crate) fn poll_fences(&self, most: usize) -> usize {
+        self.deferred.poll(most, Core::free)
+    }
+
+    /// Gives back all that is free; how many bytes.
+    pub(crate) fn trim(&self) -> usize {
+        let mut token = DriverToken::at_entry();
+        self.poll_fences(usize::MAX);
+        let mut cold = self.lock(&mut token);
+        self.gather_all(&mut cold, true);
+        let slabs = cold.detach_free_slabs();
+        drop(cold);
+        self.release(slabs, &mut token)
+    }
+}

@@ -1,0 +1,71 @@
+//! Host memory: anonymous mappings of its own, on huge pages where the system
+//! has them.
+//!
+//! The mappings are aligned to 2 MiB and never handed to malloc, so no page of
+//! theirs is ever registered or released by somebody else. Calls go past the
+//! hooks: the pool itself tells the registry.
+#![allow(unsafe_code)]
+
+use crate::source::{DriverToken, Segment, Source, SourceError};
+use pinyard_hooks::sys;
+
+/// The size of a huge page on x86-64.
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
+
+/// Maps host memory with `MADV_HUGEPAGE`.
+#[derive(Debug, Default)]
+pub struct HostSource(());
+
+impl HostSource {
+    /// A source without state.
+    pub fn new() -> HostSource {
+        HostSource(())
+    }
+}
+
+fn failed(call: String, errno: i32, hint: &str) -> SourceError {
+    SourceError { call, reason: std::io::Error::from_raw_os_error(errno).to_string(), hint: hint.to_owned() }
+}
+
+// SAFETY: `grow` returns a fresh private anonymous mapping, zeroed by the kernel,
+// trimmed to multiples of 2 MiB.
+unsafe impl Source for HostSource {
+    fn name(&self) -> &'static str {
+        "host"
+    }
+
+    fn granularity(&self) -> usize {
+        HUGE_PAGE
+    }
+
+    fn grow(&self, bytes: usize, _: &DriverToken) -> Result<Segment, SourceError> {
+        const HINT: &str = "; see `ulimit -v`, vm.overcommit_memory and vm.max_map_count";
+        let call = || format!("mmap of {bytes} bytes");
+        let bytes = bytes.next_multiple_of(HUGE_PAGE);
+        let mapped = bytes.checked_add(HUGE_PAGE).ok_or_else(|| failed(call(), libc::ENOMEM, HINT))?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let at = unsafe { sys::mmap(0, mapped, libc::PROT_READ | libc::PROT_WRITE, flags) }
+            .map_err(|errno| failed(call(), errno, HINT))?;
+        let start = at.next_multiple_of(HUGE_PAGE);
+        let (head, tail) = (start - at, at + mapped - (start + bytes));
+        for (from, length) in [(at, head), (start + bytes, tail)] {
+            if length > 0 {
+                // SAFETY: an end of the new mapping, which nobody has seen. A refusal
+                // leaves untouched address space behind, no memory.
+                let _ = unsafe { sys::munmap(from, length) };
+            }
+        }
+        // EINVAL: a kernel without transparent huge pages; small ones serve.
+        // SAFETY: our new mapping; the advice keeps its contents.
+        let _ = unsafe { sys::madvise(start, bytes, libc::MADV_HUGEPAGE) };
+        Ok(Segment { start, bytes })
+    }
+
+    unsafe fn shrink(&self, segment: Segment, _: &DriverToken) -> Result<(), SourceError> {
+        let Segment { start, bytes } = segment;
+        // SAFETY: our own mapping, which nobody uses (the caller's contract).
+        unsafe { sys::munmap(start, bytes) }
+            .map_err(|errno| failed(format!("munmap({start:#x}, {bytes})"), errno, ""))
+    }
+}

@@ -1,0 +1,46 @@
+//! An asymmetric pair of fences: nothing on the path that runs always, a system
+//! call on the one that runs hardly ever (membarrier(2)).
+//!
+//! A thread that does `store a; light; load b` and one that does `store b; heavy;
+//! load a` cannot both read the old value: the kernel runs a full barrier on
+//! every running thread of the process before `heavy` returns.
+#![allow(unsafe_code)]
+
+use pinyard_hooks::sys;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst, compiler_fence, fence};
+
+const PRIVATE_EXPEDITED: usize = 1 << 3;
+const REGISTER_PRIVATE_EXPEDITED: usize = 1 << 4;
+
+/// Whether the kernel serves membarrier. Written before the first pool exists,
+/// so that every thread that has a pool reads the same.
+static SERVED: AtomicBool = AtomicBool::new(false);
+
+/// Asks the kernel once. Before the first use of the others.
+pub(crate) fn prepare() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| SERVED.store(call(REGISTER_PRIVATE_EXPEDITED), Relaxed));
+}
+
+/// The side that runs always.
+#[inline(always)]
+pub(crate) fn light() {
+    if SERVED.load(Relaxed) { compiler_fence(SeqCst) } else { fence(SeqCst) }
+}
+
+/// The side that runs hardly ever. `false`: the kernel, which granted it at the
+/// start, refuses it now (a filter on system calls); nothing was ordered.
+#[must_use]
+pub(crate) fn heavy() -> bool {
+    fence(SeqCst);
+    !SERVED.load(Relaxed)
+        || call(PRIVATE_EXPEDITED)
+        // A child of fork may have to register anew.
+        || (call(REGISTER_PRIVATE_EXPEDITED) && call(PRIVATE_EXPEDITED))
+}
+
+fn call(command: usize) -> bool {
+    // SAFETY: membarrier reads and writes no memory of ours.
+    unsafe { sys::syscall6(libc::SYS_membarrier as usize, [command, 0, 0, 0, 0, 0]) == 0 }
+}

@@ -1,0 +1,211 @@
+//! The pool: what callers see.
+
+use crate::buf::PoolBuf;
+use crate::classes::{self, LARGEST};
+use crate::error::{AllocError, BuildError};
+use crate::host::HostSource;
+use crate::membarrier;
+use crate::shared::{Core, Want};
+use crate::slab::Supplier;
+use crate::source::Source;
+use crate::stats::PoolStats;
+use bytemuck::Pod;
+use pinyard_hooks::PAGE_SIZE;
+use pinyard_registry::{Access, Registry};
+use std::sync::Arc;
+
+/// Blocks from slabs that are registered once. A handle: clones share one pool.
+///
+/// Any thread may allocate and free; a block may be dropped by another thread than
+/// allocated it. A thread keeps a few free blocks per size; its end gives them
+/// back.
+///
+/// When the last handle is dropped, what is free is deregistered and unmapped, and
+/// fences are asked. Blocks that are still in use keep their slabs, which a thread
+/// of the pool's releases when the last of them is dropped.
+#[derive(Clone)]
+pub struct Pool {
+    handle: Arc<Handle>,
+}
+
+/// What the pool's handles share. Blocks do not hold it.
+pub(crate) struct Handle {
+    pub(crate) core: Arc<Core>,
+    pub(crate) supplier: Arc<Supplier>,
+    pub(crate) slab_bytes: usize,
+    pub(crate) limit: usize,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.core.close();
+    }
+}
+
+impl Pool {
+    /// Starts making a pool of host memory, on huge pages where the system has
+    /// them, registered with `registry`.
+    pub fn host(registry: &Registry) -> Builder {
+        Pool::from_source(registry, HostSource::new())
+    }
+
+    /// Starts making a pool of memory from a source of the caller's own.
+    pub fn from_source(registry: &Registry, source: impl Source + 'static) -> Builder {
+        Builder {
+            registry: registry.clone(),
+            source: Box::new(source),
+            slab_bytes: 64 << 20,
+            limit: usize::MAX,
+            access: Access::LOCAL_WRITE,
+        }
+    }
+
+    /// A block of `elements` elements, with the alignment of `T`.
+    ///
+    /// Its contents are unspecified but initialised: zeros in fresh pages, old
+    /// bytes in a block that was used before.
+    ///
+    /// From 64 bytes up a block is at most 12.5 % larger than asked for; beyond an
+    /// eighth of a slab, or 32 MiB, it is whole pages. Usually takes no lock. An
+    /// allocation that needs a slab waits for its registration; one that would
+    /// fail first takes back what other threads keep.
+    ///
+    /// Not for signal handlers.
+    #[inline]
+    pub fn alloc<T: Pod>(&self, elements: usize) -> Result<PoolBuf<T>, AllocError> {
+        self.alloc_aligned(elements, align_of::<T>())
+    }
+
+    /// The same, at a multiple of `align` bytes: a power of two, up to what the
+    /// source's slabs are aligned to (2 MiB for host memory). More than a page
+    /// makes it a block of whole pages.
+    #[inline]
+    pub fn alloc_aligned<T: Pod>(&self, elements: usize, align: usize) -> Result<PoolBuf<T>, AllocError> {
+        let core = &self.handle.core;
+        let bytes = match elements.checked_mul(size_of::<T>()) {
+            Some(bytes) if bytes > 0 && align.is_power_of_two() => bytes,
+            _ => return Err(self.refusal::<T>(elements, align)),
+        };
+        let align = align.max(align_of::<T>());
+        let block = match classes::aligned_class(bytes, align, core.largest) {
+            Some(class) => match core.alloc_fast(class) {
+                Some(block) => block,
+                None => self.handle.alloc_slow(Want::Class(class))?,
+            },
+            None if align > self.handle.supplier.source.granularity() => {
+                return Err(self.refusal::<T>(elements, align));
+            }
+            None => match bytes.checked_next_multiple_of(PAGE_SIZE) {
+                Some(bytes) => self.handle.alloc_slow(Want::Pages { bytes, align })?,
+                None => return Err(self.refusal::<T>(elements, align)),
+            },
+        };
+        Ok(PoolBuf::new(block, elements))
+    }
+
+    /// Why no block has `elements` at `align`.
+    #[cold]
+    fn refusal<T>(&self, elements: usize, align: usize) -> AllocError {
+        let largest = self.handle.supplier.source.granularity();
+        let element_bytes = size_of::<T>();
+        if !align.is_power_of_two() || align > largest {
+            AllocError::Alignment { align, largest }
+        } else if elements == 0 || element_bytes == 0 {
+            AllocError::Empty { elements, element_bytes }
+        } else {
+            AllocError::Overflow { elements, element_bytes }
+        }
+    }
+
+    /// Reserves and registers slabs until `bytes` are free for any size.
+    pub fn warmup(&self, bytes: usize) -> Result<(), AllocError> {
+        self.handle.warm_up(bytes)
+    }
+
+    /// Deregisters and unmaps the slabs that hold no block in use. Takes back the
+    /// free blocks that threads keep, and asks every fence. Returns the bytes given
+    /// back.
+    pub fn trim(&self) -> usize {
+        self.handle.core.trim()
+    }
+
+    /// Asks every fence of a deferred block, and frees the blocks of those that
+    /// have passed; how many. Allocations do it by the way; this is for programs
+    /// that want the fences' own resources back sooner.
+    pub fn poll_fences(&self) -> usize {
+        self.handle.core.poll_fences(usize::MAX)
+    }
+
+    /// Counters. Takes the pool's lock: not for hot paths.
+    pub fn stats(&self) -> PoolStats {
+        self.handle.core.stats()
+    }
+
+    /// Bytes of a slab.
+    pub fn slab_bytes(&self) -> usize {
+        self.handle.slab_bytes
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool")
+            .field("source", &self.handle.supplier.source.name())
+            .field("slab_bytes", &self.handle.slab_bytes)
+            .field("limit", &self.handle.limit)
+            .finish_non_exhaustive()
+    }
+}
+
+/// See [`Pool::host`].
+pub struct Builder {
+    registry: Registry,
+    source: Box<dyn Source>,
+    slab_bytes: usize,
+    limit: usize,
+    access: Access,
+}
+
+impl Builder {
+    /// Bytes of a slab, the unit of registration, rounded up to the source's
+    /// granularity (2 MiB for host memory). Default 64 MiB. A larger block gets a
+    /// slab of its own length.
+    pub fn slab_bytes(mut self, bytes: usize) -> Builder {
+        self.slab_bytes = bytes;
+        self
+    }
+
+    /// Bytes of all slabs at most. Default: no limit but the registry's budget.
+    pub fn limit(mut self, bytes: usize) -> Builder {
+        self.limit = bytes;
+        self
+    }
+
+    /// What the slabs are registered for. Default [`Access::LOCAL_WRITE`].
+    pub fn access(mut self, access: Access) -> Builder {
+        self.access = access;
+        self
+    }
+
+    /// Makes the pool. It has no slab yet: see [`Pool::warmup`].
+    pub fn build(self) -> Result<Pool, BuildError> {
+        /// Well below what an address space has, so that no sum overflows.
+        const MOST: usize = 1 << 46;
+        let granularity = self.source.granularity();
+        if !(1..=MOST).contains(&self.slab_bytes) {
+            return Err(BuildError::SlabBytes { bytes: self.slab_bytes, most: MOST, granularity });
+        }
+        if self.limit < granularity {
+            return Err(BuildError::Limit { limit: self.limit, granularity });
+        }
+        let slab_bytes = self.slab_bytes.next_multiple_of(granularity);
+        // A slab holds several blocks of the largest class.
+        let most = (slab_bytes / 8).min(LARGEST);
+        let above = classes::class_of(most);
+        let largest = if classes::size_of(above) > most { above - 1 } else { above };
+        membarrier::prepare();
+        let Builder { registry, source, access, limit, .. } = self;
+        let supplier = Arc::new(Supplier { registry, source, access });
+        Ok(Pool { handle: Arc::new(Handle { core: Core::new(largest), supplier, slab_bytes, limit }) })
+    }
+}

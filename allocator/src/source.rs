@@ -1,0 +1,69 @@
+//! Where slabs come from. One trait, one file per kind of memory.
+#![allow(unsafe_code)] // declares unsafe functions, calls none
+
+use std::marker::PhantomData;
+
+/// Proof that the calling thread holds no lock of the pool.
+///
+/// The pool's lock borrows it mutably for as long as it is held, so a call of a
+/// [`Source`] under the lock does not compile. Only the pool makes one, at its
+/// entry points.
+#[derive(Debug)]
+pub struct DriverToken(PhantomData<*const ()>);
+
+impl DriverToken {
+    /// For the pool's entry points, which hold no lock.
+    pub(crate) fn at_entry() -> DriverToken {
+        DriverToken(PhantomData)
+    }
+}
+
+/// A piece of memory that a source has handed out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// Address of the first byte, a multiple of the source's granularity.
+    pub start: usize,
+    /// Length in bytes, likewise.
+    pub bytes: usize,
+}
+
+/// A failed call of a source: the call with its arguments, its error code, and
+/// what the caller can do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{call} failed: {reason}{hint}")]
+pub struct SourceError {
+    /// The call with its arguments.
+    pub call: String,
+    /// The system's or the driver's words.
+    pub reason: String,
+    /// What the caller can do, starting with `; `, or nothing.
+    pub hint: String,
+}
+
+/// Hands out memory in large segments: host, pinned, device.
+///
+/// Called from any thread, several at a time, never under a lock of the pool's.
+/// May take long, and call drivers. Must not allocate from a pool that it feeds.
+///
+/// # Safety
+/// A segment that `grow` returned is memory that nobody else uses until `shrink`
+/// is given the same segment: mapped, readable and writable by the host and
+/// initialised, with `start` and `bytes` multiples of `granularity`, a power of
+/// two of at least 4096, and at least the bytes asked for.
+pub unsafe trait Source: Send + Sync {
+    /// A short name for messages.
+    fn name(&self) -> &'static str;
+
+    /// Segments start and end at multiples of this.
+    fn granularity(&self) -> usize;
+
+    /// At least `bytes` bytes, a multiple of the granularity.
+    fn grow(&self, bytes: usize, token: &DriverToken) -> Result<Segment, SourceError>;
+
+    /// Takes a segment back. Nothing is registered there any more.
+    ///
+    /// # Safety
+    /// The segment came from this source's `grow`, is given back once, and nobody
+    /// uses its memory.
+    unsafe fn shrink(&self, segment: Segment, token: &DriverToken) -> Result<(), SourceError>;
+}

@@ -1,0 +1,56 @@
+//! Atomics, cells and fences: the real ones, or loom's when the models are
+//! built. The only file of this crate that knows about `cfg(loom)` for types;
+//! the modules that talk to the kernel are left out of the models in `lib.rs`.
+
+#[cfg(not(loom))]
+mod chosen {
+    pub(crate) use crate::membarrier::{heavy as heavy_fence, light as light_fence};
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
+    pub(crate) use std::thread::yield_now;
+
+    /// loom's interface over the real cell.
+    #[derive(Default)]
+    pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+    impl<T> UnsafeCell<T> {
+        pub(crate) const fn new(value: T) -> Self {
+            UnsafeCell(std::cell::UnsafeCell::new(value))
+        }
+
+        #[inline(always)]
+        pub(crate) fn with<R>(&self, read: impl FnOnce(*const T) -> R) -> R {
+            read(self.0.get())
+        }
+
+        #[inline(always)]
+        pub(crate) fn with_mut<R>(&self, write: impl FnOnce(*mut T) -> R) -> R {
+            write(self.0.get())
+        }
+    }
+
+    /// log2 of the blocks in the arena's first segment.
+    pub(crate) const FIRST_SEGMENT: u32 = 10;
+}
+
+#[cfg(loom)]
+mod chosen {
+    pub(crate) use loom::cell::UnsafeCell;
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
+    pub(crate) use loom::thread::yield_now;
+
+    /// Two blocks, then four: both segments are reached.
+    pub(crate) const FIRST_SEGMENT: u32 = 1;
+
+    /// What the kernel's barrier makes of the pair, in the language's terms.
+    pub(crate) fn light_fence() {
+        loom::sync::atomic::fence(loom::sync::atomic::Ordering::SeqCst);
+    }
+
+    /// See `light_fence`.
+    pub(crate) fn heavy_fence() -> bool {
+        light_fence();
+        true
+    }
+}
+
+pub(crate) use chosen::*;

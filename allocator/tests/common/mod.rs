@@ -1,0 +1,142 @@
+//! A backend and a source that keep books, for what a pool must never do.
+#![allow(unsafe_code, dead_code)] // each test file uses its part
+
+use pinyard_allocator::{DriverToken, HostSource, Pool, Segment, Source, SourceError};
+use pinyard_registry::{
+    Events, MemoryKey, PageRange, Registry,
+    backend::{Backend, BackendError, Custom},
+};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+
+/// What is mapped and registered, and who asked for it.
+#[derive(Default)]
+pub(crate) struct Books {
+    pub(crate) registered: Mutex<BTreeMap<usize, PageRange>>,
+    pub(crate) mapped: Mutex<BTreeMap<usize, Segment>>,
+    pub(crate) registrations: AtomicU64,
+    pub(crate) deregistrations: AtomicU64,
+    pub(crate) maps: AtomicU64,
+    pub(crate) unmaps: AtomicU64,
+    /// Bytes that the source may have mapped.
+    pub(crate) budget: AtomicUsize,
+    /// Threads that called the source or the backend.
+    pub(crate) callers: Mutex<Vec<ThreadId>>,
+    /// What was done wrong.
+    pub(crate) faults: Mutex<Vec<String>>,
+}
+
+impl Books {
+    pub(crate) fn new() -> Arc<Books> {
+        Arc::new(Books { budget: AtomicUsize::new(usize::MAX), ..Books::default() })
+    }
+
+    pub(crate) fn called(&self) {
+        self.callers.lock().unwrap().push(thread::current().id());
+    }
+
+    pub(crate) fn fault(&self, text: String) {
+        self.faults.lock().unwrap().push(text);
+    }
+
+    /// Everything was given back, in the right order.
+    pub(crate) fn assert_balanced(&self) {
+        assert_eq!(*self.faults.lock().unwrap(), Vec::<String>::new());
+        assert!(self.mapped.lock().unwrap().is_empty(), "segments left");
+        assert!(self.registered.lock().unwrap().is_empty(), "registrations left");
+        assert_eq!(self.maps.load(Relaxed), self.unmaps.load(Relaxed));
+        assert_eq!(self.registrations.load(Relaxed), self.deregistrations.load(Relaxed));
+    }
+}
+
+/// A backend whose key is the address of the registration.
+pub(crate) fn backend(books: &Arc<Books>) -> Custom {
+    let (one, two) = (books.clone(), books.clone());
+    Custom::new(
+        "books",
+        move |range, _| {
+            one.called();
+            let seen = one.registrations.fetch_add(1, SeqCst);
+            one.registered.lock().unwrap().insert(range.start, range);
+            Ok(MemoryKey { lkey: range.start as u64, rkey: seen, handle: 0 })
+        },
+        move |key, range| {
+            two.called();
+            two.deregistrations.fetch_add(1, SeqCst);
+            if two.registered.lock().unwrap().remove(&range.start).is_none() || key.lkey != range.start as u64
+            {
+                two.fault(format!("deregistered {range}, which is not registered"));
+            }
+            if !two.mapped.lock().unwrap().contains_key(&range.start) {
+                two.fault(format!("deregistered {range} after it was unmapped"));
+            }
+            Ok::<(), BackendError>(())
+        },
+    )
+}
+
+/// Host memory, in the books.
+pub(crate) struct BookedSource(pub(crate) Arc<Books>);
+
+// SAFETY: passes on what HostSource does.
+unsafe impl Source for BookedSource {
+    fn name(&self) -> &'static str {
+        "booked"
+    }
+    fn granularity(&self) -> usize {
+        HostSource::new().granularity()
+    }
+    fn grow(&self, bytes: usize, token: &DriverToken) -> Result<Segment, SourceError> {
+        self.0.called();
+        let mapped: usize = self.0.mapped.lock().unwrap().values().map(|segment| segment.bytes).sum();
+        if mapped + bytes > self.0.budget.load(SeqCst) {
+            return Err(SourceError {
+                call: format!("grow({bytes})"),
+                reason: "the budget of the test is used up".to_owned(),
+                hint: String::new(),
+            });
+        }
+        let segment = HostSource::new().grow(bytes, token)?;
+        self.0.maps.fetch_add(1, SeqCst);
+        self.0.mapped.lock().unwrap().insert(segment.start, segment);
+        Ok(segment)
+    }
+    unsafe fn shrink(&self, segment: Segment, token: &DriverToken) -> Result<(), SourceError> {
+        self.0.called();
+        if self.0.registered.lock().unwrap().contains_key(&segment.start) {
+            self.0.fault(format!("{segment:?} unmapped while it was registered"));
+        }
+        if self.0.mapped.lock().unwrap().remove(&segment.start) != Some(segment) {
+            self.0.fault(format!("{segment:?} unmapped, which is not mapped"));
+        }
+        self.0.unmaps.fetch_add(1, SeqCst);
+        // SAFETY: the caller's contract.
+        unsafe { HostSource::new().shrink(segment, token) }
+    }
+}
+
+/// The tests' mappings are the pool's own, which tells the registry itself.
+pub(crate) fn registry(backend: impl Backend + 'static) -> Registry {
+    Registry::builder().backend(backend).events(Events::NotifyOnly).build().unwrap()
+}
+
+/// A pool of 2 MiB slabs in the books.
+pub(crate) fn pool(books: &Arc<Books>, limit: usize) -> Pool {
+    Pool::from_source(&registry(backend(books)), BookedSource(books.clone()))
+        .slab_bytes(2 << 20)
+        .limit(limit)
+        .build()
+        .unwrap()
+}
+
+/// Waits until `done`, for what another thread does soon.
+pub(crate) fn wait_for(what: &str, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(10), "{what} did not happen");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
