@@ -135,8 +135,8 @@ impl Drop for Subscription {
     }
 }
 
-/// Counts the registrations that have begun; what tells [`after`] whether one
-/// began inside its bracket.
+/// Counts the registrations that have begun; what tells a hook whether one began
+/// while it made its change.
 pub struct Begun(AtomicU64);
 
 /// A moment in the count; see [`Begun`].
