@@ -6,7 +6,8 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
-git ls-files -z | tar --null -T - -c | tar -x -C "$copy"
+# -m: the copy is newer than anything built from an earlier one.
+git ls-files -z | tar --null -T - -c | tar -x -m -C "$copy"
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/guards
 passed=0 failed=0
 
@@ -70,7 +71,7 @@ guard '8 eviction spares what is held' registry/src/cache.rs 'regions.is_held(sl
 
 # The models, which must find what the tests above meet only by luck.
 profile=(--release)
-export RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 CARGO_TARGET_DIR=${CARGO_TARGET_DIR%/guards}/loom
+export RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 CARGO_TARGET_DIR=$CARGO_TARGET_DIR/loom
 guard 'model: a reader looks at the state again' registry/src/regions.rs \
     'if slot.state.load(SeqCst) != state || before' 'if before' \
     $registry --lib models::get_against_invalidate

@@ -38,12 +38,14 @@ mod patch;
 mod report;
 #[cfg(not(loom))]
 mod self_test;
+mod signals;
 
 pub use event::{Event, PAGE_SHIFT, PAGE_SIZE};
 pub use filter::Filter;
 pub use inbox::{Inbox, Mark};
 pub use monitor::*;
 pub use report::{Function, FunctionReport, ModuleName, Owner, Report, Seen, Why};
+pub use signals::SignalsBlocked;
 
 #[cfg(not(loom))]
 pub use fork::generation as fork_generation;

@@ -9,6 +9,7 @@
 use crate::backend::Unlocked;
 use crate::builder::Events;
 use crate::registry::Inner;
+use pinyard_hooks::SignalsBlocked;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle, Thread};
@@ -46,6 +47,7 @@ impl Reaper {
 pub(crate) fn start(inner: &Arc<Inner>) -> std::io::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     let (weak, stopped) = (Arc::downgrade(inner), stop.clone());
+    let _blocked = SignalsBlocked::now();
     let thread =
         thread::Builder::new().name("pinyard-reaper".to_owned()).spawn(move || run(&weak, &stopped))?;
     *inner.reaper.lock() = Some(Reaper { stop, thread });

@@ -27,7 +27,8 @@ fn registers_and_gives_back(registry: &Registry) {
     assert_eq!((first.base(), first.len()), (pages.at, pages.len));
     let again = registry.get(pages.part(1, 2), Access::LOCAL_READ).unwrap();
     assert_eq!(again.key(), first.key(), "contained: a hit");
-    assert_eq!(registry.lookup(&pages, Access::LOCAL_READ), Some(first.key()));
+    // `lookup` answers only once events of other memory have been applied.
+    eventually(|| registry.lookup(&pages, Access::LOCAL_READ) == Some(first.key()));
     drop((first, again));
     let (registered, deregistered) = settled(registry);
     assert_eq!(registered, deregistered);

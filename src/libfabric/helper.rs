@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::import::Imported;
-use pinyard_hooks::fork_generation;
+use pinyard_hooks::{SignalsBlocked, fork_generation};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::time::{Duration, Instant};
 
@@ -27,12 +27,11 @@ impl Helper {
         OWNER.store(fork_generation(), SeqCst);
         // The program's signals are for its own threads: a new thread starts
         // with its creator's mask.
-        let mask = block_all_signals();
+        let _blocked = SignalsBlocked::now();
         let spawned = std::thread::Builder::new()
             .name("pinyard-fabric".into())
             .stack_size(128 << 10)
             .spawn(move || rounds(imported));
-        restore_signals(&mask);
         spawned?;
         // SAFETY: a plain function. Were it refused for want of memory, a round
         // could run beside libfabric's destructor, as any thread's call could.
@@ -62,20 +61,4 @@ extern "C" fn stop_at_exit() {
     while here && BUSY.load(SeqCst) && start.elapsed() < PATIENCE {
         std::thread::yield_now();
     }
-}
-
-fn block_all_signals() -> libc::sigset_t {
-    // SAFETY: all-zero is a valid signal set, and both are filled here.
-    unsafe {
-        let mut all: libc::sigset_t = core::mem::zeroed();
-        let mut before: libc::sigset_t = core::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        before
-    }
-}
-
-fn restore_signals(mask: &libc::sigset_t) {
-    // SAFETY: the calling thread's own earlier mask.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, core::ptr::null_mut()) };
 }
