@@ -140,6 +140,10 @@ mod tests {
     use super::*;
     use crate::demo::mpi::Kind;
 
+    /// A script that was just written cannot be run while another thread's fork
+    /// still has it open for writing, so these tests take turns.
+    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
     /// Runs a shell script in place of mpirun.
     fn run_script(script: &str, seconds: u64) -> (Ended, Vec<u64>) {
         let folder = tempfile::tempdir().unwrap();
@@ -168,6 +172,7 @@ mod tests {
 
     #[test]
     fn progress_output_and_status_come_back() {
+        let _turn = TURN.lock().unwrap();
         let (ended, seen) = run_script(
             "printf '\\007\\000\\000\\000\\000\\000\\000\\000' > rank-0.progress; sleep 0.2; echo ------; \
              echo 'no slots' >&2; echo '{' > rank-1.json; exit 3",
@@ -181,6 +186,7 @@ mod tests {
 
     #[test]
     fn the_whole_group_is_ended_even_if_it_ignores_sigterm() {
+        let _turn = TURN.lock().unwrap();
         let mut child = std::process::Command::new("/bin/sh")
             .args(["-c", "trap '' TERM; echo; while :; do sleep 0.1; done"])
             .stdout(Stdio::piped())
