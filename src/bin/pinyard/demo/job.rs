@@ -140,21 +140,18 @@ mod tests {
     use super::*;
     use crate::demo::mpi::Kind;
 
-    /// A script that was just written cannot be run while another thread's fork
-    /// still has it open for writing, so these tests take turns.
-    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
-
     /// Runs a shell script in place of mpirun.
     fn run_script(script: &str, seconds: u64) -> (Ended, Vec<u64>) {
         let folder = tempfile::tempdir().unwrap();
         let mpirun = folder.path().join("mpirun");
-        fs::write(
-            &mpirun,
-            format!("#!/bin/sh\nwhile [ \"$1\" != --report ]; do shift; done; cd \"$2\"\n{script}\n"),
-        )
-        .unwrap();
-        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-        fs::set_permissions(&mpirun, executable).unwrap();
+        let script =
+            format!("#!/bin/sh\nwhile [ \"$1\" != --report ]; do shift; done; cd \"$2\"\n{script}\n");
+        // Written by another process: a file that this one had open for writing
+        // cannot be run while a fork of another test still has it open.
+        let write = "printf %s \"$2\" > \"$1\"; chmod 755 \"$1\"";
+        let mut writer = std::process::Command::new("/bin/sh");
+        writer.args(["-c", write, "sh"]).arg(&mpirun).arg(script);
+        assert!(writer.status().unwrap().success());
         let mpirun = Mpirun { path: mpirun, kind: Kind::OpenMpi, version: String::new() };
         let job = Job {
             mpirun: &mpirun,
@@ -172,7 +169,6 @@ mod tests {
 
     #[test]
     fn progress_output_and_status_come_back() {
-        let _turn = TURN.lock().unwrap();
         let (ended, seen) = run_script(
             "printf '\\007\\000\\000\\000\\000\\000\\000\\000' > rank-0.progress; sleep 0.2; echo ------; \
              echo 'no slots' >&2; echo '{' > rank-1.json; exit 3",
@@ -186,7 +182,6 @@ mod tests {
 
     #[test]
     fn the_whole_group_is_ended_even_if_it_ignores_sigterm() {
-        let _turn = TURN.lock().unwrap();
         let mut child = std::process::Command::new("/bin/sh")
             .args(["-c", "trap '' TERM; echo; while :; do sleep 0.1; done"])
             .stdout(Stdio::piped())
