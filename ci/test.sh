@@ -34,7 +34,7 @@ step() {
 }
 
 step lints ci/clippy.sh
-step unit cargo test --workspace --exclude pinyard-mpi-tests --exclude pinyard-benches --features pinyard/cli
+step unit cargo test --workspace --exclude pinyard-mpi-tests --exclude pinyard-benches --features pinyard/cli --no-fail-fast
 step loom ci/loom.sh
 step guards ci/guards.sh
 step tsan ci/tsan.sh
