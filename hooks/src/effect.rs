@@ -30,7 +30,21 @@ pub(crate) fn munmap(addr: usize, len: usize) -> Ranges {
 pub(crate) fn mmap(addr: usize, len: usize, flags: i32) -> Ranges {
     // MAP_FIXED_NOREPLACE fails instead of replacing; it has a bit of its own.
     let replaces = flags & libc::MAP_FIXED != 0;
-    [if replaces { (addr, len) } else { NOTHING }, NOTHING]
+    [if replaces { (addr, rounded_to_huge_pages(len, flags)) } else { NOTHING }, NOTHING]
+}
+
+/// `MAP_HUGETLB` lengths are rounded up to the huge page size that the flags name
+/// (log2 in their upper bits; 0 is the default, 2 MiB on x86-64).
+#[inline]
+fn rounded_to_huge_pages(len: usize, flags: i32) -> usize {
+    if flags & libc::MAP_HUGETLB == 0 {
+        return len;
+    }
+    let size = match (flags as u32) >> libc::MAP_HUGE_SHIFT {
+        0 => 1 << 21,
+        log2 => 1usize << (log2 & 63),
+    };
+    len.checked_next_multiple_of(size).unwrap_or(usize::MAX)
 }
 
 /// mremap(2): the old range where it can move or shrinks, and a fixed target.
@@ -93,6 +107,7 @@ mod tests {
     fn mmap_replaces_only_when_fixed() {
         assert_eq!(mmap(0x1000, 0x2000, libc::MAP_FIXED | libc::MAP_PRIVATE)[0], (0x1000, 0x2000));
         assert_eq!(mmap(0x1000, 0x2000, libc::MAP_PRIVATE)[0], NOTHING);
+        assert_eq!(mmap(0x20_0000, 0x2000, libc::MAP_FIXED | libc::MAP_HUGETLB)[0], (0x20_0000, 0x20_0000));
         assert_eq!(mmap(0x1000, 0x2000, libc::MAP_FIXED_NOREPLACE)[0], NOTHING);
     }
 

@@ -159,7 +159,8 @@ extern "C" fn process_madvise(pidfd: i32, ranges: usize, count: usize, advice: i
 }
 
 /// The process meant may be another one; finding out would take a system call,
-/// so its ranges are published as if they were ours.
+/// so its ranges are published as if they were ours. Iovecs that cannot be read
+/// end the program here, where the kernel would answer EFAULT.
 #[inline(always)]
 fn bracketed_iovecs(ranges: usize, count: usize, advice: i32, change: impl FnOnce() -> isize) -> isize {
     /// Above this the kernel refuses the call (`UIO_MAXIOV`).

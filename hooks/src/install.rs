@@ -44,17 +44,27 @@ static GUARDED: Guarded = Guarded {
     state: UnsafeCell::new(State { trampolines: None, report: None }),
 };
 
-fn with<R>(work: impl FnOnce(&mut State) -> R) -> R {
-    while GUARDED.held.compare_exchange_weak(false, true, Acquire, Relaxed).is_err() {
+fn with<R>(mut work: impl FnMut(&mut State) -> R) -> R {
+    loop {
+        if let Some(result) = try_with(&mut work) {
+            return result;
+        }
         // SAFETY: sched_yield has no preconditions.
         unsafe { libc::sched_yield() };
+    }
+}
+
+/// `None` where another thread is inside.
+fn try_with<R>(work: impl FnOnce(&mut State) -> R) -> Option<R> {
+    if GUARDED.held.compare_exchange(false, true, Acquire, Relaxed).is_err() {
+        return None;
     }
     // SAFETY: `held` was taken with Acquire and is given back with Release
     // below; `work` cannot reach this function again (it is private, and no
     // hook calls it), so the reference is the only one.
     let result = work(unsafe { &mut *GUARDED.state.get() });
     GUARDED.held.store(false, Release);
-    result
+    Some(result)
 }
 
 /// Installs the hooks, once per process, and tests each of them by use.
@@ -66,25 +76,42 @@ fn with<R>(work: impl FnOnce(&mut State) -> R) -> R {
 /// Not for signal handlers. Best called before other threads run; see
 /// [`FunctionReport::boundary`].
 pub fn install() -> Report {
+    with(install_locked)
+}
+
+fn install_locked(state: &mut State) -> Report {
+    if let Some(report) = state.report.filter(|report| report.is_complete() && untouched()) {
+        return report;
+    }
+    if state.report.is_none() {
+        fork::install();
+        keep_loaded();
+        find_entries();
+    }
+    let refused = if state.trampolines.is_none() { map_trampolines(state).err() } else { None };
+    let mut report = self_test::run(|function| hook(state, function, refused));
+    for line in &mut report.functions {
+        if line.seen == Seen::No(self_test::UNSEEN) {
+            // Its owner was not known to end elsewhere: go in front of it.
+            *line = hook(state, line.function, refused);
+        }
+    }
+    state.report = Some(report);
+    COMPLETE.store(report.is_complete(), Release);
+    INSTALLED.store(true, Release);
+    report
+}
+
+/// Tests every function anew although nothing has changed, for a diagnosis. Makes
+/// every subscriber flush. Otherwise as [`install`].
+pub fn test_again() -> Report {
     with(|state| {
-        if let Some(report) = state.report.filter(|report| report.is_complete() && untouched()) {
-            return report;
-        }
-        if state.report.is_none() {
-            fork::install();
-            keep_loaded();
-            find_entries();
-        }
-        let refused = if state.trampolines.is_none() { map_trampolines(state).err() } else { None };
-        let mut report = self_test::run(|function| hook(state, function, refused));
-        if !report.is_complete() {
-            // A patcher that loaded us may sit in front of us: go in front of it.
-            report = self_test::run(|function| hook(state, function, refused));
-        }
-        state.report = Some(report);
-        COMPLETE.store(report.is_complete(), Release);
-        INSTALLED.store(true, Release);
-        report
+        state.report = state.report.map(|mut report| {
+            // An incomplete report is not returned as it is.
+            report.functions[0].seen = Seen::No(self_test::UNSEEN);
+            report
+        });
+        install_locked(state)
     })
 }
 
@@ -103,9 +130,10 @@ pub fn verify() -> bool {
     if untouched() || !INSTALLED.load(Acquire) {
         return COMPLETE.load(Acquire);
     }
-    let complete = install().is_complete();
+    // Another thread is at it, perhaps waiting for the loader: do not wait too.
+    let complete = try_with(|state| install_locked(state).is_complete());
     publish_everything();
-    complete
+    complete.unwrap_or(false)
 }
 
 /// Whether the entries are as they were left: nobody has patched over them since
@@ -175,8 +203,16 @@ fn map_trampolines(state: &mut State) -> Result<(), Why> {
     Ok(())
 }
 
-/// Puts our jump at the entry of `function` unless its calls are seen as it is.
+/// Puts our jump at the entry of `function` unless its calls are seen as it is,
+/// and remembers the entry as it then is: what failed is not tried again until
+/// somebody touches it.
 fn hook(state: &State, function: Function, refused: Option<Why>) -> FunctionReport {
+    let line = patch_and_test(state, function, refused);
+    remember(function);
+    line
+}
+
+fn patch_and_test(state: &State, function: Function, refused: Option<Why>) -> FunctionReport {
     let line = |owner, seen, boundary| FunctionReport { function, owner, seen, boundary };
     let Some(entry) = entry_of(function) else {
         let why = Why { call: "this libc has no such function", errno: 0 };
@@ -200,7 +236,6 @@ fn hook(state: &State, function: Function, refused: Option<Why>) -> FunctionRepo
         if at_entry.is_some() && self_test::call(function) == Seen::Yes {
             // Another's hook that ends in one of ours (Open MPI's ends in
             // `syscall`): leave both as they are.
-            remember(function);
             return line(patch::owner(entry, &code), Seen::Yes, false);
         }
         if at_entry.is_some() && function == Function::Syscall {
@@ -225,6 +260,5 @@ fn hook(state: &State, function: Function, refused: Option<Why>) -> FunctionRepo
             return failed(why);
         }
     }
-    remember(function);
     line(Owner::Pinyard, self_test::call(function), boundary && at_entry.is_none())
 }

@@ -50,4 +50,4 @@ pub use signals::SignalsBlocked;
 #[cfg(not(loom))]
 pub use fork::generation as fork_generation;
 #[cfg(not(loom))]
-pub use install::{install, report, untouched, verify};
+pub use install::{install, report, test_again, untouched, verify};

@@ -251,7 +251,8 @@ mod process {
     /// unmapped, replaced or emptied. `addr` is only compared, never read.
     ///
     /// For changes that no hook sees: raw system calls, an allocator of one's
-    /// own, a runtime that bypasses libc. **Call it before the change.** A
+    /// own, a runtime that bypasses libc. **Call it before the change**, and once
+    /// more after it where other threads may register the range meanwhile. A
     /// length of 0 does nothing; a range that wraps around invalidates
     /// everything.
     ///

@@ -6,6 +6,7 @@ use crate::install::entry_of;
 use crate::monitor::{Subscription, subscribe_for_self_test};
 use crate::report::{Function, FunctionReport, Report, Seen, Why};
 use crate::{PAGE_SIZE, sys};
+use core::cell::Cell;
 
 /// Asks `line` for every function's line.
 pub(crate) fn run(mut line: impl FnMut(Function) -> FunctionReport) -> Report {
@@ -18,6 +19,9 @@ type Six = extern "C" fn(usize, usize, usize, usize, usize, usize) -> isize;
 struct Scratch {
     sink: Subscription,
     base: usize,
+    /// The first page is still ours to unmap. Once given back, the kernel may
+    /// have handed its address to another thread.
+    first_is_ours: Cell<bool>,
 }
 
 const SCRATCH: usize = 2 * PAGE_SIZE;
@@ -34,7 +38,7 @@ impl Scratch {
         // SAFETY: mapped writable just now, known to nobody else.
         unsafe { (base as *mut u8).write_bytes(MARK, SCRATCH) };
         sink.watch(base..base + SCRATCH);
-        let scratch = Scratch { sink, base };
+        let scratch = Scratch { sink, base, first_is_ours: Cell::new(true) };
         scratch.arrived(0, 0); // what was left in the sink by someone else's late push
         Ok(scratch)
     }
@@ -61,12 +65,13 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         self.sink.unwatch(self.base..self.base + SCRATCH);
-        // SAFETY: our own pages; unmapping what is unmapped already is no error.
-        let _ = unsafe { sys::munmap(self.base, SCRATCH) };
+        let given_back = if self.first_is_ours.get() { 0 } else { PAGE_SIZE };
+        // SAFETY: pages of our own that nobody else knows.
+        let _ = unsafe { sys::munmap(self.base + given_back, SCRATCH - given_back) };
     }
 }
 
-const UNSEEN: Why = Why { call: "the change happened, no event arrived", errno: 0 };
+pub(crate) const UNSEEN: Why = Why { call: "the change happened, no event arrived", errno: 0 };
 
 fn verdict(changed: bool, arrived: bool, call: &'static str) -> Seen {
     match (changed, arrived) {
@@ -104,8 +109,9 @@ fn exercise(function: Function, call: Six, scratch: &Scratch) -> Seen {
     let dontneed = libc::MADV_DONTNEED as usize;
     match function {
         Function::Munmap => {
-            call(base, PAGE_SIZE, 0, 0, 0, 0);
-            verdict(!sys::is_mapped(base), scratch.page_arrived(), "munmap(scratch page)")
+            let done = call(base, PAGE_SIZE, 0, 0, 0, 0) == 0;
+            scratch.first_is_ours.set(!done);
+            verdict(done, scratch.page_arrived(), "munmap(scratch page)")
         }
         Function::Mmap => {
             let prot = (libc::PROT_READ | libc::PROT_WRITE) as usize;
@@ -116,7 +122,9 @@ fn exercise(function: Function, call: Six, scratch: &Scratch) -> Seen {
         Function::Mremap => {
             // The first page goes over the second: both a source and a target.
             let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as usize;
-            call(base, PAGE_SIZE, PAGE_SIZE, flags, base + PAGE_SIZE, 0);
+            let target_at = base + PAGE_SIZE;
+            let done = call(base, PAGE_SIZE, PAGE_SIZE, flags, target_at, 0) as usize == target_at;
+            scratch.first_is_ours.set(!done);
             let mut source = false;
             let mut target = false;
             let mark = scratch.sink.begin();
@@ -126,7 +134,7 @@ fn exercise(function: Function, call: Six, scratch: &Scratch) -> Seen {
             });
             scratch.sink.finish(mark);
             let arrived = everything || source && target;
-            verdict(!sys::is_mapped(base), arrived, "mremap(scratch page, MREMAP_FIXED)")
+            verdict(done, arrived, "mremap(scratch page, MREMAP_FIXED)")
         }
         Function::Madvise => {
             call(base, PAGE_SIZE, dontneed, 0, 0, 0);
@@ -207,7 +215,7 @@ fn exercise_shmdt(call: Six, scratch: &Scratch) -> Seen {
         at
     };
     scratch.sink.watch(at..at + PAGE_SIZE);
-    call(at, 0, 0, 0, 0, 0);
+    let done = call(at, 0, 0, 0, 0, 0) == 0;
     scratch.sink.unwatch(at..at + PAGE_SIZE);
-    verdict(!sys::is_mapped(at), scratch.arrived(at, at + PAGE_SIZE), "shmdt(private segment)")
+    verdict(done, scratch.arrived(at, at + PAGE_SIZE), "shmdt(private segment)")
 }

@@ -100,11 +100,3 @@ pub(crate) fn serialise_instruction_streams() -> Result<(), i32> {
     }
     Ok(())
 }
-
-/// Whether the page at `addr` is mapped (mincore(2) answers ENOMEM if not).
-pub(crate) fn is_mapped(addr: usize) -> bool {
-    let mut resident = 0u8;
-    let args = [addr, 1, (&raw mut resident).addr(), 0, 0, 0];
-    // SAFETY: mincore writes one byte for the one page asked about, into `resident`.
-    checked(unsafe { syscall6(libc::SYS_mincore as usize, args) }).is_ok()
-}

@@ -5,7 +5,7 @@ use crate::cache::{Cache, Geometry};
 use crate::error::BuildError;
 use crate::range::ADDRESS_LIMIT;
 use crate::registry::{Inner, Registry};
-use crate::{reaper, registry};
+use crate::{diagnose, reaper, registry};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -30,14 +30,14 @@ const MOST_REGIONS: usize = 1 << 24;
 /// See [`Registry::builder`].
 pub struct Builder {
     backend: Option<Box<dyn Backend>>,
-    budget: usize,
+    budget: Option<usize>,
     max_regions: usize,
     events: Events,
 }
 
 impl Builder {
     pub(crate) fn new() -> Builder {
-        Builder { backend: None, budget: usize::MAX, max_regions: DEFAULT_REGIONS, events: Events::Hooks }
+        Builder { backend: None, budget: None, max_regions: DEFAULT_REGIONS, events: Events::Hooks }
     }
 
     /// Who registers. Required. An `Arc` of a backend is one too.
@@ -48,9 +48,10 @@ impl Builder {
 
     /// Bytes pinned at most, those being registered or retired included. When
     /// they are used up, regions that are not in use go; when all are in use,
-    /// `get` fails. Default: no limit but the backend's.
+    /// `get` fails. Default: half of the machine's memory. RLIMIT_MEMLOCK is the
+    /// kernel's to enforce; where it refuses, what is only cached makes room.
     pub fn budget(mut self, bytes: usize) -> Builder {
-        self.budget = bytes;
+        self.budget = Some(bytes);
         self
     }
 
@@ -82,7 +83,7 @@ impl Builder {
             regions: self.max_regions.min(limits.max_regions).clamp(1, MOST_REGIONS),
             shards: registry::shard_count(),
             address_limit: ADDRESS_LIMIT,
-            budget: self.budget,
+            budget: self.budget.unwrap_or_else(diagnose::half_of_memory),
             max_region_bytes: limits.max_region_bytes,
         };
         let cache = Cache::new(source, geometry)

@@ -273,7 +273,8 @@ impl<S: Deref<Target: EventSource>> Locked<'_, S> {
             }
             from = other.end;
         }
-        if union.0.len() > self.cache.geometry.max_region_bytes { (range, access) } else { union }
+        let geometry = &self.cache.geometry;
+        if union.0.len() > geometry.max_region_bytes.min(geometry.budget) { (range, access) } else { union }
     }
 
     /// Reserves budget and a slot, and watches the range from now on. The caller

@@ -50,6 +50,14 @@ pub(crate) fn memlock_limit() -> Option<u64> {
     (answer == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
+/// Half of the machine's memory, in bytes.
+#[allow(unsafe_code)]
+pub(crate) fn half_of_memory() -> usize {
+    // SAFETY: sysconf has no preconditions.
+    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
+    usize::try_from(pages).unwrap_or(0).max(2) / 2 * pinyard_hooks::PAGE_SIZE
+}
+
 /// Whether RLIMIT_MEMLOCK does not bind this process (CAP_IPC_LOCK).
 fn may_lock_anything() -> bool {
     const CAP_IPC_LOCK: u32 = 14;

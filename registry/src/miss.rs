@@ -69,7 +69,9 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, GetError> {
         match answer {
             Ok(key) => {
                 let mut locked = inner.cache.lock(&mut unlocked);
-                let published = locked.publish(ticket, key, wanted, uncached);
+                // A patcher that came meanwhile may have kept events from us.
+                let unseen = inner.events == Events::Hooks && !pinyard_hooks::untouched();
+                let published = locked.publish(ticket, key, wanted, uncached || unseen);
                 let spoiled = matches!(published, Published::Spoiled);
                 locked.writer.counters.granted += !spoiled as u64;
                 locked.writer.counters.retries += spoiled as u64;
@@ -145,11 +147,14 @@ fn reserve(
     if pages.len() > limit {
         return Err(GetError::TooLong { range: pages, backend: inner.backend.name(), limit });
     }
-    let (range, access) =
-        if attempt.merge { locked.merged(pages, wanted.access) } else { (pages, wanted.access) };
+    let mut merge = attempt.merge;
     loop {
+        let (range, access) =
+            if merge { locked.merged(pages, wanted.access) } else { (pages, wanted.access) };
         match locked.begin(range, access) {
             Ok(ticket) => return Ok(Step::Register(ticket)),
+            // Alone it may fit, and takes the place of what it overlaps.
+            Err(_) if range != pages => merge = false,
             Err(no_room) => {
                 let evicted = locked.evict();
                 if !evicted && locked.makes_room() && !IN_BACKEND.get() {

@@ -78,17 +78,21 @@ fn a_registration_under_way_serves_whoever_waits_for_it() {
 }
 
 /// Invariant 5: without any further call the pages of an unmapped region are
-/// unpinned. The time is printed; the promise is 100 ms.
+/// unpinned within 100 ms. The best of ten runs, for machines that are busy.
 #[test]
 fn the_reaper_unpins_what_was_unmapped() {
     let registry = registry(IoUring::new(16).unwrap());
-    let pages = Pages::new(16);
-    drop(read(&registry, &pages));
-    assert_eq!(registry.stats().pinned_bytes, pages.len as u64);
-    pages.unmap();
-    let took = eventually(|| registry.stats().pinned_bytes == 0);
-    println!("unpinned after {took:?}");
-    assert_eq!(registry.stats().graveyard, 0);
+    let run = |_| {
+        let pages = Pages::new(16);
+        drop(read(&registry, &pages));
+        assert_eq!(registry.stats().pinned_bytes, pages.len as u64);
+        pages.unmap();
+        let took = eventually(|| registry.stats().pinned_bytes == 0);
+        assert_eq!(registry.stats().graveyard, 0);
+        took
+    };
+    let best = (0..10).map(run).min().unwrap();
+    assert!(best <= Duration::from_millis(100), "unpinned after {best:?}");
 }
 
 /// Invariant 5: queue and memory stay flat although nobody ever looks.
@@ -97,17 +101,22 @@ fn forty_thousand_rounds_without_a_lookup_leave_nothing_behind() {
     let registry = registry(Device::new().backend());
     let anchor = Pages::new(1);
     drop(read(&registry, &anchor));
-    let round = || {
+    // The anchor's granule is watched, so these reach the inbox, each in a slot of
+    // its own.
+    let granule = anchor.at & !((2 << 20) - 1);
+    let round = |number: usize| {
         let pages = Pages::new(4);
         pages.unmap();
-        // The anchor's granule is watched, so these reach the inbox.
-        pinyard_hooks::notify_unmapped((anchor.at + PAGE) as *const u8, PAGE);
+        let at = granule + number % 512 * PAGE;
+        if at != anchor.at {
+            pinyard_hooks::notify_unmapped(at as *const u8, PAGE);
+        }
     };
-    (0..5_000).for_each(|_| round());
+    (0..5_000).for_each(round);
     let (before, events) = (resident(), registry.stats().events);
-    (0..40_000).for_each(|_| round());
+    (0..40_000).for_each(round);
     let grown = resident().saturating_sub(before);
-    assert!(registry.stats().events >= events + 40_000, "the rounds reached the inbox");
+    assert!(registry.stats().events >= events + 39_000, "the rounds reached the inbox");
     assert!(grown < 1 << 20, "resident memory grew by {grown} bytes");
     assert!(
         registry.stats().flushes <= registry.stats().events / 1000,
@@ -382,4 +391,20 @@ fn a_forked_child_is_refused_and_does_not_hang() {
     assert_eq!(status, 0);
     drop(read(&registry, &pages));
     assert_eq!(registry.stats().misses, 1, "the parent's registration is untouched");
+}
+
+/// A union that does not fit must not cost the request that does.
+#[test]
+fn what_fits_alone_is_not_refused_for_its_neighbours() {
+    let registry = Registry::builder().backend(Device::new().backend()).budget(16 * PAGE).build().unwrap();
+    let pages = Pages::new(32);
+    drop(read(&registry, pages.part(0, 12)));
+    let idle = read(&registry, pages.part(11, 6)); // union: 17 pages
+    assert_eq!(idle.len(), 6 * PAGE);
+    drop(idle);
+    registry.flush().unwrap();
+    let held = read(&registry, pages.part(0, 8));
+    let beside = read(&registry, pages.part(7, 4)); // union: 11 more pages
+    assert_eq!(beside.len(), 4 * PAGE);
+    drop((held, beside));
 }

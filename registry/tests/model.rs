@@ -93,7 +93,20 @@ proptest! {
                     let access = if write { Access::LOCAL_WRITE } else { Access::LOCAL_READ };
                     let part = window.part(first, pages);
                     // Everything kept may exceed the budget: then it is refused.
-                    let Ok(lease) = registry.get(part, access) else { continue };
+                    let lease = match registry.get(part, access) {
+                        Ok(lease) => lease,
+                        Err(error) => {
+                            let in_use: usize = {
+                                let log = log.lock().unwrap();
+                                let mut keys: Vec<_> = held.iter().map(|l: &pinyard_registry::Lease| l.lkey()).collect();
+                                keys.sort_unstable();
+                                keys.dedup();
+                                keys.iter().map(|&key| log.registered[key as usize].0.len()).sum()
+                            };
+                            prop_assert!(in_use + part.1 > 64 * PAGE, "{error} with {in_use} bytes in use");
+                            continue;
+                        }
+                    };
                     let key = lease.lkey() as usize;
                     {
                         let log = log.lock().unwrap();

@@ -28,8 +28,9 @@ pub struct IoUring {
     ring: io_uring::IoUring,
     slots: u32,
     free: Mutex<Vec<u16>>,
-    /// One submission and its completion at a time.
-    transfer: Mutex<()>,
+    /// One submission and its completion at a time. True once a submission was
+    /// left in the queue: the ring then moves no more bytes.
+    transfer: Mutex<bool>,
 }
 
 impl IoUring {
@@ -51,7 +52,7 @@ impl IoUring {
             failed(&format!("io_uring_register(IORING_REGISTER_BUFFERS2, {slots} empty slots)"), error)
         })?;
         let free = Mutex::new((0..slots as u16).rev().collect());
-        Ok(IoUring { ring, slots, free, transfer: Mutex::new(()) })
+        Ok(IoUring { ring, slots, free, transfer: Mutex::new(false) })
     }
 
     fn update(&self, slot: u16, start: usize, len: usize) -> io::Result<()> {
@@ -107,7 +108,10 @@ impl IoUring {
     }
 
     fn transfer(&self, entry: squeue::Entry) -> io::Result<usize> {
-        let _turn = self.transfer.lock();
+        let mut broken = self.transfer.lock();
+        if *broken {
+            return Err(io::Error::from_raw_os_error(libc::EIO));
+        }
         // SAFETY: the lock makes this thread the only one at either queue; the
         // memory that the entry names is vouched for by the callers until its
         // completion, which is waited for below.
@@ -120,9 +124,18 @@ impl IoUring {
         drop(submissions);
         loop {
             match self.ring.submitter().submit_and_wait(1) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
                 Ok(_) => {}
+                Err(error)
+                    if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) =>
+                {
+                    std::thread::yield_now();
+                }
+                Err(error) => {
+                    // The entry may still be in the queue; it must not be
+                    // submitted after the caller's memory is gone.
+                    *broken = true;
+                    return Err(error);
+                }
             }
             completions.sync();
             if let Some(completion) = completions.next() {
