@@ -8,6 +8,7 @@
 
 use crate::shared::Core;
 use crate::source::DriverToken;
+use pinyard_hooks::SignalsBlocked;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::thread;
@@ -19,6 +20,11 @@ const PERIOD: Duration = Duration::from_millis(1);
 impl Core {
     /// No handle is left.
     pub(crate) fn close(self: &Arc<Self>) {
+        if self.is_forked() {
+            // The copy of the parent's memory stays, and nothing of it is touched.
+            std::mem::forget(self.clone());
+            return;
+        }
         let mut token = DriverToken::at_entry();
         let mut cold = self.lock(&mut token);
         self.closed.store(true, Relaxed);
@@ -36,6 +42,7 @@ impl Core {
             return;
         }
         let core = self.clone();
+        let _blocked = SignalsBlocked::now();
         let spawned =
             thread::Builder::new().name("pinyard-drain".to_owned()).spawn(move || core.wait_for_blocks());
         if let Err(error) = spawned {

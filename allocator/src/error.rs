@@ -72,6 +72,11 @@ pub enum AllocError {
         /// The cause.
         source: Box<GetError>,
     },
+    /// This process is a fork of the one that made the pool.
+    #[error(
+        "this pool belongs to the parent process: its registrations do not survive a fork; make a pool after forking"
+    )]
+    Forked,
     /// Four thousand million blocks.
     #[error("all {ids} block numbers of the pool are used: use a second pool")]
     TooManyBlocks {

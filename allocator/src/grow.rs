@@ -2,9 +2,10 @@
 //! other classes keep, a new slab; and before it fails, what other threads keep.
 
 use crate::block::BlockRef;
+use crate::carve::Want;
 use crate::counters::Counts;
 use crate::error::AllocError;
-use crate::shared::{Cold, Core, Want};
+use crate::shared::{Cold, Core};
 
 use crate::pool::Handle;
 use crate::slab::Slab;
@@ -20,6 +21,7 @@ impl Handle {
     /// A block for `want`.
     #[cold]
     pub(crate) fn alloc_slow(&self, want: Want) -> Result<BlockRef, AllocError> {
+        self.check_fork()?;
         let mut token = DriverToken::at_entry();
         let found = match self.search(want, &mut token)? {
             Some(block) => Ok(block),
@@ -28,6 +30,10 @@ impl Handle {
         let block = found.or_else(|error| self.squeeze(want, error, &mut token))?;
         self.core.counters.add(Counts::allocation(want.block_bytes()));
         Ok(block)
+    }
+
+    fn check_fork(&self) -> Result<(), AllocError> {
+        if self.core.is_forked() { Err(AllocError::Forked) } else { Ok(()) }
     }
 
     /// In what the pool has.
@@ -79,6 +85,7 @@ impl Handle {
 
     /// Reserves until `bytes` are free in ranges.
     pub(crate) fn warm_up(&self, bytes: usize) -> Result<(), AllocError> {
+        self.check_fork()?;
         let mut token = DriverToken::at_entry();
         loop {
             let free = self.core.lock(&mut token).ranges.free_bytes();
@@ -176,11 +183,17 @@ impl Drop for Growth<'_> {
 impl Core {
     /// Asks up to `most` fences; how many have passed. Their blocks are free.
     pub(crate) fn poll_fences(&self, most: usize) -> usize {
+        if self.is_forked() {
+            return 0;
+        }
         self.deferred.poll(most, Core::free)
     }
 
     /// Gives back all that is free; how many bytes.
     pub(crate) fn trim(&self) -> usize {
+        if self.is_forked() {
+            return 0;
+        }
         let mut token = DriverToken::at_entry();
         self.poll_fences(usize::MAX);
         let mut cold = self.lock(&mut token);

@@ -39,6 +39,8 @@ mod sync;
 #[cfg(not(loom))]
 mod buf;
 #[cfg(not(loom))]
+mod carve;
+#[cfg(not(loom))]
 mod classes;
 #[cfg(not(loom))]
 mod close;
@@ -50,6 +52,8 @@ mod deferred;
 mod error;
 #[cfg(not(loom))]
 mod fence;
+#[cfg(not(loom))]
+mod fork;
 #[cfg(not(loom))]
 mod grow;
 #[cfg(not(loom))]

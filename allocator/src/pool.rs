@@ -1,11 +1,13 @@
 //! The pool: what callers see.
 
 use crate::buf::PoolBuf;
+use crate::carve::Want;
 use crate::classes::{self, LARGEST};
 use crate::error::{AllocError, BuildError};
+use crate::fork;
 use crate::host::HostSource;
 use crate::membarrier;
-use crate::shared::{Core, Want};
+use crate::shared::Core;
 use crate::slab::Supplier;
 use crate::source::Source;
 use crate::stats::PoolStats;
@@ -23,6 +25,9 @@ use std::sync::Arc;
 /// When the last handle is dropped, what is free is deregistered and unmapped, and
 /// fences are asked. Blocks that are still in use keep their slabs, which a thread
 /// of the pool's releases when the last of them is dropped.
+///
+/// In a forked child the parent's pools serve nobody: allocations fail, drops do
+/// nothing, and nothing hangs. The child makes pools of its own.
 #[derive(Clone)]
 pub struct Pool {
     handle: Arc<Handle>,
@@ -136,7 +141,7 @@ impl Pool {
         self.handle.core.poll_fences(usize::MAX)
     }
 
-    /// Counters. Takes the pool's lock: not for hot paths.
+    /// Counters. Takes the pool's lock: not for hot paths. All zero in a forked child.
     pub fn stats(&self) -> PoolStats {
         self.handle.core.stats()
     }
@@ -204,8 +209,49 @@ impl Builder {
         let above = classes::class_of(most);
         let largest = if classes::size_of(above) > most { above - 1 } else { above };
         membarrier::prepare();
+        fork::prepare();
         let Builder { registry, source, access, limit, .. } = self;
         let supplier = Arc::new(Supplier { registry, source, access });
         Ok(Pool { handle: Arc::new(Handle { core: Core::new(largest), supplier, slab_bytes, limit }) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fence::AtomicFence;
+    use crate::source::DriverToken;
+    use pinyard_registry::{Events, MemoryKey, backend::Custom};
+    use std::thread;
+
+    fn pool() -> Pool {
+        let backend = Custom::new("none", |_, _| Ok(MemoryKey::default()), |_, _| Ok(()));
+        let registry = Registry::builder().backend(backend).events(Events::NotifyOnly).build().unwrap();
+        Pool::host(&registry).slab_bytes(2 << 20).build().unwrap()
+    }
+
+    /// With the pool's lock held for the whole time: magazines, bins, frees of
+    /// another thread's blocks, and deferred blocks.
+    #[test]
+    fn the_common_path_reaches_no_lock() {
+        let pool = pool();
+        const SIZES: [usize; 4] = [64, 4096, 100_000, 258_048];
+        for bytes in SIZES {
+            drop((0..2).map(|_| pool.alloc::<u8>(bytes).unwrap()).collect::<Vec<_>>());
+        }
+        let given = SIZES.map(|bytes| pool.alloc::<u8>(bytes).unwrap());
+        let core = pool.handle.core.clone();
+        let mut token = DriverToken::at_entry();
+        let guard = core.lock(&mut token);
+        for _ in 0..1000 {
+            for bytes in SIZES {
+                drop(pool.alloc::<u8>(bytes).unwrap());
+            }
+        }
+        // A thread that has no magazines yet, and may not wait to get some.
+        thread::spawn(move || drop(given)).join().unwrap();
+        pool.alloc::<u8>(64).unwrap().defer_until(AtomicFence::new().at(0));
+        drop(guard);
+        assert_eq!((pool.poll_fences(), pool.stats().live_blocks), (1, 0));
     }
 }

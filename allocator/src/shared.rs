@@ -9,25 +9,22 @@
 //! (`close.rs`). So a block in use implies that the core stands.
 #![allow(unsafe_code)]
 
-use crate::block::{BlockRef, Magazine, Place};
-use crate::classes::{self, CLASSES, Class, OVERSIZE};
+use crate::block::BlockRef;
+use crate::classes::{self, Class};
 use crate::counters::{Counters, Counts};
 use crate::deferred::Deferred;
-use crate::error::AllocError;
 use crate::fence::Fence;
+use crate::fork;
 use crate::magazine::{Bins, Cache};
-use crate::ranges::{Bounds, Ranges};
+use crate::ranges::Ranges;
 use crate::slab::Slab;
 use crate::source::DriverToken;
-use crate::span::{Kind, Span};
+use crate::span::Kind;
 use crate::stats::PoolStats;
 use crate::sync::heavy_fence;
 use crate::threads;
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use pinyard_hooks::PAGE_SIZE;
-use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::sync::{Arc, OnceLock};
 use std::thread::{Thread, ThreadId};
@@ -42,6 +39,8 @@ pub(crate) struct Core {
     pub(crate) registrations: AtomicU64,
     /// No handle is left, so nobody allocates.
     pub(crate) closed: AtomicBool,
+    /// The fork generation of the process that made the pool.
+    forks: u32,
     /// Waits for the last block of a closed pool.
     pub(crate) drain: OnceLock<Thread>,
     /// Signalled when a thread has ended its attempt to add a slab.
@@ -58,54 +57,12 @@ pub(crate) struct Cold {
     /// Threads' magazines.
     pub(crate) caches: Vec<Arc<Cache>>,
     /// Blocks of the arena that have no place.
-    unplaced: Vec<BlockRef>,
+    pub(crate) unplaced: Vec<BlockRef>,
     /// Bytes of slabs, those coming and going included.
     pub(crate) reserved: usize,
     pub(crate) peak_reserved: usize,
     /// The thread that adds a slab, without the lock.
     pub(crate) growing: Option<ThreadId>,
-}
-
-// SAFETY: blocks, spans and magazines that are reachable from here are used by
-// their owner alone (block.rs), and everything under the lock by its holder.
-unsafe impl Send for Core {}
-// SAFETY: as above.
-unsafe impl Sync for Core {}
-
-/// What an allocation needs.
-#[derive(Clone, Copy)]
-pub(crate) enum Want {
-    Class(Class),
-    /// A span of its own: whole pages, aligned.
-    Pages {
-        bytes: usize,
-        align: usize,
-    },
-}
-
-impl Want {
-    /// Bytes of a range that can hold it.
-    pub(crate) fn bytes(self) -> usize {
-        match self {
-            Want::Class(class) => classes::size_of(class) * classes::span_blocks(class),
-            Want::Pages { bytes, .. } => bytes,
-        }
-    }
-
-    /// Bytes of the block.
-    pub(crate) fn block_bytes(self) -> usize {
-        match self {
-            Want::Class(class) => classes::size_of(class),
-            Want::Pages { bytes, .. } => bytes,
-        }
-    }
-
-    fn align(self) -> usize {
-        match self {
-            Want::Class(_) => PAGE_SIZE,
-            Want::Pages { align, .. } => align,
-        }
-    }
 }
 
 impl Core {
@@ -117,10 +74,16 @@ impl Core {
             counters: Counters::default(),
             registrations: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            forks: fork::generation(),
             drain: OnceLock::new(),
             grown: Condvar::new(),
             cold: Mutex::new(Cold::default()),
         })
+    }
+
+    /// Whether this process is a fork of the one that made the pool.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.forks != fork::generation()
     }
 
     /// For a thread that may not wait: `None` while the lock is held.
@@ -185,6 +148,9 @@ impl Core {
         unsafe { Arc::increment_strong_count(core) };
         // SAFETY: takes over the count just added.
         let core = unsafe { Arc::from_raw(core) };
+        if core.is_forked() {
+            return;
+        }
         threads::adopt(&core);
         core.counters.add(Counts::free(block_bytes));
         core.bins.push_one(class, block);
@@ -211,6 +177,9 @@ impl Core {
         unsafe { Arc::increment_strong_count(core) };
         // SAFETY: takes over the count just added.
         let core = unsafe { Arc::from_raw(core) };
+        if core.is_forked() {
+            return;
+        }
         core.deferred.push(fence, block);
         core.wake_drain();
     }
@@ -228,127 +197,6 @@ impl Core {
         }
         self.lock(token).reserved -= bytes;
         bytes
-    }
-
-    /// Under the lock: a free block, from a bin or carved.
-    pub(crate) fn take(&self, cold: &mut Cold, want: Want) -> Result<Option<BlockRef>, AllocError> {
-        if let Want::Class(class) = want {
-            // Another thread may have carved, or freed, before we had the lock.
-            let mut magazine = self.bins.pop(class);
-            if let Some(block) = magazine.pop() {
-                self.bins.push(class, magazine);
-                return Ok(Some(block));
-            }
-        }
-        self.dissolve_oversize(cold);
-        self.carve(cold, want)
-    }
-
-    /// Under the lock: a new span, one of whose blocks is returned; the others go
-    /// to the bin.
-    fn carve(&self, cold: &mut Cold, want: Want) -> Result<Option<BlockRef>, AllocError> {
-        let (class, count, block_bytes) = match want {
-            Want::Class(class) => (class, classes::span_blocks(class), classes::size_of(class)),
-            Want::Pages { bytes, .. } => (OVERSIZE, 1, bytes),
-        };
-        while cold.unplaced.len() < count {
-            let ids = self.bins.arena.grow().ok_or(AllocError::TooManyBlocks { ids: u32::MAX })?;
-            cold.unplaced.extend(ids.map(|id| self.bins.arena.get(id)));
-        }
-        let Some((start, slab)) = cold.ranges.take(want.bytes(), want.align()) else { return Ok(None) };
-        let Some(key) = cold.slabs.get(&slab.start).map(Slab::key) else { return Ok(None) };
-        let rounds = if class == OVERSIZE { 0 } else { classes::rounds(class) as u32 };
-        let blocks = cold.unplaced.split_off(cold.unplaced.len() - count).into_boxed_slice();
-        let span = Box::new(Span {
-            kind: Kind { core: self, class, rounds, block_bytes },
-            key,
-            slab,
-            start,
-            blocks,
-            gathered: Cell::new(0),
-        });
-        let span = NonNull::from(Box::leak(span));
-        // SAFETY: just made; nobody frees it before its blocks are gathered.
-        let blocks = unsafe { &span.as_ref().blocks };
-        let mut magazine = Magazine::EMPTY;
-        for (index, &block) in blocks.iter().enumerate() {
-            block.set_place(Place { address: start + index * block_bytes, span });
-            if index > 0 {
-                self.stow(&mut magazine, class, rounds, block);
-            }
-        }
-        self.bins.push(class, magazine);
-        Ok(blocks.first().copied())
-    }
-
-    /// Adds a block to a magazine that goes to the bin when it is full.
-    fn stow(&self, magazine: &mut Magazine, class: Class, rounds: u32, block: BlockRef) {
-        magazine.push(block);
-        if magazine.count() >= rounds.max(1) {
-            self.bins.push(class, magazine.take());
-        }
-    }
-
-    /// Under the lock: blocks outside every class go back to the ranges.
-    fn dissolve_oversize(&self, cold: &mut Cold) {
-        if !self.bins.is_empty(OVERSIZE) {
-            self.gather(cold, OVERSIZE);
-        }
-    }
-
-    /// Under the lock: takes the free blocks of `class` out of its bin. Spans whose
-    /// blocks are all among them become ranges again; the other blocks go back, or
-    /// stay in the lock holder's hands if the pool is closed.
-    pub(crate) fn gather(&self, cold: &mut Cold, class: Class) {
-        let mut gathered = Vec::new();
-        loop {
-            let mut magazine = self.bins.pop(class);
-            if magazine.count() == 0 {
-                break;
-            }
-            while let Some(block) = magazine.pop() {
-                // SAFETY: popped, so ours; the span stands while a block of it is out.
-                let span = unsafe { block.place().span.as_ref() };
-                span.gathered.set(span.gathered.get() + 1);
-                gathered.push(block);
-            }
-        }
-        let mut complete: Vec<NonNull<Span>> = Vec::new();
-        let mut magazine = Magazine::EMPTY;
-        let closed = self.closed.load(Relaxed);
-        for block in gathered {
-            let pointer = block.place().span;
-            // SAFETY: spans are freed below, after the last block is looked at.
-            let span = unsafe { pointer.as_ref() };
-            if span.gathered.get() == span.blocks.len() {
-                span.gathered.set(COMPLETE);
-                complete.push(pointer);
-            } else if span.gathered.get() != COMPLETE && !closed {
-                span.gathered.set(0);
-                self.stow(&mut magazine, class, span.kind.rounds, block);
-            }
-        }
-        self.bins.push(class, magazine);
-        for span in complete {
-            // SAFETY: made by `carve`; all its blocks are in our hands, none is used
-            // again before it has a new place.
-            let span = unsafe { Box::from_raw(span.as_ptr()) };
-            cold.ranges.give(span.start, span.bytes(), span.slab);
-            cold.unplaced.extend(span.blocks);
-        }
-    }
-
-    /// Under the lock: gathers every class, after taking every thread's magazines
-    /// if `everyone`.
-    pub(crate) fn gather_all(&self, cold: &mut Cold, everyone: bool) {
-        if everyone && self.revoke(cold) {
-            self.restore(cold);
-        }
-        for class in 0..=CLASSES as Class {
-            if !self.bins.is_empty(class) {
-                self.gather(cold, class);
-            }
-        }
     }
 
     /// Under the lock: takes every thread's magazines away and empties them into
@@ -372,6 +220,9 @@ impl Core {
 
     /// A thread ends: its magazines go to the bins.
     pub(crate) fn retire(&self, cache: &Arc<Cache>) {
+        if self.is_forked() {
+            return;
+        }
         let mut token = DriverToken::at_entry();
         let mut cold = self.lock(&mut token);
         // Not there: the pool was closed, and the magazines were taken.
@@ -384,7 +235,7 @@ impl Core {
         self.wake_drain();
     }
 
-    fn restore(&self, cold: &Cold) {
+    pub(crate) fn restore(&self, cold: &Cold) {
         for cache in &cold.caches {
             cache.biased().restore();
         }
@@ -402,6 +253,9 @@ impl Core {
     }
 
     pub(crate) fn stats(&self) -> PoolStats {
+        if self.is_forked() {
+            return PoolStats::default();
+        }
         let mut token = DriverToken::at_entry();
         let cold = self.lock(&mut token);
         let counts = self.counts(&cold);
@@ -418,17 +272,5 @@ impl Core {
             allocations: counts.allocations,
             frees: counts.frees,
         }
-    }
-}
-
-/// Marks a span, in `gather`, as seen to be complete.
-const COMPLETE: usize = usize::MAX;
-
-impl Cold {
-    /// Takes out the slabs that are free from end to end. They count as reserved
-    /// until they are released.
-    pub(crate) fn detach_free_slabs(&mut self) -> Vec<Slab> {
-        let whole: Vec<Bounds> = self.ranges.take_whole_slabs();
-        whole.iter().filter_map(|slab| self.slabs.remove(&slab.start)).collect()
     }
 }

@@ -35,7 +35,9 @@ impl Slab {
             source,
         })?;
         let range = (segment.start as *const u8, segment.bytes);
-        match supplier.registry.get(range, supplier.access) {
+        // Whatever is still registered at these addresses is other memory.
+        let fresh = supplier.registry.invalidate(range);
+        match fresh.and_then(|()| supplier.registry.get(range, supplier.access)) {
             Ok(lease) => Ok(Slab { segment, lease: lease.into_owned(), supplier: supplier.clone() }),
             Err(source) => {
                 // SAFETY: fresh from `grow`, seen by nobody, and not registered.

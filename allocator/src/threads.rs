@@ -57,6 +57,11 @@ pub(crate) fn adopt(core: &Arc<Core>) {
     }
 }
 
+/// In a forked child: the next use of any pool finds that it is the parent's.
+pub(crate) fn forget_last() {
+    LAST.set((ptr::null(), ptr::null()));
+}
+
 #[inline(always)]
 fn find(core: *const Core) -> Option<*const Cache> {
     let (last, cache) = LAST.get();
@@ -69,6 +74,9 @@ fn search(core: *const Core) -> Option<*const Cache> {
     let found = ENTRIES.try_with(|entries| {
         let entries = entries.0.borrow();
         let entry = entries.iter().find(|entry| Arc::as_ptr(&entry.core) == core)?;
+        if entry.core.is_forked() {
+            return None;
+        }
         Some(Arc::as_ptr(&entry.cache))
     });
     let cache = found.ok().flatten()?;
@@ -79,6 +87,9 @@ fn search(core: *const Core) -> Option<*const Cache> {
 #[cold]
 #[inline(never)]
 fn add_waiting(core: &Arc<Core>) -> Option<*const Cache> {
+    if core.is_forked() {
+        return None;
+    }
     add(core, core.lock(&mut DriverToken::at_entry()))
 }
 
@@ -109,7 +120,7 @@ fn add(core: &Arc<Core>, mut cold: MutexGuard<'_, Cold>) -> Option<*const Cache>
 impl Drop for Entries {
     fn drop(&mut self) {
         // Other thread-locals' destructors may still free blocks.
-        LAST.set((ptr::null(), ptr::null()));
+        forget_last();
         self.0.borrow_mut().clear();
     }
 }

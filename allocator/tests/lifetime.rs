@@ -155,6 +155,34 @@ fn many_threads_drop_the_last_blocks_of_a_closed_pool() {
     }
 }
 
+/// The pool goes while threads still allocate and free: each slab is released once.
+#[test]
+fn a_pool_that_goes_while_threads_use_it() {
+    for _ in 0..30 {
+        let books = Books::new();
+        let first = pool(&books, 64 * MIB);
+        let threads: Vec<_> = (0..3)
+            .map(|_| {
+                let pool = first.clone();
+                thread::spawn(move || {
+                    for n in 0..300 {
+                        drop(pool.alloc::<u8>(100 * n + 1).unwrap());
+                    }
+                    let kept: Vec<_> = (0..10).map(|_| pool.alloc::<u8>(3000).unwrap()).collect();
+                    drop(pool);
+                    kept
+                })
+            })
+            .collect();
+        drop(first);
+        for thread in threads {
+            drop(thread.join().unwrap());
+        }
+        wait_for("the release", || books.mapped.lock().unwrap().is_empty());
+        books.assert_balanced();
+    }
+}
+
 #[test]
 fn a_deferred_block_is_reused_only_after_its_fence() {
     let pool = pool(&Books::new(), 2 * MIB);

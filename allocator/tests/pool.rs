@@ -1,10 +1,10 @@
 //! What a caller of a pool sees, one thread at a time.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(unsafe_code, clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
 
 use common::{BookedSource, Books, backend, pool, registry};
-use pinyard_allocator::{AllocError, BuildError, Pool};
+use pinyard_allocator::{AllocError, BuildError, DriverToken, Pool, Segment, Source, SourceError};
 use pinyard_registry::{
     Access,
     backend::{Fault, Faulty, Mlock},
@@ -18,7 +18,7 @@ fn a_blocks_key_is_its_slabs_and_its_place_is_in_it() {
     let books = Books::new();
     let pool = pool(&books, 64 * MIB);
     let mut blocks = Vec::new();
-    for bytes in [1, 64, 100, 4096, 258_048, 300_000, MIB, 3 * MIB] {
+    for bytes in [1, 64, 100, 4096, 258_048, 300_000, MIB, 3 * MIB, 5000, 2 * MIB, 90_000] {
         let block = pool.alloc::<u8>(bytes).unwrap();
         assert_eq!(block.len(), bytes);
         assert_eq!(block.key().lkey, block.slab_base() as u64, "the books' key is the address");
@@ -288,6 +288,39 @@ fn counters_balance() {
     let stats = pool.stats();
     assert_eq!((stats.live_blocks, stats.live_bytes, stats.allocations, stats.frees), (0, 0, 4, 4));
     assert_eq!(stats.free_bytes + stats.cached_bytes, stats.reserved_bytes);
+}
+
+/// What was registered at a new slab's address before is other memory, even if
+/// nobody said so.
+#[test]
+fn a_slab_is_registered_though_its_addresses_were_before() {
+    struct Mapped(Segment);
+    // SAFETY: hands out, once, the segment that the test has mapped for it.
+    unsafe impl Source for Mapped {
+        fn name(&self) -> &'static str {
+            "mapped"
+        }
+        fn granularity(&self) -> usize {
+            2 * MIB
+        }
+        fn grow(&self, _: usize, _: &DriverToken) -> Result<Segment, SourceError> {
+            Ok(self.0)
+        }
+        unsafe fn shrink(&self, _: Segment, _: &DriverToken) -> Result<(), SourceError> {
+            Ok(())
+        }
+    }
+    let memory: &mut [u8] = Vec::leak(vec![0; 4 * MIB]);
+    let start = memory.as_ptr().expose_provenance().next_multiple_of(2 * MIB);
+    let registry = registry(Mlock::new());
+    drop(registry.get((start as *const u8, 2 * MIB), Access::LOCAL_WRITE).unwrap());
+    let pool = Pool::from_source(&registry, Mapped(Segment { start, bytes: 2 * MIB }))
+        .slab_bytes(2 * MIB)
+        .limit(2 * MIB)
+        .build()
+        .unwrap();
+    assert_eq!(pool.alloc::<u8>(100).unwrap().slab_base(), start);
+    assert_eq!(registry.stats().registrations, 2);
 }
 
 #[test]
