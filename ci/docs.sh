@@ -3,4 +3,5 @@
 # and every test that the invariants name, exists.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+if grep -nE '@[A-Z]+@' README.md docs/src/*.md; then echo 'book: placeholders are left' >&2; exit 1; fi
 cargo run --quiet --release -p pinyard-book

@@ -170,7 +170,8 @@ impl<S: Deref<Target: EventSource>> Cache<S> {
     }
 
     /// A reference to a region that serves the bytes, or `None` where the
-    /// writer must be asked. No lock, and no write that another thread reads.
+    /// writer must be asked. No lock; after a region's first hit the only write is
+    /// to a counter of the thread's own shard.
     #[inline]
     pub(crate) fn hit(&self, Wanted { bytes, access, shard }: Wanted) -> Option<Held> {
         // An event that was published before this call is news until it has
