@@ -18,7 +18,7 @@ turns of {document["operations"]:,} operations, {document["turns"]} turns each. 
 release of 16 KiB among regions at a stride of 32 KiB, dummy registration, hooks
 of both installed. Figures are nanoseconds per operation and thread: the median
 turn, and the 99th percentile of the turns. Only the ratio carries over to other
-machines. Raw rows: [hit.json](hit.json).
+machines. Raw rows: `docs/benchmarks/hit.json`.
 
 Machine: {cpu.group(1) if cpu else "unknown"}, {cores} cores, Linux {kernel}, load {load} at the end.
 
