@@ -91,7 +91,8 @@ fn the_reaper_unpins_what_was_unmapped() {
         assert_eq!(registry.stats().graveyard, 0);
         took
     };
-    let best = (0..10).map(run).min().unwrap();
+    // The first is helped by the reaper's own start.
+    let best = (0..11).map(run).skip(1).min().unwrap();
     assert!(best <= Duration::from_millis(100), "unpinned after {best:?}");
 }
 
