@@ -83,6 +83,10 @@ fn install_locked(state: &mut State) -> Report {
     if let Some(report) = state.report.filter(|report| report.is_complete() && untouched()) {
         return report;
     }
+    install_anew(state)
+}
+
+fn install_anew(state: &mut State) -> Report {
     if state.report.is_none() {
         fork::install();
         keep_loaded();
@@ -105,14 +109,7 @@ fn install_locked(state: &mut State) -> Report {
 /// Tests every function anew although nothing has changed, for a diagnosis. Makes
 /// every subscriber flush. Otherwise as [`install`].
 pub fn test_again() -> Report {
-    with(|state| {
-        state.report = state.report.map(|mut report| {
-            // An incomplete report is not returned as it is.
-            report.functions[0].seen = Seen::No(self_test::UNSEEN);
-            report
-        });
-        install_locked(state)
-    })
+    with(install_anew)
 }
 
 /// The report of the last [`install`] or repair; `None` before the first.
