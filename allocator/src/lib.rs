@@ -61,8 +61,6 @@ mod host;
 #[cfg(not(loom))]
 mod magazine;
 #[cfg(not(loom))]
-mod membarrier;
-#[cfg(not(loom))]
 mod pool;
 #[cfg(not(loom))]
 mod ranges;

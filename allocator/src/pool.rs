@@ -6,13 +6,13 @@ use crate::classes::{self, LARGEST};
 use crate::error::{AllocError, BuildError};
 use crate::fork;
 use crate::host::HostSource;
-use crate::membarrier;
 use crate::shared::Core;
 use crate::slab::Supplier;
 use crate::source::Source;
 use crate::stats::PoolStats;
 use bytemuck::Pod;
 use pinyard_hooks::PAGE_SIZE;
+use pinyard_registry::membarrier;
 use pinyard_registry::{Access, Registry};
 use std::sync::Arc;
 

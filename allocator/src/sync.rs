@@ -4,7 +4,7 @@
 
 #[cfg(not(loom))]
 mod chosen {
-    pub(crate) use crate::membarrier::{heavy as heavy_fence, light as light_fence};
+    pub(crate) use pinyard_registry::membarrier::{heavy as heavy_fence, light as light_fence};
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
     pub(crate) use std::thread::yield_now;
 

@@ -3,13 +3,16 @@
 //! The crate that runs inside `munmap`, `madvise` and their kin, in programs
 //! whose allocators call those from inside malloc and free. It is `no_std`
 //! without `alloc`: what runs in a hook cannot name an allocator, a lock, a
-//! thread-local or a logger, and it calls nothing above this crate. A hook
-//! publishes the range to a lock-free [`inbox`](Inbox) and makes the real call;
-//! consumers pull.
+//! thread-local or a logger, and it calls nothing above this crate. A hook marks
+//! the registered regions that the range touches in every [`Map`](map::Map),
+//! leaves the range in every lock-free [`Inbox`] that wants it, and makes the real
+//! call; consumers look when it suits them.
 //!
 //! ```text
-//! munmap(2) … -> entry::munmap -> monitor::before -> Filter::may_overlap -> Inbox::push -> the real call
-//! consumer    -> Sink::has_news -> begin / take / finish
+//! munmap(2) … -> entry::munmap -> monitor::before -> Map::publish -> Slot::mark        -> the real call
+//!                                                 -> Filter::may_overlap -> Inbox::push
+//! registry    -> Map::news, Slot::state, take_changed
+//! others      -> Sink::has_news -> begin / take / finish
 //! ```
 //!
 //! Linux on x86-64 with glibc.
@@ -18,9 +21,11 @@
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64", target_env = "gnu")))]
 compile_error!("pinyard-hooks patches glibc's entries on x86-64 Linux; other targets are not supported yet");
 
+mod array;
 mod event;
 mod filter;
 mod inbox;
+pub mod map;
 mod monitor;
 mod sync;
 pub mod sys;
@@ -35,17 +40,23 @@ mod fork;
 mod install;
 #[cfg(not(loom))]
 mod patch;
+#[cfg(not(loom))]
+mod places;
 mod report;
 #[cfg(not(loom))]
 mod self_test;
 mod signals;
 
+pub use array::{Array, Zero};
 pub use event::{Event, PAGE_SHIFT, PAGE_SIZE};
 pub use filter::Filter;
 pub use inbox::{Inbox, Mark};
 pub use monitor::*;
+#[cfg(not(loom))]
+pub use places::MapPlace;
 pub use report::{Function, FunctionReport, ModuleName, Owner, Report, Seen, Why};
 pub use signals::SignalsBlocked;
+pub use sync::COMING as MAX_COMING;
 
 #[cfg(not(loom))]
 pub use fork::generation as fork_generation;

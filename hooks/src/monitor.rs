@@ -7,15 +7,18 @@
 //! in the gap between the push and the change. Correct programs never hit that
 //! gap; racy ones must not get a stale entry either.
 //!
-//! Sinks are static: a hook that runs while a registry closes still has a sink
-//! to push to, and nothing is initialised lazily.
+//! Two kinds of subscribers: a [`Map`](crate::map::Map), in which a hook marks what it touches
+//! (registries), and a [`Sink`], which queues ranges (whoever keeps records of its
+//! own, such as libfabric's monitor). Both are static, or never unmapped: a hook
+//! that runs while a subscriber closes still has something to walk or to push to,
+//! and nothing is initialised lazily.
 
 use crate::event::Event;
 use crate::filter::Filter;
 use crate::inbox::{Inbox, Mark};
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, const_unless_loom};
+use crate::sync::{AtomicBool, AtomicU64, const_unless_loom};
 use core::ops::Range;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Release, SeqCst};
+use core::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 
 /// Events that fit into a sink before it asks for a flush.
 pub const INBOX_SLOTS: usize = 4096;
@@ -23,8 +26,6 @@ pub const INBOX_SLOTS: usize = 4096;
 pub const FILTER_GRANULES: usize = 8192;
 /// Subscribers that one process can have at a time.
 pub const MAX_SUBSCRIBERS: usize = 15;
-/// One more than that: the self-test always finds a place, the first.
-const SINKS: usize = MAX_SUBSCRIBERS + 1;
 
 /// One subscriber's filter and inbox.
 pub struct Sink<const N: usize = INBOX_SLOTS, const G: usize = FILTER_GRANULES> {
@@ -185,6 +186,13 @@ impl Begun {
 #[cfg(not(loom))]
 mod process {
     use super::*;
+    use crate::map::MapSize;
+    use crate::places::{MapPlace, publish_to_maps, publish_to_maps_everything};
+    use crate::sync::AtomicU32;
+    use core::sync::atomic::Ordering::AcqRel;
+
+    /// One more than the subscribers: the self-test always finds a place, the first.
+    const SINKS: usize = MAX_SUBSCRIBERS + 1;
 
     static ALL: [Sink; SINKS] = [const { Sink::new() }; SINKS];
     /// Sinks below this index have been claimed at some time.
@@ -195,6 +203,14 @@ mod process {
     /// [`MAX_SUBSCRIBERS`] are there already.
     pub fn subscribe() -> Option<Subscription> {
         claim(&ALL[1..])
+    }
+
+    /// An empty map in which every later event marks what it touches.
+    ///
+    /// The error is mmap's errno, or `None` when [`MAX_SUBSCRIBERS`] maps are in
+    /// use already.
+    pub fn subscribe_map(size: MapSize) -> Result<MapPlace, Option<i32>> {
+        MapPlace::claim(size)
     }
 
     /// The place that is kept for the self-test.
@@ -217,13 +233,13 @@ mod process {
         &ALL[..high.min(SINKS)]
     }
 
-    /// Declares that a registration begins. Call after [`Sink::watch`], before
-    /// the backend's own call.
+    /// Declares that a registration begins. Call after [`Sink::watch`] or
+    /// [`Map::coming`](crate::map::Map::coming), before the backend's own call.
     pub fn begin_registration() {
         BEGUN.declare();
     }
 
-    /// Publishes `len` bytes at `start` to every sink that watches them.
+    /// Publishes `len` bytes at `start` to every subscriber that watches them.
     /// The caller changes the mapping next.
     #[inline]
     pub(crate) fn before(start: usize, len: usize) -> Ticket {
@@ -242,6 +258,11 @@ mod process {
 
     #[inline]
     fn publish(start: usize, len: usize) {
+        if len == 0 {
+            return;
+        }
+        let last = start.saturating_add(len - 1);
+        publish_to_maps(start, last);
         for sink in sinks() {
             sink.publish(start, len);
         }
@@ -253,8 +274,8 @@ mod process {
     /// For changes that no hook sees: raw system calls, an allocator of one's
     /// own, a runtime that bypasses libc. **Call it before the change**, and once
     /// more after it where other threads may register the range meanwhile. A
-    /// length of 0 does nothing; a range that wraps around invalidates
-    /// everything.
+    /// length of 0 does nothing; a range that wraps around reaches to the end of
+    /// the address space.
     ///
     /// Never blocks, allocates or fails; safe in a signal handler and inside
     /// malloc.
@@ -265,6 +286,7 @@ mod process {
 
     /// Makes every subscriber take a slow path once (after a fork).
     pub(crate) fn publish_everything() {
+        publish_to_maps_everything();
         for sink in sinks() {
             sink.publish_everything();
         }

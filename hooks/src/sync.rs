@@ -4,9 +4,9 @@
 //! what it needs from here.
 
 #[cfg(not(loom))]
-pub(crate) use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+pub(crate) use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
 #[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
 
 /// An array of zeroed atomics. loom's atomics have no `const` constructor.
 #[cfg(not(loom))]
@@ -33,3 +33,26 @@ macro_rules! const_unless_loom {
     ($(#[$meta:meta])* $vis:vis fn $($rest:tt)*) => { $(#[$meta])* $vis fn $($rest)* };
 }
 pub(crate) use const_unless_loom;
+
+/// Sizes of a map: what a program needs, or what a model can explore.
+#[cfg(not(loom))]
+mod sizes {
+    /// log2 of the pages of a chunk, and of the chunks of a directory's section.
+    pub(crate) const FANOUT_SHIFT: u32 = 9;
+    /// Registrations that can be under way at a time.
+    pub const COMING: usize = 64;
+    /// Events that wait for the registry because they are too wide for a hook.
+    pub(crate) const LATER: usize = 256;
+    /// Directory entries that a hook reads for one event.
+    pub(crate) const LOADS: u32 = 4096;
+}
+#[cfg(loom)]
+mod sizes {
+    pub(crate) const FANOUT_SHIFT: u32 = 1;
+    /// See above.
+    pub const COMING: usize = 2;
+    pub(crate) const LATER: usize = 2;
+    pub(crate) const LOADS: u32 = 4;
+}
+pub use sizes::COMING;
+pub(crate) use sizes::{FANOUT_SHIFT, LATER, LOADS};

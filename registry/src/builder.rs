@@ -1,11 +1,11 @@
 //! How a registry is made.
 
 use crate::backend::Backend;
-use crate::cache::{Cache, Geometry};
+use crate::cache::{Cache, Geometry, map_size};
 use crate::error::BuildError;
-use crate::range::ADDRESS_LIMIT;
+use crate::range::CACHED_LIMIT;
 use crate::registry::{Inner, Registry};
-use crate::{diagnose, reaper, registry};
+use crate::{diagnose, reaper};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -76,18 +76,18 @@ impl Builder {
                 return Err(BuildError::HooksIncomplete(Box::new(report)));
             }
         }
-        let source = pinyard_hooks::subscribe()
-            .ok_or(BuildError::TooManyRegistries { limit: pinyard_hooks::MAX_SUBSCRIBERS })?;
         let limits = backend.limits();
+        let regions = self.max_regions.min(limits.max_regions).clamp(1, MOST_REGIONS);
         let geometry = Geometry {
-            regions: self.max_regions.min(limits.max_regions).clamp(1, MOST_REGIONS),
-            shards: registry::shard_count(),
-            address_limit: ADDRESS_LIMIT,
+            regions,
             budget: self.budget.unwrap_or_else(diagnose::half_of_memory),
             max_region_bytes: limits.max_region_bytes,
         };
-        let cache = Cache::new(source, geometry)
-            .map_err(|errno| BuildError::Map { source: std::io::Error::from_raw_os_error(errno) })?;
+        let refused = |errno| BuildError::Map { source: std::io::Error::from_raw_os_error(errno) };
+        let map = pinyard_hooks::subscribe_map(map_size(regions, CACHED_LIMIT)).map_err(|errno| {
+            errno.map_or(BuildError::TooManyRegistries { limit: pinyard_hooks::MAX_SUBSCRIBERS }, refused)
+        })?;
+        let cache = Cache::new(map, geometry).map_err(refused)?;
         let inner = Arc::new(Inner {
             cache,
             backend,

@@ -2,108 +2,91 @@
 //! under one. No backend is called from here.
 //!
 //! ```text
-//! hit:    has news? -> directory -> slot -> count a reference -> state again
-//! writer: lock -> drain the inbox -> { begin | publish | kill | graves } -> unlock
+//! hit:    news -> directory -> slot's state -> count a reference -> state again
+//! writer: lock -> apply what hooks left -> { begin | publish | kill | graves } -> unlock
 //! ```
+//!
+//! A hook marks a region in place, so what hooks leave for the writer is only to
+//! be tidied away: regions that are marked or of an older epoch are found by
+//! nobody. Applying it is done in slices, by whoever has the lock anyway; a
+//! caller's own range is always settled before it is answered.
 
 use crate::access::Access;
 use crate::backend::{MemoryKey, Unlocked};
-use crate::directory::{Directory, Tables};
+use crate::directory::{Leaves, first_in, leaves_for};
 use crate::eviction::EvictionList;
-use crate::range::{ByteRange, PageRange};
-use crate::regions::{Held, Regions, SlotId};
+use crate::range::PageRange;
+use crate::regions::{self, Counts, Held, Wanted};
 use crate::stats::Counters;
-use crate::sync::{Mutex, MutexGuard, lock};
-use pinyard_hooks::{Event, Mark, Sink};
+use crate::sync::{Mutex, MutexGuard, SHARDS, is_alone, lock, order_all_counts};
+use pinyard_hooks::map::{Map, MapSize, Slot, SlotId};
 use std::ops::Deref;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
-/// Where the cache hears of changes. Implemented by every [`Sink`].
-pub(crate) trait EventSource {
-    fn has_news(&self) -> bool;
-    fn begin(&self) -> Mark;
-    fn take(&self, into: &mut Vec<Event>) -> bool;
-    fn finish(&self, mark: Mark);
-    fn watch(&self, range: PageRange);
-    fn unwatch(&self, range: PageRange);
-}
-
-impl<const N: usize, const G: usize> EventSource for Sink<N, G> {
-    #[inline]
-    fn has_news(&self) -> bool {
-        Sink::has_news(self)
-    }
-    fn begin(&self) -> Mark {
-        Sink::begin(self)
-    }
-    fn take(&self, into: &mut Vec<Event>) -> bool {
-        Sink::take(self, |event| into.push(event))
-    }
-    fn finish(&self, mark: Mark) {
-        Sink::finish(self, mark);
-    }
-    fn watch(&self, range: PageRange) {
-        Sink::watch(self, range.start..range.end);
-    }
-    fn unwatch(&self, range: PageRange) {
-        Sink::unwatch(self, range.start..range.end);
-    }
-}
-
-/// What a `get` asks for, and the shard that counts its reference.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
-    pub(crate) bytes: ByteRange,
-    pub(crate) access: Access,
-    pub(crate) shard: u32,
-}
+/// Regions that are retired in one go: what a caller may pay for others.
+const SLICE: usize = 128;
 
 /// Sizes, fixed at birth.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
     /// Regions that can exist at a time, those being retired included.
     pub(crate) regions: usize,
-    pub(crate) shards: usize,
-    /// Addresses below this can be registered.
-    pub(crate) address_limit: usize,
     /// Bytes that can be pinned at a time, those being retired included.
     pub(crate) budget: usize,
     /// Longest single registration, in bytes.
     pub(crate) max_region_bytes: usize,
 }
 
-pub(crate) struct Cache<S> {
-    pub(crate) source: S,
-    pub(crate) regions: Regions,
-    directory: Directory,
+/// The map that `regions` regions below `address_limit` need.
+pub(crate) fn map_size(regions: usize, address_limit: usize) -> MapSize {
+    MapSize { slots: regions, leaves: leaves_for(regions), address_limit }
+}
+
+pub(crate) struct Cache<M> {
+    pub(crate) map: M,
+    pub(crate) counts: Counts,
     pub(crate) geometry: Geometry,
     writer: Mutex<Writer>,
 }
 
 pub(crate) struct Writer {
-    tables: Tables,
+    leaves: Leaves,
     live: EvictionList,
-    /// Dead regions that may still be held.
+    /// Retired since the counts were last ordered.
     dead: Vec<SlotId>,
+    /// Retired, and to be looked at: does anybody hold them?
+    ready: Vec<SlotId>,
+    /// Retired, and held when last looked at.
+    in_use: Vec<SlotId>,
+    /// Scratch of `graves`.
+    graves: Vec<Grave>,
     free_slots: Vec<SlotId>,
     next_slot: SlotId,
     inflight: Vec<Inflight>,
     next_ticket: u64,
+    /// The epoch of the regions that are served.
+    epoch: u64,
+    /// Slots from here on may still be of an older epoch.
+    sweep: SlotId,
+    /// Wide events that are being applied.
+    wide: Vec<PageRange>,
+    /// Word of the marks where the next slice goes on.
+    marks: usize,
     /// Graves handed out and not yet buried: their budget comes back soon.
     pub(crate) burying: usize,
     /// Live, dead and in-flight bytes.
     pub(crate) pinned: usize,
     pub(crate) counters: Counters,
-    /// Scratch of `drain`.
-    events: Vec<Event>,
 }
 
 /// A registration that its thread is carrying out outside the lock.
 struct Inflight {
     ticket: u64,
+    slot: SlotId,
+    /// Its place in the map's set.
+    coming: usize,
     range: PageRange,
     access: Access,
-    /// An event touched it: what the backend pinned may be the old pages.
-    spoiled: bool,
 }
 
 /// The right to publish one registration.
@@ -123,12 +106,14 @@ pub(crate) enum NoRoom {
     Bytes,
     /// The count limit is reached.
     Regions,
+    /// Too many registrations are under way.
+    Coming,
 }
 
 /// What became of a finished registration.
 #[derive(Debug)]
 pub(crate) enum Published {
-    /// In the cache.
+    /// Its first reference.
     Cached(Held),
     /// Somebody else registered the same meanwhile; ours goes to the graveyard.
     Redundant(Held),
@@ -144,119 +129,202 @@ pub(crate) struct Grave {
     pub(crate) range: PageRange,
 }
 
-impl<S: Deref<Target: EventSource>> Cache<S> {
+/// Why a region is retired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// An event touched it, or it was asked for.
+    Invalidated,
+    /// A registration that overlaps it takes its place.
+    Merged,
+    /// To make room.
+    Evicted,
+}
+
+impl<M: Deref<Target = Map>> Cache<M> {
     /// The error is mmap's errno.
-    pub(crate) fn new(source: S, geometry: Geometry) -> Result<Self, i32> {
-        let (directory, tables) = Directory::new(geometry.regions, geometry.address_limit)?;
+    pub(crate) fn new(map: M, geometry: Geometry) -> Result<Self, i32> {
+        let size = map.size();
+        let epoch = map.epoch();
         Ok(Cache {
-            source,
-            regions: Regions::new(geometry.regions, geometry.shards)?,
-            directory,
+            counts: Counts::new(size.slots + 1, SHARDS)?,
+            map,
             geometry,
             writer: Mutex::new(Writer {
-                tables,
+                leaves: Leaves::new(size.leaves),
                 live: EvictionList::default(),
                 dead: Vec::new(),
+                ready: Vec::new(),
+                in_use: Vec::new(),
+                graves: Vec::new(),
                 free_slots: Vec::new(),
                 next_slot: 1,
                 inflight: Vec::new(),
                 next_ticket: 0,
+                epoch,
+                sweep: SlotId::MAX,
+                wide: Vec::new(),
+                marks: 0,
                 burying: 0,
                 pinned: 0,
                 counters: Counters::default(),
-                events: Vec::new(),
             }),
         })
     }
 
     /// A reference to a region that serves the bytes, or `None` where the
-    /// writer must be asked. No lock; after a region's first hit the only write is
-    /// to a counter of the thread's own shard.
-    #[inline]
-    pub(crate) fn hit(&self, Wanted { bytes, access, shard }: Wanted) -> Option<Held> {
-        // An event that was published before this call is news until it has
-        // been applied, so what is found below is not older than it.
-        if self.source.has_news() {
-            return None;
-        }
-        self.regions.acquire(self.directory.find(bytes.start), bytes, access, shard)
+    /// writer must be asked. No lock; after a region's first hit the only writes
+    /// are to counters of the thread's own shard.
+    #[inline(always)]
+    pub(crate) fn hit(&self, start: usize, len: usize, access: Access, shard: u32) -> Option<Held> {
+        // Before the state: if events that were left for the writer have been
+        // applied by now, what they retired is seen below.
+        let news = self.map.news();
+        self.counts.hit(&self.map, news, start, len, access, shard)
     }
 
     /// As `hit`, without a reference.
+    #[inline(always)]
+    pub(crate) fn peek(&self, start: usize, len: usize, access: Access) -> Option<MemoryKey> {
+        let news = self.map.news();
+        Counts::peek(&self.map, news, start, len, access)
+    }
+
+    /// The slot of a reference or of a number that the writer knows.
     #[inline]
-    pub(crate) fn peek(&self, range: ByteRange, access: Access) -> Option<MemoryKey> {
-        if self.source.has_news() {
-            return None;
-        }
-        self.regions.peek(self.directory.find(range.start), range, access)
+    pub(crate) fn slot(&self, id: SlotId) -> &Slot {
+        &self.map.slots()[id as usize]
     }
 
     /// Takes the writer's lock. While the guard lives, `unlocked` is borrowed,
     /// so no backend can be called.
-    pub(crate) fn lock<'a>(&'a self, _unlocked: &'a mut Unlocked) -> Locked<'a, S> {
+    pub(crate) fn lock<'a>(&'a self, _unlocked: &'a mut Unlocked) -> Locked<'a, M> {
         Locked { cache: self, writer: lock(&self.writer) }
     }
 }
 
 /// The cache with its writer's lock held.
-pub(crate) struct Locked<'a, S> {
-    cache: &'a Cache<S>,
+pub(crate) struct Locked<'a, M> {
+    pub(crate) cache: &'a Cache<M>,
     pub(crate) writer: MutexGuard<'a, Writer>,
 }
 
-impl<S: Deref<Target: EventSource>> Locked<'_, S> {
-    /// Applies every event published so far.
+impl<M: Deref<Target = Map>> Locked<'_, M> {
+    /// Takes over what hooks left since the last time, and applies a slice of it.
     pub(crate) fn drain(&mut self) {
-        let source = &self.cache.source;
-        if !source.has_news() {
+        let map = &*self.cache.map;
+        if map.news() == self.writer.epoch {
             return;
         }
-        let mark = source.begin();
-        let mut events = std::mem::take(&mut self.writer.events);
-        if source.take(&mut events) {
-            self.flush();
-        } else {
-            for event in &events {
-                self.invalidate(PageRange { start: event.start(), end: event.end() });
+        let writer = &mut *self.writer;
+        map.begin_drain(|event| {
+            let range = PageRange { start: event.start(), end: event.end() };
+            // Now, not in its turn: a registration that begins later is not old.
+            for flight in writer.inflight.iter().filter(|flight| flight.range.overlaps(range)) {
+                self.cache.slot(flight.slot).spoil();
+            }
+            writer.wide.push(range);
+        });
+        let epoch = map.epoch();
+        if epoch != writer.epoch {
+            writer.epoch = epoch;
+            writer.sweep = 1;
+            writer.counters.flushes += 1;
+            // Whatever they touch is of an older epoch.
+            writer.wide.clear();
+        }
+        self.apply_wide(SLICE);
+    }
+
+    /// Retires regions that wide events touched, at most `limit`.
+    fn apply_wide(&mut self, mut limit: usize) {
+        while let Some(&range) = self.writer.wide.last() {
+            match self.first_in(range) {
+                Some(_) if limit == 0 => return,
+                Some(id) => self.kill(id, Reason::Invalidated),
+                None => drop(self.writer.wide.pop()),
+            }
+            limit = limit.saturating_sub(1);
+        }
+        self.cache.map.finish_drain();
+    }
+
+    /// Retires every region in `range` that may no longer be served.
+    fn settle(&mut self, range: PageRange) {
+        if !self.writer.wide.is_empty() {
+            let wide = std::mem::take(&mut self.writer.wide);
+            for event in wide {
+                if let Some(common) = event.intersection(range) {
+                    while let Some(id) = self.first_in(common) {
+                        self.kill(id, Reason::Invalidated);
+                    }
+                }
+                // What is registered in `range` from now on is newer than the event.
+                self.writer.wide.extend(event.without(range));
             }
         }
-        events.clear();
-        self.writer.events = events;
-        source.finish(mark);
+        let mut rest = Some(range);
+        while let Some(id) = rest.and_then(|rest| self.first_in(rest)) {
+            let end = regions::range_of(self.cache.slot(id)).end;
+            if self.is_doomed(id) {
+                self.kill(id, Reason::Invalidated);
+            }
+            rest = PageRange::from(end, range.end);
+        }
+    }
+
+    /// Whether nobody finds the region any more.
+    fn is_doomed(&self, id: SlotId) -> bool {
+        let slot = self.cache.slot(id);
+        slot.state().is_stale() || slot.epoch() != self.writer.epoch
+    }
+
+    /// Retires regions that nobody finds any more, a slice of them. Whether there
+    /// may be more.
+    pub(crate) fn tidy(&mut self) -> bool {
+        self.drain();
+        let mut doomed = Vec::new();
+        let (marks, below) = (self.writer.marks, self.writer.next_slot);
+        let marks = self.cache.map.take_changed(marks, below, SLICE, |id| doomed.push(id));
+        self.writer.marks = marks.unwrap_or(0);
+        let sweep =
+            self.writer.sweep.min(below)..self.writer.sweep.saturating_add(SLICE as SlotId).min(below);
+        doomed.extend(sweep.clone());
+        let swept = sweep.end == below;
+        self.writer.sweep = if swept { SlotId::MAX } else { sweep.end };
+        for id in doomed {
+            if self.cache.slot(id).state().is_listed() && self.is_doomed(id) {
+                self.kill(id, Reason::Invalidated);
+            }
+        }
+        marks.is_some() || !swept || !self.writer.wide.is_empty()
+    }
+
+    /// Nobody finds any region any more: `tidy` retires them.
+    pub(crate) fn flush(&mut self) {
+        self.cache.map.publish_everything();
+        self.drain();
     }
 
     /// Takes out every region that shares a page with `range`.
     pub(crate) fn invalidate(&mut self, range: PageRange) {
-        for flight in &mut self.writer.inflight {
-            flight.spoiled |= flight.range.overlaps(range);
+        for flight in self.writer.inflight.iter().filter(|flight| flight.range.overlaps(range)) {
+            self.cache.slot(flight.slot).spoil();
         }
-        while let Some(slot) = self.first_in(range) {
-            self.kill(slot);
-            self.writer.counters.invalidations += 1;
+        while let Some(id) = self.first_in(range) {
+            self.kill(id, Reason::Invalidated);
         }
     }
 
-    /// Takes out every region.
-    pub(crate) fn flush(&mut self) {
-        for flight in &mut self.writer.inflight {
-            flight.spoiled = true;
-        }
-        while let Some(slot) = self.writer.live.front() {
-            self.kill(slot);
-            self.writer.counters.invalidations += 1;
-        }
-        self.writer.counters.flushes += 1;
-    }
-
-    /// As `hit`, after a `drain` under this lock.
-    pub(crate) fn find(&self, Wanted { bytes, access, shard }: Wanted) -> Option<Held> {
-        self.cache.regions.acquire(self.cache.directory.find(bytes.start), bytes, access, shard)
+    /// As `hit`, after a `drain` under this lock; the hit is not counted.
+    pub(crate) fn find(&mut self, wanted: Wanted, pages: PageRange) -> Option<Held> {
+        self.settle(pages);
+        self.cache.counts.find(&self.cache.map, self.writer.epoch, wanted)
     }
 
     /// Whether a registration under way will serve the bytes.
     pub(crate) fn is_coming(&self, range: PageRange, access: Access) -> bool {
         let serves = |flight: &Inflight| {
-            !flight.spoiled && flight.range.contains(range) && flight.access.contains(access)
+            flight.range.contains(range) && flight.access.contains(access) && !self.is_doomed(flight.slot)
         };
         self.writer.inflight.iter().any(serves)
     }
@@ -265,21 +333,19 @@ impl<S: Deref<Target: EventSource>> Locked<'_, S> {
     /// it can take the place of the regions that it overlaps.
     pub(crate) fn merged(&self, range: PageRange, access: Access) -> (PageRange, Access) {
         let mut union = (range, access);
-        let mut from = range.start;
-        while let Some(slot) = self.first_in(PageRange { start: from, end: range.end }) {
-            let other = self.cache.regions.range_of(slot);
-            union = (union.0.union(other), union.1 | self.cache.regions.access_of(slot));
-            if other.end >= range.end {
-                break;
-            }
-            from = other.end;
+        let mut rest = Some(range);
+        while let Some(id) = rest.and_then(|rest| self.first_in(rest)) {
+            let slot = self.cache.slot(id);
+            let other = regions::range_of(slot);
+            union = (union.0.union(other), union.1 | regions::access_of(slot));
+            rest = PageRange::from(other.end, range.end);
         }
         let geometry = &self.cache.geometry;
         if union.0.len() > geometry.max_region_bytes.min(geometry.budget) { (range, access) } else { union }
     }
 
-    /// Reserves budget and a slot, and watches the range from now on. The caller
-    /// asks the backend next, without the lock.
+    /// Reserves budget and a slot; events mark the registration from now on. The
+    /// caller asks the backend next, without the lock.
     pub(crate) fn begin(&mut self, range: PageRange, access: Access) -> Result<Ticket, NoRoom> {
         let geometry = &self.cache.geometry;
         let writer = &mut *self.writer;
@@ -294,30 +360,40 @@ impl<S: Deref<Target: EventSource>> Locked<'_, S> {
             }
             None => return Err(NoRoom::Regions),
         };
+        self.cache.slot(slot).begin(range.start, range.end, writer.epoch);
+        let Some(coming) = self.cache.map.coming(slot) else {
+            self.cache.slot(slot).retire();
+            self.cache.slot(slot).free();
+            writer.free_slots.push(slot);
+            return Err(NoRoom::Coming);
+        };
         writer.pinned += range.len();
         writer.next_ticket += 1;
         let number = writer.next_ticket;
-        writer.inflight.push(Inflight { ticket: number, range, access, spoiled: false });
-        self.cache.source.watch(range);
+        writer.inflight.push(Inflight { ticket: number, slot, coming, range, access });
         Ok(Ticket { number, slot, range, access })
     }
 
-    fn land(&mut self, ticket: &Ticket) -> bool {
+    fn land(&mut self, ticket: &Ticket) {
         let inflight = &mut self.writer.inflight;
-        let at = inflight.iter().position(|flight| flight.ticket == ticket.number);
-        at.is_some_and(|at| inflight.swap_remove(at).spoiled)
+        if let Some(at) = inflight.iter().position(|flight| flight.ticket == ticket.number) {
+            self.cache.map.landed(inflight.swap_remove(at).coming);
+        }
     }
 
     /// The backend refused: gives back what `begin` took.
     pub(crate) fn abandon(&mut self, ticket: Ticket) {
-        let _ = self.land(&ticket);
-        self.cache.source.unwatch(ticket.range);
+        self.land(&ticket);
+        let slot = self.cache.slot(ticket.slot);
+        slot.retire();
+        slot.free();
         self.writer.pinned -= ticket.range.len();
         self.writer.free_slots.push(ticket.slot);
     }
 
     /// The backend has registered: enters the region unless its pages changed
-    /// since `begin`. An `uncached` region is found by nobody and retired with its only reference.
+    /// since `begin`. An `uncached` region is found by nobody and retired with its
+    /// only reference.
     pub(crate) fn publish(
         &mut self,
         ticket: Ticket,
@@ -326,36 +402,42 @@ impl<S: Deref<Target: EventSource>> Locked<'_, S> {
         uncached: bool,
     ) -> Published {
         self.drain();
-        let spoiled = self.land(&ticket);
         self.writer.counters.registrations += 1;
-        let Ticket { slot, range, access, .. } = ticket;
-        let redundant = if spoiled { None } else { self.find(wanted) };
-        if !spoiled && redundant.is_none() {
+        let Ticket { slot: id, range, access, .. } = ticket;
+        let slot = self.cache.slot(id);
+        regions::set_key(slot, key);
+        slot.access.store(access.bits(), Release);
+        slot.touched.store(0, Relaxed);
+        let redundant = if self.is_doomed(id) { None } else { self.find(wanted, range) };
+        let mut entered = false;
+        if !self.is_doomed(id) && redundant.is_none() && !uncached {
             while let Some(other) = self.first_in(range) {
-                self.kill(other);
-                self.writer.counters.merges += 1;
+                self.kill(other, Reason::Merged);
             }
+            entered = self.writer.leaves.insert(self.cache.map.directory(), range, id);
         }
-        let regions = &self.cache.regions;
-        regions.publish(slot, range, access, key);
-        let held = match redundant {
-            Some(held) => Some(Published::Redundant(held)),
-            None if spoiled => None,
-            None => regions.acquire(slot, wanted.bytes, wanted.access, wanted.shard).map(Published::Cached),
+        // In the directory first, off the set of what is coming last: an event
+        // meets it in one or the other. Marked before it went live, it does not.
+        let live = slot.go_live() && slot.epoch() == self.cache.map.epoch();
+        self.land(&ticket);
+        if live && entered {
+            self.writer.live.push_back(id);
+            return Published::Cached(self.cache.counts.hold(id, wanted.shard));
+        }
+        if entered {
+            self.writer.leaves.remove(self.cache.map.directory(), range);
+        }
+        let published = match redundant {
+            Some(held) => Published::Redundant(held),
+            None if !live => Published::Spoiled,
+            None => {
+                self.writer.counters.uncached += 1;
+                Published::Cached(self.cache.counts.hold(id, wanted.shard))
+            }
         };
-        // Being registered is no second use.
-        regions.take_touched(slot);
-        let writer = &mut *self.writer;
-        let enter = matches!(held, Some(Published::Cached(_))) && !uncached;
-        if enter && self.cache.directory.insert(&mut writer.tables, range, slot) {
-            writer.live.push_back(slot);
-        } else {
-            regions.kill(slot);
-            self.cache.source.unwatch(range);
-            writer.dead.push(slot);
-            writer.counters.uncached += enter as u64 | uncached as u64;
-        }
-        held.unwrap_or(Published::Spoiled)
+        slot.retire();
+        self.writer.dead.push(id);
+        published
     }
 
     /// Whether another thread is about to give room back: it is deregistering, or
@@ -365,58 +447,111 @@ impl<S: Deref<Target: EventSource>> Locked<'_, S> {
     }
 
     /// Takes a region out of the map and leaves it to its holders.
-    fn kill(&mut self, slot: SlotId) {
-        let range = self.cache.regions.range_of(slot);
-        self.cache.directory.remove(&mut self.writer.tables, range);
-        self.cache.regions.kill(slot);
-        self.cache.source.unwatch(range);
-        self.writer.live.remove(slot);
-        self.writer.dead.push(slot);
+    fn kill(&mut self, id: SlotId, reason: Reason) {
+        let slot = self.cache.slot(id);
+        let range = regions::range_of(slot);
+        let writer = &mut *self.writer;
+        writer.leaves.remove(self.cache.map.directory(), range);
+        slot.retire();
+        writer.live.remove(id);
+        writer.dead.push(id);
+        match reason {
+            Reason::Invalidated => writer.counters.invalidations += 1,
+            Reason::Merged => writer.counters.merges += 1,
+            Reason::Evicted => writer.counters.evictions += 1,
+        }
     }
 
     fn first_in(&self, range: PageRange) -> Option<SlotId> {
-        Some(self.cache.directory.first_in(range.start, range.end)).filter(|&slot| slot != 0)
+        first_in(self.cache.map.directory(), range)
     }
 
-    /// Takes out the region that was used least recently and is not in use.
+    /// Takes out a few of the regions that were used least recently and are not
+    /// in use. Whether there were any.
+    ///
+    /// Several, because making sure that nobody holds one interrupts all threads
+    /// that use the registry; one, where that is only this thread.
     pub(crate) fn evict(&mut self) -> bool {
-        let regions = &self.cache.regions;
-        let victim = self.writer.live.victim(|slot| regions.is_held(slot) || regions.take_touched(slot));
-        if let Some(slot) = victim {
-            self.kill(slot);
-            self.writer.counters.evictions += 1;
+        let few = if is_alone() { 1 } else { (self.writer.live.len() / 32).clamp(1, 16) };
+        for evicted in 0..few {
+            let cache = self.cache;
+            let spare = |id| cache.counts.is_held(id) || regions::take_touched(cache.slot(id));
+            let Some(id) = self.writer.live.victim(spare) else { return evicted > 0 };
+            self.kill(id, Reason::Evicted);
         }
-        victim.is_some()
+        true
     }
 
-    /// The dead regions that nobody holds. Each is handed out once; the caller
-    /// asks the backend, then calls [`buried`](Locked::buried).
-    pub(crate) fn graves(&mut self) -> Vec<Grave> {
-        let regions = &self.cache.regions;
-        let idle = self.writer.dead.extract_if(.., |&mut slot| !regions.is_held(slot));
-        let grave = |slot| Grave { slot, key: regions.key_of(slot), range: regions.range_of(slot) };
-        let graves: Vec<Grave> = idle.map(grave).collect();
-        self.writer.burying += graves.len();
-        graves
+    /// Makes room: retires a few regions that nobody finds any more, or else some
+    /// that were used least recently. `false` if there are none.
+    pub(crate) fn make_room(&mut self) -> bool {
+        let live = self.writer.live.len();
+        let unfinished = self.writer.marks != 0 || self.writer.sweep != SlotId::MAX;
+        if self.cache.map.has_changed() || unfinished {
+            self.tidy();
+        }
+        self.writer.live.len() < live || self.evict()
     }
 
-    /// The backend has taken the registration back.
-    pub(crate) fn buried(&mut self, grave: &Grave) {
-        self.cache.regions.free(grave.slot);
-        self.writer.free_slots.push(grave.slot);
-        self.writer.burying -= 1;
-        self.writer.pinned -= grave.range.len();
-        self.writer.counters.deregistrations += 1;
+    /// At most a slice of the retired regions that nobody holds. Each is handed
+    /// out once; the caller asks the backend, then calls [`buried`](Locked::buried).
+    pub(crate) fn graves(&mut self) -> Option<Vec<Grave>> {
+        let cache = self.cache;
+        let writer = &mut *self.writer;
+        // If the kernel refuses to order the counts, nothing retired since can be
+        // taken for unused, and stays.
+        if !writer.dead.is_empty() && order_all_counts() {
+            writer.ready.append(&mut writer.dead);
+        }
+        let mut graves = std::mem::take(&mut writer.graves);
+        while graves.len() < SLICE
+            && let Some(id) = writer.ready.pop()
+        {
+            if cache.counts.is_held(id) {
+                writer.in_use.push(id);
+            } else {
+                let slot = cache.slot(id);
+                graves.push(Grave { slot: id, key: regions::key_of(slot), range: regions::range_of(slot) });
+            }
+        }
+        if graves.is_empty() {
+            writer.graves = graves;
+            return None;
+        }
+        writer.burying += graves.len();
+        Some(graves)
     }
 
-    /// Live regions, and dead ones that wait for their holders.
+    /// Regions that were held may not be any more: `graves` looks again.
+    pub(crate) fn look_again(&mut self) {
+        let writer = &mut *self.writer;
+        writer.ready.append(&mut writer.in_use);
+    }
+
+    /// No other thread can hold anything: the registry is going.
+    pub(crate) fn nobody_is_left(&mut self) {
+        let writer = &mut *self.writer;
+        writer.ready.append(&mut writer.dead);
+        self.look_again();
+    }
+
+    /// The backend has taken the registrations back.
+    pub(crate) fn buried(&mut self, mut graves: Vec<Grave>) {
+        let writer = &mut *self.writer;
+        for grave in graves.drain(..) {
+            self.cache.slot(grave.slot).free();
+            writer.free_slots.push(grave.slot);
+            writer.burying -= 1;
+            writer.pinned -= grave.range.len();
+            writer.counters.deregistrations += 1;
+        }
+        writer.graves = graves;
+    }
+
+    /// Live regions, and dead ones that wait for their holders or their burial.
     pub(crate) fn population(&self) -> (usize, usize) {
-        (self.writer.live.len(), self.writer.dead.len())
-    }
-
-    /// References ever taken, on all slots.
-    pub(crate) fn references(&self) -> u64 {
-        (1..self.writer.next_slot).map(|slot| self.cache.regions.references(slot)).sum()
+        let writer = &self.writer;
+        (writer.live.len(), writer.dead.len() + writer.ready.len() + writer.in_use.len())
     }
 
     /// Nothing is registered or being retired.

@@ -1,183 +1,105 @@
-//! From an address to a slot: three dependent loads, no lock.
-//!
-//! A root entry per GiB leads to a table of 512 entries of 2 MiB each; such an
-//! entry is a slot (the region covers all 2 MiB) or leads to a leaf of 512
-//! pages. Tables lie in one array that lives as long as the registry, so a
-//! reader never touches freed memory. A leaf that ran empty is used again
-//! elsewhere: a reader that is still on it finds a slot whose bounds do not hold
-//! its address, which is a miss. Regions never overlap.
+//! The writer's side of the directory: which leaves are in use, and how a region
+//! is entered and taken out. Readers and hooks walk the other side
+//! (`pinyard_hooks::map`) at any time, so every store leaves it whole.
 
-use crate::array::Array;
-use crate::range::{ADDRESS_LIMIT, PageRange};
-use crate::regions::SlotId;
-use crate::sync::{AtomicU32, FANOUT_SHIFT};
+use crate::range::PageRange;
+use crate::sync::AtomicU32;
 use pinyard_hooks::PAGE_SHIFT;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use pinyard_hooks::map::{
+    CHUNK_SHIFT, Directory, FANOUT, IS_SLOT, Next, SECTION_SHIFT, SlotId, next_boundary,
+};
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
-const FANOUT: usize = 1 << FANOUT_SHIFT;
-const LARGE_SHIFT: u32 = PAGE_SHIFT + FANOUT_SHIFT;
-const LARGE: usize = 1 << LARGE_SHIFT;
-const ROOT_SHIFT: u32 = LARGE_SHIFT + FANOUT_SHIFT;
-/// Set in an entry of a middle table that is a slot, not a leaf's number.
-const IS_SLOT: u32 = 1 << 31;
+const CHUNK: usize = 1 << CHUNK_SHIFT;
 
-/// The part that readers walk.
-pub(crate) struct Directory {
-    root: Array<AtomicU32>,
-    tables: Array<AtomicU32>,
-}
-
-/// The part that the writer keeps under its lock: which tables are in use.
-pub(crate) struct Tables {
+/// Kept by the writer under its lock.
+pub(crate) struct Leaves {
     free: Vec<u32>,
     next: u32,
     limit: u32,
-    /// Entries in use, per table.
+    /// Entries in use, per leaf.
     used: Vec<u16>,
 }
 
-impl Directory {
-    /// A directory for `regions` regions below `limit` (an address).
-    pub(crate) fn new(regions: usize, limit: usize) -> Result<(Directory, Tables), i32> {
-        debug_assert!(limit <= ADDRESS_LIMIT);
-        let roots = limit.div_ceil(1 << ROOT_SHIFT);
-        // A region begins and ends in at most two leaves of its own, and all
-        // GiB together have a middle table each. Number 0 is none.
-        let limit = (2 * regions + roots.min(4 * regions) + 2).min(IS_SLOT as usize - 1);
-        let directory = Directory { root: Array::new(roots)?, tables: Array::new(limit * FANOUT)? };
-        Ok((directory, Tables { free: Vec::new(), next: 1, limit: limit as u32, used: vec![0] }))
-    }
+/// Leaves that `regions` regions can need: a region begins and ends in at most
+/// two of its own.
+pub(crate) fn leaves_for(regions: usize) -> usize {
+    (2 * regions).min(IS_SLOT as usize / 2)
+}
 
-    #[inline]
-    fn entry(&self, table: u32, index: usize) -> Option<&AtomicU32> {
-        self.tables.get(table as usize * FANOUT + index % FANOUT)
+/// The lowest region that has a page in the range, or `None`.
+pub(crate) fn first_in(directory: &Directory, range: PageRange) -> Option<SlotId> {
+    let mut at = range.start;
+    match directory.next(&mut at, range.end - 1, &mut u32::MAX.clone()) {
+        Next::Slot(slot) => Some(slot),
+        Next::End | Next::Tired => None,
     }
+}
 
-    /// The slot whose region may hold `address`, or 0. The caller checks bounds.
-    #[inline]
-    pub(crate) fn find(&self, address: usize) -> SlotId {
-        // Acquire, each: pairs with the Release store that linked what it names.
-        let Some(middle) = self.root.get(address >> ROOT_SHIFT).map(|entry| entry.load(Acquire)) else {
-            return 0;
-        };
-        if middle == 0 {
-            return 0;
-        }
-        let entry = self.entry(middle, address >> LARGE_SHIFT).map_or(0, |entry| entry.load(Acquire));
-        if entry == 0 {
-            return 0;
-        }
-        if entry & IS_SLOT != 0 {
-            return entry & !IS_SLOT;
-        }
-        self.entry(entry, address >> PAGE_SHIFT).map_or(0, |entry| entry.load(Acquire))
-    }
-
-    /// The lowest region that has a page in `start..end`, or 0.
-    pub(crate) fn first_in(&self, start: usize, end: usize) -> SlotId {
-        let end = end.min(self.root.len() << ROOT_SHIFT);
-        let mut address = start;
-        while address < end {
-            let middle = self.root[address >> ROOT_SHIFT].load(Relaxed);
-            if middle == 0 {
-                address = next_boundary(address, ROOT_SHIFT);
-                continue;
-            }
-            let entry = self.entry(middle, address >> LARGE_SHIFT).map_or(0, |entry| entry.load(Relaxed));
-            if entry & IS_SLOT != 0 {
-                return entry & !IS_SLOT;
-            }
-            let chunk_end = next_boundary(address, LARGE_SHIFT);
-            while entry != 0 && address < chunk_end.min(end) {
-                let slot = self.entry(entry, address >> PAGE_SHIFT).map_or(0, |entry| entry.load(Relaxed));
-                if slot != 0 {
-                    return slot;
-                }
-                address = next_boundary(address, PAGE_SHIFT);
-            }
-            address = chunk_end;
-        }
-        0
+impl Leaves {
+    /// At most `limit` leaves, leaf 0 not counted.
+    pub(crate) fn new(limit: usize) -> Leaves {
+        Leaves { free: Vec::new(), next: 1, limit: limit as u32, used: vec![0] }
     }
 
     /// Enters a region; no page of it is in the directory. `false`, and nothing
-    /// entered, where the tables ran out.
+    /// entered, where the leaves ran out or the range ends above the directory.
     #[must_use]
-    pub(crate) fn insert(&self, tables: &mut Tables, range: PageRange, slot: SlotId) -> bool {
-        if !tables.can_hold(range) {
+    pub(crate) fn insert(&mut self, directory: &Directory, range: PageRange, slot: SlotId) -> bool {
+        let left = self.free.len() + (self.limit + 1 - self.next) as usize;
+        if left < 2 || range.end > directory.chunks.len() << CHUNK_SHIFT {
             return false;
         }
-        self.write(tables, range, slot);
+        self.write(directory, range, slot);
         true
     }
 
     /// Takes a region out.
-    pub(crate) fn remove(&self, tables: &mut Tables, range: PageRange) {
-        self.write(tables, range, 0);
+    pub(crate) fn remove(&mut self, directory: &Directory, range: PageRange) {
+        self.write(directory, range, 0);
     }
 
     /// Sets every entry of `range` to `slot`, or clears it where `slot` is 0.
-    fn write(&self, tables: &mut Tables, range: PageRange, slot: SlotId) {
-        let mut address = range.start;
-        while address < range.end {
-            let middle = self.child(tables, &self.root[address >> ROOT_SHIFT], None);
-            let chunk_end = next_boundary(address, LARGE_SHIFT).min(range.end);
-            let Some(entry) = self.entry(middle, address >> LARGE_SHIFT) else { return };
-            if chunk_end - address == LARGE {
-                let value = if slot == 0 { 0 } else { slot | IS_SLOT };
-                self.set(tables, middle, entry, value);
+    fn write(&mut self, directory: &Directory, range: PageRange, slot: SlotId) {
+        let mut at = range.start;
+        while at < range.end {
+            let chunk_end = next_boundary(at, CHUNK_SHIFT).min(range.end);
+            if chunk_end - at == CHUNK {
+                set_chunk(directory, at, if slot == 0 { 0 } else { slot | IS_SLOT });
             } else {
-                let leaf = self.child(tables, entry, Some(middle));
-                for page in (address..chunk_end).step_by(1 << PAGE_SHIFT) {
-                    if let Some(entry) = self.entry(leaf, page >> PAGE_SHIFT) {
-                        self.set(tables, leaf, entry, slot);
-                    }
-                }
-                if tables.used[leaf as usize] == 0 {
-                    self.set(tables, middle, entry, 0);
-                    tables.free.push(leaf);
-                }
+                self.write_pages(directory, PageRange { start: at, end: chunk_end }, slot);
             }
-            if tables.used[middle as usize] == 0 {
-                self.root[address >> ROOT_SHIFT].store(0, Release);
-                tables.free.push(middle);
+            at = chunk_end;
+        }
+    }
+
+    /// As `write`, for a part of one chunk.
+    fn write_pages(&mut self, directory: &Directory, range: PageRange, slot: SlotId) {
+        let leaf = match directory.chunks[range.start >> CHUNK_SHIFT].load(Relaxed) {
+            0 => {
+                let leaf = self.take();
+                set_chunk(directory, range.start, leaf);
+                leaf
             }
-            address = chunk_end;
+            leaf => leaf,
+        };
+        let first = leaf as usize * FANOUT + (range.start >> PAGE_SHIFT) % FANOUT;
+        let used = &mut self.used[leaf as usize];
+        for entry in &directory.leaves[first..first + (range.len() >> PAGE_SHIFT)] {
+            let old = entry.load(Relaxed);
+            *used = used
+                .wrapping_add((old == 0 && slot != 0) as u16)
+                .wrapping_sub((old != 0 && slot == 0) as u16);
+            // Release: pairs with the Acquire in `find`; the slot's fields are there.
+            entry.store(slot, Release);
+        }
+        if *used == 0 {
+            set_chunk(directory, range.start, 0);
+            self.free.push(leaf);
         }
     }
 
-    fn set(&self, tables: &mut Tables, table: u32, entry: &AtomicU32, value: u32) {
-        let old = entry.load(Relaxed);
-        let used = &mut tables.used[table as usize];
-        *used =
-            used.wrapping_add((old == 0 && value != 0) as u16).wrapping_sub((old != 0 && value == 0) as u16);
-        // Release: pairs with the Acquire in `find`.
-        entry.store(value, Release);
-    }
-
-    /// The table that `entry` leads to, taken from the free ones if need be.
-    fn child(&self, tables: &mut Tables, entry: &AtomicU32, parent: Option<u32>) -> u32 {
-        let child = entry.load(Relaxed);
-        if child != 0 {
-            return child;
-        }
-        let child = tables.take();
-        match parent {
-            Some(parent) => self.set(tables, parent, entry, child),
-            None => entry.store(child, Release),
-        }
-        child
-    }
-}
-
-impl Tables {
-    /// Whether enough tables are left for any region of this range.
-    fn can_hold(&self, range: PageRange) -> bool {
-        let middles = ((range.end - 1) >> ROOT_SHIFT) - (range.start >> ROOT_SHIFT) + 1;
-        self.free.len() + (self.limit - self.next) as usize >= middles + 2
-    }
-
-    /// A table whose entries are all 0; `can_hold` said that there is one.
+    /// A leaf whose entries are all 0; `insert` saw that there is one.
     fn take(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
             self.next += 1;
@@ -187,8 +109,19 @@ impl Tables {
     }
 }
 
-fn next_boundary(address: usize, shift: u32) -> usize {
-    ((address >> shift) + 1) << shift
+fn set_chunk(directory: &Directory, at: usize, value: u32) {
+    let entry: &AtomicU32 = &directory.chunks[at >> CHUNK_SHIFT];
+    let section = &directory.sections[at >> SECTION_SHIFT];
+    let (old, used) = (entry.load(Relaxed), section.load(Relaxed));
+    // The section counts a chunk before it is there and until it is gone, so a
+    // walk never skips one in use. Release: pairs with the walk's Acquire.
+    if old == 0 && value != 0 {
+        section.store(used + 1, Release);
+    }
+    entry.store(value, Release);
+    if old != 0 && value == 0 {
+        section.store(used - 1, Release);
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -198,7 +131,7 @@ mod tests {
     use proptest::prelude::*;
 
     const PAGE: usize = 1 << PAGE_SHIFT;
-    const GIB: usize = 1 << ROOT_SHIFT;
+    const GIB: usize = 1 << SECTION_SHIFT;
 
     /// Page ranges of every shape that the levels distinguish, within 8 GiB.
     fn ranges() -> impl Strategy<Value = PageRange> {
@@ -213,6 +146,11 @@ mod tests {
         })
     }
 
+    fn directory(regions: usize) -> (Directory, Leaves) {
+        let leaves = leaves_for(regions);
+        (Directory::new(leaves + 1, 8 * GIB).unwrap(), Leaves::new(leaves))
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -220,17 +158,17 @@ mod tests {
         /// and compares every edge with a list.
         #[test]
         fn agrees_with_a_list(ranges in prop::collection::vec(ranges(), 1..40)) {
-            let (directory, mut tables) = Directory::new(64, 8 * GIB).unwrap();
+            let (directory, mut leaves) = directory(64);
             let mut list: Vec<(PageRange, SlotId)> = Vec::new();
             for (number, &range) in ranges.iter().enumerate() {
                 while let Some(at) = list.iter().position(|(other, _)| other.overlaps(range)) {
                     let lowest = list.iter().filter(|(other, _)| other.overlaps(range)).min_by_key(|(other, _)| other.start);
-                    prop_assert_eq!(directory.first_in(range.start, range.end), lowest.unwrap().1);
-                    directory.remove(&mut tables, list.swap_remove(at).0);
+                    prop_assert_eq!(first_in(&directory, range), Some(lowest.unwrap().1));
+                    leaves.remove(&directory, list.swap_remove(at).0);
                 }
-                prop_assert_eq!(directory.first_in(range.start, range.end), 0);
+                prop_assert_eq!(first_in(&directory, range), None);
                 let slot = number as SlotId + 1;
-                prop_assert!(directory.insert(&mut tables, range, slot));
+                prop_assert!(leaves.insert(&directory, range, slot));
                 list.push((range, slot));
                 for &(other, slot) in &list {
                     for inside in [other.start, other.end - 1, other.start + other.len() / 2] {
@@ -243,25 +181,33 @@ mod tests {
                 }
             }
             for (range, _) in list {
-                directory.remove(&mut tables, range);
+                leaves.remove(&directory, range);
             }
-            prop_assert_eq!(directory.first_in(0, 8 * GIB), 0);
-            let in_use = tables.used.iter().filter(|&&used| used != 0).count();
-            prop_assert_eq!(in_use, 0, "tables leaked");
-            prop_assert_eq!(tables.free.len() as u32, tables.next - 1);
+            prop_assert_eq!(first_in(&directory, PageRange { start: 0, end: 8 * GIB }), None);
+            prop_assert!(leaves.used.iter().all(|&used| used == 0), "leaves leaked");
+            prop_assert_eq!(leaves.free.len() as u32, leaves.next - 1);
+            prop_assert!(directory.sections.iter().all(|used| used.load(Relaxed) == 0));
         }
     }
 
     #[test]
-    fn runs_out_of_tables_without_entering_anything() {
-        let (directory, mut tables) = Directory::new(1, 8 * GIB).unwrap();
+    fn runs_out_of_leaves_without_entering_anything() {
+        let (directory, mut leaves) = directory(1);
         let mut entered = 0;
         for gib in 0..8 {
             let range = PageRange { start: gib * GIB + PAGE, end: gib * GIB + 2 * PAGE };
-            let fits = directory.insert(&mut tables, range, 7);
+            let fits = leaves.insert(&directory, range, 7);
             assert_eq!(directory.find(range.start), if fits { 7 } else { 0 });
             entered += fits as usize;
         }
         assert!((1..8).contains(&entered), "{entered}");
+    }
+
+    #[test]
+    fn what_ends_above_the_directory_is_not_entered() {
+        let (directory, mut leaves) = directory(1);
+        assert!(!leaves.insert(&directory, PageRange { start: 8 * GIB - PAGE, end: 8 * GIB + PAGE }, 7));
+        assert_eq!(directory.find(8 * GIB - PAGE), 0);
+        assert_eq!(directory.find(8 * GIB), 0);
     }
 }

@@ -29,8 +29,8 @@ pub enum RangeError {
         /// Length in bytes.
         len: usize,
     },
-    /// The range ends above the 47-bit user space.
-    #[error("range at {start:#x} of {len} bytes ends above {limit:#x}: memory mapped with a 5-level address hint cannot be registered", limit = ADDRESS_LIMIT)]
+    /// The range ends above the user space.
+    #[error("range at {start:#x} of {len} bytes ends above {limit:#x}, the end of the user space", limit = ADDRESS_LIMIT)]
     AboveLimit {
         /// First byte.
         start: usize,
@@ -147,11 +147,14 @@ pub enum GetError {
         /// Attempts made.
         attempts: u32,
     },
-    /// More than eight million leases of one region are held.
-    #[error("{range}: the region is leased more than 8 million times; leases are being leaked")]
-    TooManyLeases {
+    /// As many registrations are under way as a registry can follow, and this one
+    /// was asked for from inside one of them.
+    #[error("{range}: {limit} registrations are under way, each waiting for the next")]
+    TooManyUnderWay {
         /// The pages asked for.
         range: PageRange,
+        /// Registrations that can be under way at a time.
+        limit: usize,
     },
     /// This process is a fork of the one that made the registry.
     #[error(

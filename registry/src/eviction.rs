@@ -6,7 +6,7 @@
 //! the price is that the order among regions hit since then is that of
 //! registration, not of use.
 
-use crate::regions::SlotId;
+use pinyard_hooks::map::SlotId;
 
 const END: SlotId = 0;
 

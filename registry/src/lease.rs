@@ -2,9 +2,9 @@
 
 use crate::backend::MemoryKey;
 use crate::range::PageRange;
-use crate::regions::Held;
-use crate::regions::Regions;
+use crate::regions::{self, Held};
 use crate::registry::{Inner, Registry};
+use pinyard_hooks::map::Slot;
 use std::sync::Arc;
 
 macro_rules! accessors {
@@ -12,13 +12,13 @@ macro_rules! accessors {
         /// The pages registered.
         #[inline]
         fn range(&self) -> PageRange {
-            self.regions().range_of(self.held.slot)
+            regions::range_of(self.slot())
         }
 
         /// What the device needs to use the registration.
         #[inline]
         pub fn key(&self) -> MemoryKey {
-            self.regions().key_of(self.held.slot)
+            regions::key_of(self.slot())
         }
 
         /// The local key; for io_uring the index of the fixed buffer.
@@ -64,8 +64,8 @@ impl Lease<'_> {
     accessors!();
 
     #[inline]
-    fn regions(&self) -> &Regions {
-        &self.registry.inner.cache.regions
+    fn slot(&self) -> &Slot {
+        self.registry.inner.cache.slot(self.held.0)
     }
 
     /// The same reference, which keeps the registry alive instead of borrowing
@@ -73,8 +73,7 @@ impl Lease<'_> {
     pub fn into_owned(self) -> OwnedLease {
         let inner = self.registry.inner.clone();
         let lease = std::mem::ManuallyDrop::new(self);
-        let Held { slot, shard } = lease.held;
-        OwnedLease { inner, held: Held { slot, shard } }
+        OwnedLease { inner, held: Held(lease.held.0) }
     }
 }
 
@@ -102,8 +101,8 @@ impl OwnedLease {
     accessors!();
 
     #[inline]
-    fn regions(&self) -> &Regions {
-        &self.inner.cache.regions
+    fn slot(&self) -> &Slot {
+        self.inner.cache.slot(self.held.0)
     }
 }
 

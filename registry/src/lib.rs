@@ -2,9 +2,9 @@
 //! its mapping stands, and not one `get` longer.
 //!
 //! ```text
-//! hit     Registry::get -> Cache::hit -> Directory::find -> Regions::acquire -> Lease
+//! hit     Registry::get -> Cache::hit -> Directory::find -> Counts::acquire -> Lease
 //! miss    Registry::get -> miss::get -> Locked::begin -> Backend::register (no lock) -> Locked::publish
-//! event   hooks -> inbox … Locked::drain -> Locked::kill -> graveyard
+//! event   hooks mark the region in the map … Locked::tidy -> Locked::kill -> graveyard
 //! retire  Locked::graves -> Backend::deregister (no lock) -> Locked::buried
 //! reap    reaper: the two lines above, every 25 ms while anything is registered
 //! ```
@@ -29,7 +29,6 @@
 #![cfg_attr(loom, allow(dead_code))] // the models leave out what calls the kernel
 
 mod access;
-mod array;
 pub mod backend;
 mod cache;
 mod directory;
@@ -47,11 +46,15 @@ mod diagnose;
 #[cfg(not(loom))]
 mod lease;
 #[cfg(not(loom))]
+pub mod membarrier;
+#[cfg(not(loom))]
 mod miss;
 #[cfg(not(loom))]
 mod reaper;
 #[cfg(not(loom))]
 mod registry;
+#[cfg(not(loom))]
+mod shards;
 
 #[cfg(loom)]
 mod models;
@@ -59,7 +62,7 @@ mod models;
 pub use access::Access;
 pub use backend::MemoryKey;
 pub use error::{BuildError, Error, GetError, Memlock, RangeError};
-pub use range::{ADDRESS_LIMIT, AsRange, PageRange};
+pub use range::{ADDRESS_LIMIT, AsRange, CACHED_LIMIT, PageRange};
 pub use stats::Stats;
 
 #[cfg(not(loom))]

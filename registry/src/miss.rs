@@ -8,13 +8,13 @@
 use crate::access::Access;
 use crate::backend::{BackendError, MemoryKey, Unlocked};
 use crate::builder::Events;
-use crate::cache::{Locked, NoRoom, Published, Ticket, Wanted};
+use crate::cache::{Locked, NoRoom, Published, Ticket};
 use crate::diagnose;
 use crate::error::{GetError, Memlock};
 use crate::range::PageRange;
-use crate::regions::Held;
+use crate::regions::{Held, Wanted};
 use crate::registry::Inner;
-use pinyard_hooks::Subscription;
+use pinyard_hooks::{MAX_COMING, MapPlace};
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -41,8 +41,8 @@ enum Step {
 
 #[cold]
 pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, GetError> {
+    let pages = wanted.bytes.pages()?;
     inner.check_fork()?;
-    let pages = wanted.bytes.pages();
     let mut unlocked = Unlocked::at_entry();
     let mut attempt = Attempt { merge: true, squeezed: false, spoiled: 0 };
     let mut missed = false;
@@ -73,7 +73,6 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, GetError> {
                 let unseen = inner.events == Events::Hooks && !pinyard_hooks::untouched();
                 let published = locked.publish(ticket, key, wanted, uncached || unseen);
                 let spoiled = matches!(published, Published::Spoiled);
-                locked.writer.counters.granted += !spoiled as u64;
                 locked.writer.counters.retries += spoiled as u64;
                 drop(locked);
                 inner.changed.notify_all();
@@ -103,7 +102,7 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, GetError> {
                 let squeeze = error.is_exhaustion() && !attempt.squeezed;
                 let buried = locked.writer.counters.deregistrations;
                 if squeeze {
-                    while locked.evict() {}
+                    while locked.make_room() {}
                 }
                 drop(locked);
                 inner.changed.notify_all();
@@ -130,9 +129,9 @@ fn reserve(
 ) -> Result<Step, GetError> {
     let mut locked = inner.cache.lock(unlocked);
     locked.drain();
-    if let Some(held) = locked.find(wanted) {
+    if let Some(held) = locked.find(wanted, pages) {
         // After a miss of this `get` the reference is not a hit.
-        locked.writer.counters.granted += *missed as u64;
+        locked.writer.counters.hits += !*missed as u64;
         return Ok(Step::Served(held));
     }
     if !*missed {
@@ -151,27 +150,32 @@ fn reserve(
     loop {
         let (range, access) =
             if merge { locked.merged(pages, wanted.access) } else { (pages, wanted.access) };
-        match locked.begin(range, access) {
+        let no_room = match locked.begin(range, access) {
             Ok(ticket) => return Ok(Step::Register(ticket)),
             // Alone it may fit, and takes the place of what it overlaps.
-            Err(_) if range != pages => merge = false,
-            Err(no_room) => {
-                let evicted = locked.evict();
-                if !evicted && locked.makes_room() && !IN_BACKEND.get() {
-                    inner.changed.wait(&mut locked.writer);
-                    return Ok(Step::Again);
-                }
-                let refused = refusal(inner, &locked, no_room, pages);
-                let buried = locked.writer.counters.deregistrations;
-                drop(locked);
-                // Retired regions count until the backend has let them go.
-                let progress = bury_and_wait(inner, unlocked, buried);
-                match (evicted, progress) {
-                    (true, _) => locked = inner.cache.lock(unlocked),
-                    (false, true) => return Ok(Step::Again),
-                    (false, false) => return Err(refused),
-                }
+            Err(_) if range != pages => {
+                merge = false;
+                continue;
             }
+            Err(no_room) => no_room,
+        };
+        let retired = no_room != NoRoom::Coming && locked.make_room();
+        // Retired regions count until the backend has let them go.
+        if let Some(graves) = locked.graves() {
+            drop(locked);
+            inner.deregister(&graves, unlocked);
+            locked = inner.cache.lock(unlocked);
+            locked.buried(graves);
+            inner.changed.notify_all();
+        } else if !retired {
+            if locked.makes_room() && !IN_BACKEND.get() {
+                inner.changed.wait(&mut locked.writer);
+                return Ok(Step::Again);
+            }
+            let refused = refusal(inner, &locked, no_room, pages);
+            let buried = locked.writer.counters.deregistrations;
+            drop(locked);
+            return if bury_and_wait(inner, unlocked, buried) { Ok(Step::Again) } else { Err(refused) };
         }
     }
 }
@@ -187,7 +191,7 @@ pub(crate) fn bury_and_wait(inner: &Inner, unlocked: &mut Unlocked, before: u64)
     locked.writer.counters.deregistrations != before
 }
 
-fn refusal(inner: &Inner, locked: &Locked<'_, Subscription>, no_room: NoRoom, range: PageRange) -> GetError {
+fn refusal(inner: &Inner, locked: &Locked<'_, MapPlace>, no_room: NoRoom, range: PageRange) -> GetError {
     let geometry = &inner.cache.geometry;
     match no_room {
         NoRoom::Bytes => GetError::Budget {
@@ -199,6 +203,7 @@ fn refusal(inner: &Inner, locked: &Locked<'_, Subscription>, no_room: NoRoom, ra
         NoRoom::Regions => {
             GetError::TooManyRegions { range, backend: inner.backend.name(), limit: geometry.regions }
         }
+        NoRoom::Coming => GetError::TooManyUnderWay { range, limit: MAX_COMING },
     }
 }
 

@@ -6,95 +6,174 @@
 
 use crate::access::Access;
 use crate::backend::{MemoryKey, Unlocked};
-use crate::cache::{Cache, Geometry, Published, Wanted};
+use crate::cache::{Cache, Geometry, Published, map_size};
 use crate::range::{ByteRange, PageRange};
+use crate::regions::{self, Held, Wanted};
+use crate::sync::SHARED;
 use loom::sync::atomic::{AtomicBool, Ordering::*};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
-use pinyard_hooks::{Begun, Sink};
+use pinyard_hooks::Begun;
+use pinyard_hooks::map::Map;
 
-type Source = Arc<Sink<2, 2>>;
+type Model = Arc<Cache<Arc<Map>>>;
 
 const PAGE: usize = 0x1000;
-const PAGES: PageRange = PageRange { start: PAGE, end: 2 * PAGE };
+/// The last page but one: an event that begins at 0 is too wide for a hook to
+/// walk that far.
+const PAGES: PageRange = PageRange { start: 14 * PAGE, end: 15 * PAGE };
+const LAST: usize = PAGES.end - 1;
 
 fn wanted(shard: u32) -> Wanted {
-    Wanted { bytes: ByteRange { start: PAGE, end: 2 * PAGE }, access: Access::LOCAL_READ, shard }
+    Wanted { bytes: ByteRange { start: PAGES.start, len: PAGE }, access: Access::LOCAL_READ, shard }
 }
 
-fn cache() -> Arc<Cache<Source>> {
-    let geometry = Geometry {
-        regions: 2,
-        shards: 2,
-        address_limit: 4 * PAGE,
-        budget: usize::MAX,
-        max_region_bytes: usize::MAX,
-    };
-    Arc::new(Cache::new(Arc::new(Sink::new()), geometry).unwrap())
+fn cache() -> Model {
+    let geometry = Geometry { regions: 2, budget: usize::MAX, max_region_bytes: usize::MAX };
+    let map = Map::new(map_size(2, 16 * PAGE)).unwrap();
+    Arc::new(Cache::new(Arc::new(map), geometry).unwrap())
+}
+
+fn hit(cache: &Model, shard: u32) -> Option<Held> {
+    cache.hit(PAGES.start, PAGE, Access::LOCAL_READ, shard)
+}
+
+fn key_of(cache: &Model, held: &Held) -> u64 {
+    regions::key_of(cache.slot(held.0)).lkey
 }
 
 /// Registers the page outside the lock; the key is what was pinned.
-fn register(cache: &Cache<Source>, begun: &Begun, pin: impl FnOnce() -> u64) -> Published {
+fn register(cache: &Model, begun: &Begun, pin: impl FnOnce() -> u64) -> Published {
     let mut unlocked = Unlocked::at_entry();
-    let ticket = cache.lock(&mut unlocked).begin(PAGES, Access::LOCAL_READ).unwrap();
+    let mut locked = cache.lock(&mut unlocked);
+    locked.drain();
+    let ticket = locked.begin(PAGES, Access::LOCAL_READ).unwrap();
+    drop(locked);
     begun.declare();
     let key = MemoryKey { lkey: pin(), rkey: 0, handle: 0 };
     cache.lock(&mut unlocked).publish(ticket, key, wanted(0), false)
 }
 
+/// A cache with the page registered.
+fn registered(begun: &Begun) -> Model {
+    let cache = cache();
+    let Published::Cached(held) = register(&cache, begun, || 1) else { unreachable!() };
+    cache.counts.release(&held, 0);
+    cache
+}
+
 /// Deregisters what nobody holds; how many.
-fn bury(cache: &Cache<Source>, deregister: impl Fn()) -> usize {
+fn bury(cache: &Model, deregister: impl Fn()) -> usize {
     let mut unlocked = Unlocked::at_entry();
     let mut locked = cache.lock(&mut unlocked);
-    locked.drain();
-    let graves = locked.graves();
+    while locked.tidy() {}
+    locked.look_again();
+    let Some(graves) = locked.graves() else { return 0 };
     drop(locked);
-    for grave in &graves {
-        deregister();
-        cache.lock(&mut unlocked).buried(grave);
-    }
-    graves.len()
+    graves.iter().for_each(|_| deregister());
+    let count = graves.len();
+    cache.lock(&mut unlocked).buried(graves);
+    count
 }
 
 /// Invariants 2 and 6: after the event was published nobody gets the region,
 /// whoever held it has it until it lets go, and it is deregistered once.
-#[test]
-fn get_against_invalidate() {
-    loom::model(|| {
-        let cache = cache();
-        let begun = Begun::new();
-        let Published::Cached(held) = register(&cache, &begun, || 7) else { unreachable!() };
-        cache.regions.release(&held);
-        let registered = Arc::new(AtomicBool::new(true));
-
+fn get_against(event: impl Fn(&Map) + Copy + Send + Sync + 'static, shard: u32) {
+    loom::model(move || {
+        let cache = registered(&Begun::new());
+        let is_registered = Arc::new(AtomicBool::new(true));
         let reader = {
-            let (cache, registered) = (cache.clone(), registered.clone());
+            let (cache, is_registered) = (cache.clone(), is_registered.clone());
             thread::spawn(move || {
-                if let Some(held) = cache.hit(wanted(1)) {
-                    assert_eq!(cache.regions.key_of(held.slot).lkey, 7);
-                    assert!(registered.load(Acquire), "deregistered under its holder");
-                    cache.regions.release(&held);
+                if let Some(held) = hit(&cache, shard) {
+                    assert_eq!(key_of(&cache, &held), 1);
+                    assert!(is_registered.load(Acquire), "deregistered under its holder");
+                    cache.counts.release(&held, shard);
                 }
             })
         };
-        cache.source.publish(PAGE, PAGE);
+        event(&cache.map);
         // From here on the mapping may change: nobody may be handed the region.
-        assert!(cache.hit(wanted(0)).is_none(), "a stale hit");
-        let deregister = || registered.store(false, Release);
+        assert!(hit(&cache, 0).is_none(), "a stale hit");
+        let deregister = || is_registered.store(false, Release);
         let mut buried = bury(&cache, deregister);
-        assert!(cache.hit(wanted(0)).is_none(), "a stale hit after the drain");
+        assert!(hit(&cache, 0).is_none(), "a stale hit after the drain");
         reader.join().unwrap();
         buried += bury(&cache, deregister);
         assert_eq!(buried, 1, "deregistered once");
-        assert!(!registered.load(Acquire));
+        assert!(!is_registered.load(Acquire));
+    });
+}
+
+#[test]
+fn get_against_a_mark() {
+    get_against(|map| map.publish(PAGES.start, LAST), 1);
+}
+
+#[test]
+fn get_on_the_shared_shard_against_a_mark() {
+    get_against(|map| map.publish(PAGES.start, LAST), SHARED);
+}
+
+#[test]
+fn get_against_a_wide_event() {
+    get_against(|map| map.publish(0, LAST), 1);
+}
+
+#[test]
+fn get_against_everything() {
+    get_against(|map| map.publish_everything(), 1);
+}
+
+/// While one thread applies what hooks left, another one's `get` does not find
+/// what its own change has touched.
+fn drain_against(event: impl Fn(&Map) + Copy + Send + Sync + 'static) {
+    loom::model(move || {
+        let cache = registered(&Begun::new());
+        let drainer = {
+            let cache = cache.clone();
+            thread::spawn(move || bury(&cache, || ()))
+        };
+        event(&cache.map);
+        assert!(hit(&cache, 1).is_none(), "a stale hit");
+        let buried = drainer.join().unwrap() + bury(&cache, || ());
+        assert_eq!(buried, 1);
+        assert!(hit(&cache, 1).is_none());
+    });
+}
+
+#[test]
+fn drain_against_a_mark() {
+    drain_against(|map| map.publish(PAGES.start, LAST));
+}
+
+#[test]
+fn drain_against_a_wide_event() {
+    drain_against(|map| map.publish(0, LAST));
+}
+
+/// Two hooks mark the region at the same time: one retirement.
+#[test]
+fn two_marks_at_a_time() {
+    loom::model(|| {
+        let cache = registered(&Begun::new());
+        let other = {
+            let cache = cache.clone();
+            thread::spawn(move || cache.map.publish(PAGES.start, LAST))
+        };
+        cache.map.publish(PAGES.start, LAST);
+        assert!(hit(&cache, 0).is_none(), "a stale hit");
+        let mut buried = bury(&cache, || ());
+        other.join().unwrap();
+        buried += bury(&cache, || ());
+        assert_eq!(buried, 1);
     });
 }
 
 /// Invariant 2, the gap that others leave open: the pages are replaced while the
 /// backend pins them. What a later `get` finds was pinned after the change.
-#[test]
-fn register_against_change() {
-    loom::model(|| {
+fn register_against(event: impl Fn(&Map) + Copy + Send + Sync + 'static) {
+    loom::model(move || {
         let cache = cache();
         let begun = Arc::new(Begun::new());
         // Pinning and changing both take the kernel's lock of the address space.
@@ -104,57 +183,70 @@ fn register_against_change() {
             thread::spawn(move || {
                 let published = register(&cache, &begun, || *version.lock().unwrap());
                 if let Published::Cached(held) = published {
-                    cache.regions.release(&held);
+                    cache.counts.release(&held, 0);
                 }
             })
         };
         // What a hook does (hooks/src/monitor.rs).
         let ticket = begun.ticket();
-        cache.source.publish(PAGE, PAGE);
+        event(&cache.map);
         *version.lock().unwrap() = 1;
         if begun.any_since(ticket) {
-            cache.source.publish(PAGE, PAGE);
+            event(&cache.map);
         }
-        if let Some(held) = cache.hit(wanted(1)) {
-            assert_eq!(cache.regions.key_of(held.slot).lkey, 1, "stale pages");
-            cache.regions.release(&held);
+        if let Some(held) = hit(&cache, 1) {
+            assert_eq!(key_of(&cache, &held), 1, "stale pages");
+            cache.counts.release(&held, 1);
         }
         registrar.join().unwrap();
         let mut unlocked = Unlocked::at_entry();
         let mut locked = cache.lock(&mut unlocked);
         locked.drain();
-        if let Some(held) = locked.find(wanted(1)) {
-            assert_eq!(cache.regions.key_of(held.slot).lkey, 1, "stale pages");
-            cache.regions.release(&held);
+        if let Some(held) = locked.find(wanted(1), PAGES) {
+            assert_eq!(key_of(&cache, &held), 1, "stale pages");
+            cache.counts.release(&held, 1);
         }
     });
 }
 
-/// Two threads retire and reuse the slot while a third reads it: a hit never
+#[test]
+fn register_against_change() {
+    register_against(|map| map.publish(PAGES.start, LAST));
+}
+
+#[test]
+fn register_against_a_wide_change() {
+    register_against(|map| map.publish(0, LAST));
+}
+
+#[test]
+fn register_against_everything() {
+    register_against(|map| map.publish_everything());
+}
+
+/// A slot is retired and used again while another thread reads it: a hit never
 /// mixes two generations.
 #[test]
 fn a_reused_slot_is_not_confused() {
     loom::model(|| {
-        let cache = cache();
         let begun = Begun::new();
-        let Published::Cached(held) = register(&cache, &begun, || 1) else { unreachable!() };
-        cache.regions.release(&held);
+        let cache = registered(&begun);
         let reader = {
             let cache = cache.clone();
             thread::spawn(move || {
-                if let Some(held) = cache.hit(wanted(1)) {
-                    let key = cache.regions.key_of(held.slot).lkey;
+                if let Some(held) = hit(&cache, 1) {
+                    let key = key_of(&cache, &held);
                     assert!(key == 1 || key == 2);
-                    assert_eq!(cache.regions.range_of(held.slot), PAGES);
-                    cache.regions.release(&held);
+                    assert_eq!(regions::range_of(cache.slot(held.0)), PAGES);
+                    cache.counts.release(&held, 1);
                 }
             })
         };
-        cache.source.publish(PAGE, PAGE);
+        cache.map.publish(PAGES.start, LAST);
         bury(&cache, || ());
         if let Published::Cached(held) = register(&cache, &begun, || 2) {
-            assert_eq!(cache.regions.key_of(held.slot).lkey, 2);
-            cache.regions.release(&held);
+            assert_eq!(key_of(&cache, &held), 2);
+            cache.counts.release(&held, 0);
         }
         reader.join().unwrap();
     });

@@ -3,8 +3,14 @@
 use crate::error::RangeError;
 use pinyard_hooks::PAGE_SIZE;
 
-/// One past the highest address that can be registered: a 47-bit user space.
-pub const ADDRESS_LIMIT: usize = 1 << 47;
+/// One past the highest address that can be registered: the user space of
+/// 5-level page tables. What lies above [`CACHED_LIMIT`] is registered anew by
+/// every `get`.
+pub const ADDRESS_LIMIT: usize = 1 << 56;
+
+/// One past the highest address whose registrations are cached: the 47-bit user
+/// space that a program has unless it hints mmap beyond it.
+pub const CACHED_LIMIT: usize = 1 << 47;
 
 /// Something that names memory by address and length. The memory is not read.
 pub trait AsRange {
@@ -37,26 +43,30 @@ impl<T> AsRange for (*mut T, usize) {
     }
 }
 
-/// Bytes `start..end`, checked: not empty, not null, no wrap-around.
+/// Bytes as a caller names them: only [`pages`](ByteRange::pages) checks them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ByteRange {
     pub(crate) start: usize,
-    pub(crate) end: usize,
+    pub(crate) len: usize,
+}
+
+impl From<(usize, usize)> for ByteRange {
+    fn from((start, len): (usize, usize)) -> ByteRange {
+        ByteRange { start, len }
+    }
 }
 
 impl ByteRange {
-    #[inline]
-    pub(crate) fn new((start, len): (usize, usize)) -> Result<ByteRange, RangeError> {
-        match start.checked_add(len) {
-            Some(end) if start != 0 && len != 0 && end <= ADDRESS_LIMIT => Ok(ByteRange { start, end }),
-            _ => Err(RangeError::of(start, len)),
+    /// The pages that the bytes touch, if they are not empty, not null and do not
+    /// wrap around.
+    pub(crate) fn pages(self) -> Result<PageRange, RangeError> {
+        match self.start.checked_add(self.len) {
+            Some(end) if self.start != 0 && self.len != 0 && end <= ADDRESS_LIMIT => {
+                let start = self.start & !(PAGE_SIZE - 1);
+                Ok(PageRange { start, end: end.next_multiple_of(PAGE_SIZE) })
+            }
+            _ => Err(RangeError::of(self.start, self.len)),
         }
-    }
-
-    /// The pages that the bytes touch.
-    pub(crate) fn pages(self) -> PageRange {
-        let start = self.start & !(PAGE_SIZE - 1);
-        PageRange { start, end: self.end.next_multiple_of(PAGE_SIZE) }
     }
 }
 
@@ -74,6 +84,23 @@ impl PageRange {
     #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(self) -> usize {
         self.end - self.start
+    }
+
+    /// `start..end`, unless that is empty.
+    pub(crate) fn from(start: usize, end: usize) -> Option<PageRange> {
+        (start < end).then_some(PageRange { start, end })
+    }
+
+    /// The pages that the two share.
+    pub(crate) fn intersection(self, other: PageRange) -> Option<PageRange> {
+        PageRange::from(self.start.max(other.start), self.end.min(other.end))
+    }
+
+    /// The pages that are not in `other`: up to two ranges.
+    pub(crate) fn without(self, other: PageRange) -> impl Iterator<Item = PageRange> {
+        let below = PageRange::from(self.start, self.end.min(other.start));
+        let above = PageRange::from(self.start.max(other.end), self.end);
+        below.into_iter().chain(above)
     }
 
     /// Whether the two share a page.
@@ -104,7 +131,7 @@ mod tests {
 
     #[test]
     fn bytes_become_the_pages_they_touch() {
-        let pages = |start, len| ByteRange::new((start, len)).unwrap().pages();
+        let pages = |start, len| ByteRange { start, len }.pages().unwrap();
         assert_eq!(pages(0x1000, 1), PageRange { start: 0x1000, end: 0x2000 });
         assert_eq!(pages(0x1fff, 2), PageRange { start: 0x1000, end: 0x3000 });
         assert_eq!(pages(0x1000, 0x1000), PageRange { start: 0x1000, end: 0x2000 });
@@ -112,11 +139,26 @@ mod tests {
 
     #[test]
     fn what_names_no_memory_is_refused_with_its_reason() {
-        let refused = |start, len| ByteRange::new((start, len)).unwrap_err();
+        let refused = |start, len| ByteRange { start, len }.pages().unwrap_err();
         assert!(matches!(refused(0x1000, 0), RangeError::Empty { .. }));
         assert!(matches!(refused(0, 10), RangeError::Null { len: 10 }));
         assert!(matches!(refused(usize::MAX - 5, 10), RangeError::WrapsAround { .. }));
         assert!(matches!(refused(ADDRESS_LIMIT - 1, 2), RangeError::AboveLimit { .. }));
+    }
+
+    #[test]
+    fn what_is_left_of_a_range_without_another() {
+        let range = |start, end| PageRange { start, end };
+        let left = |a: PageRange, b| a.without(b).collect::<Vec<_>>();
+        let whole = range(10, 20);
+        assert_eq!(left(whole, range(12, 15)), [range(10, 12), range(15, 20)]);
+        assert_eq!(left(whole, range(5, 15)), [range(15, 20)]);
+        assert_eq!(left(whole, range(15, 25)), [range(10, 15)]);
+        assert_eq!(left(whole, range(0, 30)), []);
+        assert_eq!(left(whole, range(20, 30)), [whole]);
+        assert_eq!(left(whole, range(0, 10)), [whole]);
+        assert_eq!(whole.intersection(range(5, 12)), Some(range(10, 12)));
+        assert_eq!(whole.intersection(range(20, 30)), None);
     }
 
     #[test]

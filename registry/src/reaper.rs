@@ -78,14 +78,12 @@ impl Inner {
     fn reap(&self) -> bool {
         let unseen = self.events == Events::Hooks && !pinyard_hooks::verify();
         let mut unlocked = Unlocked::at_entry();
-        let mut locked = self.cache.lock(&mut unlocked);
-        locked.drain();
         if unseen {
             // Nobody may have told us: what is cached cannot be trusted.
-            locked.flush();
+            self.cache.lock(&mut unlocked).flush();
         }
-        let idle = locked.is_idle();
-        drop(locked);
+        self.tidy(&mut unlocked);
+        let idle = self.cache.lock(&mut unlocked).is_idle();
         self.bury(&mut unlocked);
         idle
     }

@@ -1,142 +1,161 @@
-//! The region table: a fixed slot per registration, read without a lock.
+//! References to regions: taken and given back without a lock, and without an
+//! atomic read-modify-write where the thread has a shard of its own.
 //!
-//! A slot's state word carries a generation, so a reader that arrives with an
-//! old slot number finds a tag that differs instead of memory that was freed.
-//!
-//! References are counted per shard, each thread on its own: no line that a
-//! second thread writes is written on a hit. The proof that nobody keeps a
-//! region that is being retired is Dekker's: a reader counts itself, then loads
-//! the state; the retirer sets the state, then adds the counts up. In the total
-//! order of those SeqCst accesses one of the two sees the other.
+//! A shard's count of a slot is what its threads took less what they gave back;
+//! a lease that is dropped on another thread is subtracted there. Nobody holds a
+//! region if the sum over the shards is 0. The proof that a retirer who reads 0
+//! is right is Dekker's: a reader counts itself, then loads the slot's state; the
+//! retirer sets the state, then adds the counts up. Between the two steps stands
+//! a fence on either side, which for a shard of one's own is the compiler's on
+//! the reader's side and membarrier(2) on the retirer's (`shards.rs`), so that
+//! after it every reference that was ever granted is in the sum.
 
 use crate::access::Access;
-use crate::array::Array;
 use crate::backend::MemoryKey;
 use crate::range::{ByteRange, PageRange};
-use crate::sync::{AtomicU32, AtomicU64, Zero, store_load_barrier};
+use crate::sync::{AtomicI64, SHARED, ever_used, light_fence, store_load_barrier};
+use pinyard_hooks::Array;
+use pinyard_hooks::map::{Map, Slot, SlotId};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-
-/// Number of a slot; 0 is none.
-pub(crate) type SlotId = u32;
-
-const PHASE_BITS: u32 = 2;
-const PHASE: u64 = (1 << PHASE_BITS) - 1;
-const FREE: u64 = 0;
-const LIVE: u64 = 1;
-const DEAD: u64 = 2;
-
-/// A shard's word for a slot: references now, and those given back so far.
-const REFERENCE: u64 = 1;
-const REFERENCES: u64 = (1 << 24) - 1;
-const GIVEN_BACK: u64 = 1 << 24;
-/// Where a further reference is refused, far below the overflow.
-const MOST_REFERENCES: u64 = 1 << 23;
-
-#[repr(align(64))]
-struct Slot {
-    /// generation << 2 | phase
-    state: AtomicU64,
-    start: AtomicU64,
-    end: AtomicU64,
-    lkey: AtomicU64,
-    rkey: AtomicU64,
-    handle: AtomicU64,
-    access: AtomicU32,
-    /// Set by a hit, cleared by the eviction hand.
-    touched: AtomicU32,
-}
-
-impl Zero for Slot {
-    fn zero() -> Self {
-        Slot {
-            state: Zero::zero(),
-            start: Zero::zero(),
-            end: Zero::zero(),
-            lkey: Zero::zero(),
-            rkey: Zero::zero(),
-            handle: Zero::zero(),
-            access: Zero::zero(),
-            touched: Zero::zero(),
-        }
-    }
-}
-
-impl Slot {
-    // A field is stored (Release) only after the state has left LIVE, and read
-    // (Acquire) before the state is read again: whoever reads a newer field sees
-    // a newer state.
-    #[inline]
-    fn key(&self) -> MemoryKey {
-        MemoryKey {
-            lkey: self.lkey.load(Acquire),
-            rkey: self.rkey.load(Acquire),
-            handle: self.handle.load(Acquire),
-        }
-    }
-
-    #[inline]
-    fn range(&self) -> PageRange {
-        PageRange { start: self.start.load(Acquire) as usize, end: self.end.load(Acquire) as usize }
-    }
-
-    #[inline]
-    fn serves(&self, range: ByteRange, access: Access) -> bool {
-        let allowed = Access::from_bits_retain(self.access.load(Acquire));
-        self.start.load(Acquire) as usize <= range.start
-            && range.end <= self.end.load(Acquire) as usize
-            && allowed.contains(access)
-    }
-}
 
 /// A counted reference: given back with [`Regions::release`], once. While it is
 /// held the slot's fields stand still.
 #[derive(Debug)]
 #[must_use = "the region stays in use until this is released"]
-pub(crate) struct Held {
-    pub(crate) slot: SlotId,
-    pub(crate) shard: u32,
+pub(crate) struct Held(pub(crate) SlotId);
+
+/// What a slot's own words say.
+#[inline]
+pub(crate) fn range_of(slot: &Slot) -> PageRange {
+    let (start, end) = slot.bounds();
+    PageRange { start, end }
 }
 
-/// All slots, and the counts of each shard.
-pub(crate) struct Regions {
-    slots: Array<Slot>,
+#[inline]
+pub(crate) fn key_of(slot: &Slot) -> MemoryKey {
+    let [lkey, rkey, handle] = &slot.key;
+    MemoryKey { lkey: lkey.load(Acquire), rkey: rkey.load(Acquire), handle: handle.load(Acquire) }
+}
+
+/// Before the slot goes live.
+pub(crate) fn set_key(slot: &Slot, key: MemoryKey) {
+    for (word, value) in slot.key.iter().zip([key.lkey, key.rkey, key.handle]) {
+        word.store(value, Release);
+    }
+}
+
+#[inline]
+pub(crate) fn access_of(slot: &Slot) -> Access {
+    Access::from_bits_retain(slot.access.load(Acquire))
+}
+
+/// Reads and clears the mark that hits leave.
+pub(crate) fn take_touched(slot: &Slot) -> bool {
+    slot.touched.load(Relaxed) != 0 && slot.touched.swap(0, AcqRel) != 0
+}
+
+#[inline(always)]
+fn serves(slot: &Slot, start: usize, len: usize, access: Access) -> bool {
+    let (first, end) = slot.bounds();
+    // Also refuses what lies below (it wraps), a length of 0 and one that wraps.
+    let (offset, size) = (start.wrapping_sub(first), end.wrapping_sub(first));
+    offset < size && len.wrapping_sub(1) < size - offset && access_of(slot).contains(access)
+}
+
+/// The counts of each shard. Slot 0, which is no region, counts the shard's hits.
+pub(crate) struct Counts {
     /// Shard-major, so that two shards share no cache line.
-    counts: Array<AtomicU64>,
-    shards: usize,
+    counts: Array<AtomicI64>,
+    stride: usize,
 }
 
-impl Regions {
-    /// `slots` regions at most, and references counted on `shards` shards.
-    pub(crate) fn new(slots: usize, shards: usize) -> Result<Regions, i32> {
-        let slots = slots + 1; // number 0 is none
+impl Counts {
+    /// Counts for slots below `slots`, on `shards` shards.
+    pub(crate) fn new(slots: usize, shards: usize) -> Result<Counts, i32> {
         // A shard starts on a line pair of its own.
         let stride = slots.next_multiple_of(16);
-        Ok(Regions { slots: Array::new(stride)?, counts: Array::new(stride * shards)?, shards })
-    }
-
-    fn slot(&self, id: SlotId) -> &Slot {
-        &self.slots[id as usize]
+        Ok(Counts { counts: Array::new(stride * shards)?, stride })
     }
 
     #[inline]
-    fn count(&self, id: SlotId, shard: u32) -> &AtomicU64 {
-        &self.counts[shard as usize * self.slots.len() + id as usize]
+    fn count(&self, id: SlotId, shard: u32) -> &AtomicI64 {
+        &self.counts[shard as usize * self.stride + id as usize]
     }
 
-    /// Takes a reference if the slot is live and serves the bytes.
     #[inline]
-    pub(crate) fn acquire(&self, id: SlotId, range: ByteRange, access: Access, shard: u32) -> Option<Held> {
-        let slot = self.slots.get(id as usize)?;
-        let state = slot.state.load(Acquire);
-        if state & PHASE != LIVE || !slot.serves(range, access) {
+    fn add<const OWN: bool>(count: &AtomicI64, by: i64) {
+        if OWN {
+            // The thread's own: nobody else writes. Release: a holder's use of
+            // the region is over before it is given back; pairs with `is_held`.
+            count.store(count.load(Relaxed).wrapping_add(by), Release);
+        } else {
+            // SeqCst: before the state that is loaded next in the total order.
+            count.fetch_add(by, SeqCst);
+        }
+    }
+
+    /// Takes a reference if the slot is live, of the epoch, and serves the bytes;
+    /// counts it as a hit.
+    #[inline(always)]
+    pub(crate) fn hit(
+        &self,
+        map: &Map,
+        epoch: u64,
+        start: usize,
+        len: usize,
+        access: Access,
+        shard: u32,
+    ) -> Option<Held> {
+        if shard == SHARED {
+            return self.hit_on_shared(map, epoch, start, len, access);
+        }
+        let held = self.acquire::<true>(map, epoch, start, len, access, shard)?;
+        Self::add::<true>(self.count(0, shard), 1);
+        Some(held)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn hit_on_shared(&self, map: &Map, epoch: u64, start: usize, len: usize, access: Access) -> Option<Held> {
+        let held = self.acquire::<false>(map, epoch, start, len, access, SHARED)?;
+        Self::add::<false>(self.count(0, SHARED), 1);
+        Some(held)
+    }
+
+    /// As `hit`, but it is not counted as one.
+    pub(crate) fn find(&self, map: &Map, epoch: u64, wanted: Wanted) -> Option<Held> {
+        let Wanted { bytes: ByteRange { start, len }, access, shard } = wanted;
+        match shard {
+            SHARED => self.acquire::<false>(map, epoch, start, len, access, shard),
+            _ => self.acquire::<true>(map, epoch, start, len, access, shard),
+        }
+    }
+
+    #[inline(always)]
+    fn acquire<const OWN: bool>(
+        &self,
+        map: &Map,
+        epoch: u64,
+        start: usize,
+        len: usize,
+        access: Access,
+        shard: u32,
+    ) -> Option<Held> {
+        let id = map.directory().find(start);
+        let slot = map.slots().get(id as usize)?;
+        let state = slot.state();
+        if !state.is_live() || slot.epoch() != epoch || !serves(slot, start, len, access) {
             return None;
         }
         let count = self.count(id, shard);
-        // SeqCst: before the state below in the total order; see the module.
-        let before = count.fetch_add(REFERENCE, SeqCst);
-        store_load_barrier();
-        if slot.state.load(SeqCst) != state || before & REFERENCES >= MOST_REFERENCES {
-            count.fetch_sub(REFERENCE, Release);
+        Self::add::<OWN>(count, 1);
+        if OWN {
+            light_fence()
+        } else {
+            store_load_barrier()
+        }
+        if slot.state_again() != state {
+            Self::add::<OWN>(count, -1);
             return None;
         }
         if slot.touched.load(Relaxed) == 0 {
@@ -144,97 +163,59 @@ impl Regions {
         }
         // The generation is the one whose fields were compared, and cannot
         // change while the reference is counted.
-        Some(Held { slot: id, shard })
+        Some(Held(id))
     }
 
     /// The key of a live slot that serves the bytes, without a reference.
-    #[inline]
-    pub(crate) fn peek(&self, id: SlotId, range: ByteRange, access: Access) -> Option<MemoryKey> {
-        let slot = self.slots.get(id as usize)?;
-        let state = slot.state.load(Acquire);
-        if state & PHASE != LIVE || !slot.serves(range, access) {
+    #[inline(always)]
+    pub(crate) fn peek(map: &Map, epoch: u64, start: usize, len: usize, access: Access) -> Option<MemoryKey> {
+        let slot = map.slots().get(map.directory().find(start) as usize)?;
+        let state = slot.state();
+        if !state.is_live() || slot.epoch() != epoch || !serves(slot, start, len, access) {
             return None;
         }
-        let key = slot.key();
-        (slot.state.load(Acquire) == state).then_some(key)
+        let key = key_of(slot);
+        (slot.state() == state).then_some(key)
+    }
+
+    /// A reference to a slot that cannot be retired meanwhile, because the caller
+    /// has the writer's lock and no fence has followed the slot's retirement.
+    pub(crate) fn hold(&self, id: SlotId, shard: u32) -> Held {
+        self.add_on(id, shard, 1);
+        Held(id)
+    }
+
+    #[inline]
+    fn add_on(&self, id: SlotId, shard: u32, by: i64) {
+        let count = self.count(id, shard);
+        if shard == SHARED { Self::add::<false>(count, by) } else { Self::add::<true>(count, by) }
     }
 
     /// Gives a reference back. Whoever retires a region that was in use looks
     /// again from time to time, so nothing is reported from here.
     #[inline]
-    pub(crate) fn release(&self, held: &Held) {
-        // Release: the holder's use of the region is over; pairs with the SeqCst
-        // load in `is_held`. One addition takes the reference away and counts it
-        // as given back.
-        self.count(held.slot, held.shard).fetch_add(GIVEN_BACK - REFERENCE, Release);
+    pub(crate) fn release(&self, Held(id): &Held, shard: u32) {
+        self.add_on(*id, shard, -1);
     }
 
-    /// Whether anybody holds a reference. Exact once the slot is dead: a count
-    /// that reads 0 then cannot rise again but for a reader about to give up.
+    /// Whether anybody holds a reference. Exact once the slot is retired and
+    /// `order_all_counts` has followed: a sum that reads 0 then cannot rise again
+    /// but for a reader about to give up. Before that, a guess.
     pub(crate) fn is_held(&self, id: SlotId) -> bool {
-        store_load_barrier();
-        // SeqCst: after `kill` in the total order; see the module.
-        (0..self.shards as u32).any(|shard| self.count(id, shard).load(SeqCst) & REFERENCES != 0)
+        let count = |shard| self.count(id, shard).load(SeqCst);
+        ever_used().map(count).fold(0, i64::wrapping_add) != 0
     }
 
-    /// References taken and given back on the slot since it was first used, and
-    /// those held now.
-    pub(crate) fn references(&self, id: SlotId) -> u64 {
-        let word = |shard| self.count(id, shard).load(Relaxed);
-        (0..self.shards as u32).map(|shard| word(shard) / GIVEN_BACK + (word(shard) & REFERENCES)).sum()
+    /// Hits counted so far.
+    pub(crate) fn hits(&self) -> u64 {
+        ever_used().map(|shard| self.count(0, shard).load(Relaxed) as u64).sum()
     }
+}
 
-    // What follows is called under the writer's lock.
-
-    /// Makes a free slot a live region.
-    pub(crate) fn publish(&self, id: SlotId, range: PageRange, access: Access, key: MemoryKey) {
-        let slot = self.slot(id);
-        let free = slot.state.load(Relaxed);
-        debug_assert_eq!(free & PHASE, FREE);
-        slot.start.store(range.start as u64, Release);
-        slot.end.store(range.end as u64, Release);
-        slot.access.store(access.bits(), Release);
-        slot.lkey.store(key.lkey, Release);
-        slot.rkey.store(key.rkey, Release);
-        slot.handle.store(key.handle, Release);
-        slot.touched.store(0, Relaxed);
-        // Release: whoever reads this generation reads these fields.
-        slot.state.store(((free >> PHASE_BITS) + 1) << PHASE_BITS | LIVE, Release);
-    }
-
-    /// From now on nobody finds the region. Its holders keep it.
-    pub(crate) fn kill(&self, id: SlotId) {
-        let state = &self.slot(id).state;
-        let live = state.load(Relaxed);
-        debug_assert_eq!(live & PHASE, LIVE);
-        // SeqCst: before the counts of `is_held` in the total order.
-        state.swap(live & !PHASE | DEAD, SeqCst);
-    }
-
-    /// Makes a dead slot that nobody holds free again.
-    pub(crate) fn free(&self, id: SlotId) {
-        let state = &self.slot(id).state;
-        let dead = state.load(Relaxed);
-        debug_assert_eq!(dead & PHASE, DEAD);
-        state.store(dead & !PHASE | FREE, Release);
-    }
-
-    #[inline]
-    pub(crate) fn range_of(&self, id: SlotId) -> PageRange {
-        self.slot(id).range()
-    }
-
-    #[inline]
-    pub(crate) fn key_of(&self, id: SlotId) -> MemoryKey {
-        self.slot(id).key()
-    }
-
-    pub(crate) fn access_of(&self, id: SlotId) -> Access {
-        Access::from_bits_retain(self.slot(id).access.load(Relaxed))
-    }
-
-    /// Reads and clears the mark that hits leave.
-    pub(crate) fn take_touched(&self, id: SlotId) -> bool {
-        self.slot(id).touched.swap(0, AcqRel) != 0
-    }
+/// What a `get` asks for, and the shard that counts its reference.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) bytes: ByteRange,
+    pub(crate) access: Access,
+    pub(crate) shard: u32,
 }

@@ -3,20 +3,20 @@
 use crate::access::Access;
 use crate::backend::{Backend, BackendError, MemoryKey, Unlocked};
 use crate::builder::{Builder, Events};
-use crate::cache::{Cache, Locked, Wanted};
+use crate::cache::{Cache, Grave, Locked};
 use crate::error::GetError;
 use crate::lease::Lease;
 use crate::miss;
 use crate::range::{AsRange, ByteRange};
 use crate::reaper::Reaper;
-use crate::regions::Held;
+use crate::regions::{Held, Wanted};
+use crate::shards;
 use crate::stats::Stats;
 use parking_lot::{Condvar, Mutex};
-use pinyard_hooks::Subscription;
-use std::cell::Cell;
+use pinyard_hooks::MapPlace;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
 
 /// A registration cache. A handle: clones share one cache.
 ///
@@ -29,7 +29,7 @@ pub struct Registry {
 }
 
 pub(crate) struct Inner {
-    pub(crate) cache: Cache<Subscription>,
+    pub(crate) cache: Cache<MapPlace>,
     pub(crate) backend: Box<dyn Backend>,
     pub(crate) events: Events,
     /// The fork generation of the process that made the registry.
@@ -60,15 +60,21 @@ impl Registry {
     ///
     /// A hit takes no lock and tens of nanoseconds; a miss takes as long as the
     /// backend. Not for signal handlers.
-    #[inline]
+    #[inline(always)] // the hit; a miss is out of line
     pub fn get(&self, buffer: impl AsRange, access: Access) -> Result<Lease<'_>, GetError> {
-        let bytes = ByteRange::new(buffer.as_range())?;
-        let wanted = Wanted { bytes, access, shard: shard() };
-        let held = match self.inner.cache.hit(wanted) {
-            Some(held) => held,
-            None => miss::get(&self.inner, wanted)?,
-        };
-        Ok(Lease { registry: self, held })
+        let ((start, len), shard) = (buffer.as_range(), shards::mine());
+        match self.inner.cache.hit(start, len, access, shard) {
+            Some(held) => Ok(Lease { registry: self, held }),
+            None => self.miss(start, len, access, shard),
+        }
+    }
+
+    // Words, not a struct: it would be spilled on every hit.
+    #[cold]
+    #[inline(never)]
+    fn miss(&self, start: usize, len: usize, access: Access, shard: u32) -> Result<Lease<'_>, GetError> {
+        let wanted = Wanted { bytes: ByteRange { start, len }, access, shard };
+        miss::get(&self.inner, wanted).map(|held| Lease { registry: self, held })
     }
 
     /// The key of a cached registration that covers `buffer`, without holding
@@ -80,14 +86,14 @@ impl Registry {
     /// is not exceeded. Cheaper than `get`: nothing is written.
     #[inline]
     pub fn lookup(&self, buffer: impl AsRange, access: Access) -> Option<MemoryKey> {
-        let bytes = ByteRange::new(buffer.as_range()).ok()?;
-        self.inner.cache.peek(bytes, access)
+        let (start, len) = buffer.as_range();
+        self.inner.cache.peek(start, len, access)
     }
 
     /// Takes out every registration that shares a page with `buffer`, now.
     /// Leases keep theirs; the rest is deregistered before this returns.
     pub fn invalidate(&self, buffer: impl AsRange) -> Result<(), GetError> {
-        let range = ByteRange::new(buffer.as_range())?.pages();
+        let range = ByteRange::from(buffer.as_range()).pages()?;
         self.retire(|locked| locked.invalidate(range))
     }
 
@@ -96,7 +102,7 @@ impl Registry {
         self.retire(|locked| locked.flush())
     }
 
-    fn retire(&self, take_out: impl FnOnce(&mut Locked<'_, Subscription>)) -> Result<(), GetError> {
+    fn retire(&self, take_out: impl FnOnce(&mut Locked<'_, MapPlace>)) -> Result<(), GetError> {
         self.inner.check_fork()?;
         let mut unlocked = Unlocked::at_entry();
         let mut locked = self.inner.cache.lock(&mut unlocked);
@@ -104,22 +110,24 @@ impl Registry {
         take_out(&mut locked);
         let buried = locked.writer.counters.deregistrations;
         drop(locked);
+        self.inner.tidy(&mut unlocked);
         miss::bury_and_wait(&self.inner, &mut unlocked, buried);
         Ok(())
     }
 
-    /// Counters. Takes the lock and reads every region's count: not for hot paths.
-    /// All zero in a forked child, where another thread may have held the lock.
+    /// Counters, exact when no other thread is at work. Takes the lock, and first
+    /// retires what events have touched. All zero in a forked child, where another thread may have held the lock.
     pub fn stats(&self) -> Stats {
         if self.inner.is_forked() {
             return Stats::default();
         }
         let mut unlocked = Unlocked::at_entry();
+        self.inner.tidy(&mut unlocked);
         let locked = self.inner.cache.lock(&mut unlocked);
         let (regions, graveyard) = locked.population();
         let counters = locked.writer.counters;
         Stats {
-            hits: locked.references().saturating_sub(counters.granted),
+            hits: self.inner.cache.counts.hits() + counters.hits,
             misses: counters.misses,
             registrations: counters.registrations,
             deregistrations: counters.deregistrations,
@@ -130,7 +138,6 @@ impl Registry {
             flushes: counters.flushes,
             retries: counters.retries,
             uncached: counters.uncached,
-            events: self.inner.cache.source.pushed(),
             regions: regions as u64,
             graveyard: graveyard as u64,
             pinned_bytes: locked.writer.pinned as u64,
@@ -155,27 +162,39 @@ impl Inner {
     /// Gives a lease's reference back.
     #[inline]
     pub(crate) fn release(&self, held: &Held) {
-        self.cache.regions.release(held);
+        self.cache.counts.release(held, shards::mine());
+    }
+
+    /// Retires what nobody finds any more, a slice at a time so that a `get` that
+    /// waits for the lock gets its turn.
+    pub(crate) fn tidy(&self, unlocked: &mut Unlocked) {
+        while self.cache.lock(unlocked).tidy() {}
     }
 
     /// Deregisters what nobody holds any more.
     pub(crate) fn bury(&self, unlocked: &mut Unlocked) {
-        let graves = self.cache.lock(unlocked).graves();
-        for grave in &graves {
+        let mut locked = self.cache.lock(unlocked);
+        locked.look_again();
+        while let Some(graves) = locked.graves() {
+            drop(locked);
+            self.deregister(&graves, unlocked);
+            locked = self.cache.lock(unlocked);
+            locked.buried(graves);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Without the lock: the backend lets go.
+    pub(crate) fn deregister(&self, graves: &[Grave], unlocked: &mut Unlocked) {
+        for grave in graves {
             let deregister = || self.backend.deregister(grave.key, grave.range, unlocked);
             // A custom backend's panic must not take the reaper, or the budget, with it.
             let answer = catch_unwind(AssertUnwindSafe(|| miss::in_backend(deregister)))
                 .unwrap_or_else(|_| Err(BackendError::new("deregister: the backend panicked", 0)));
-            let mut locked = self.cache.lock(unlocked);
-            locked.buried(grave);
             if let Err(error) = answer {
-                locked.writer.counters.failed_deregistrations += 1;
-                drop(locked);
+                self.cache.lock(unlocked).writer.counters.failed_deregistrations += 1;
                 tracing::warn!(backend = self.backend.name(), %error, "deregistration failed");
             }
-        }
-        if !graves.is_empty() {
-            self.changed.notify_all();
         }
     }
 }
@@ -195,38 +214,8 @@ impl Drop for Inner {
         }
         let mut unlocked = Unlocked::at_entry();
         self.cache.lock(&mut unlocked).flush();
+        self.tidy(&mut unlocked);
+        self.cache.lock(&mut unlocked).nobody_is_left();
         self.bury(&mut unlocked);
-    }
-}
-
-const MOST_SHARDS: usize = 64;
-
-/// Shards of a registry: enough that as many threads as there are cores rarely
-/// share one, a power of two.
-pub(crate) fn shard_count() -> usize {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    // Relaxed: the number stands for itself, and every thread computes the same.
-    if COUNT.load(Relaxed) == 0 {
-        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        COUNT.store((2 * cores).next_power_of_two().clamp(8, MOST_SHARDS) as u32, Relaxed);
-    }
-    COUNT.load(Relaxed) as usize
-}
-
-/// The calling thread's shard: threads take turns.
-#[inline]
-pub(crate) fn shard() -> u32 {
-    const UNSET: u32 = u32::MAX;
-    thread_local! { static SHARD: Cell<u32> = const { Cell::new(UNSET) }; }
-    #[cold]
-    fn assign() -> u32 {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let shard = NEXT.fetch_add(1, Relaxed) & (shard_count() as u32 - 1);
-        SHARD.set(shard);
-        shard
-    }
-    match SHARD.get() {
-        UNSET => assign(),
-        shard => shard,
     }
 }

@@ -4,8 +4,8 @@
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) misses: u64,
-    /// References that misses handed out; the other references are hits.
-    pub(crate) granted: u64,
+    /// Hits that took the lock; the others are counted per shard.
+    pub(crate) hits: u64,
     pub(crate) registrations: u64,
     pub(crate) deregistrations: u64,
     pub(crate) failed_deregistrations: u64,
@@ -21,8 +21,7 @@ pub(crate) struct Counters {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// `get`s served by a region that was there. Exact while no other thread is
-    /// inside `get` or a lease's drop; counted modulo 2^40 per region and shard.
+    /// `get`s served by a region that was there.
     pub hits: u64,
     /// `get`s that had to register, or failed to.
     pub misses: u64,
@@ -44,8 +43,6 @@ pub struct Stats {
     pub retries: u64,
     /// Registrations that served their caller alone and were not cached.
     pub uncached: u64,
-    /// Events that reached the inbox.
-    pub events: u64,
     /// Regions that a `get` can find now.
     pub regions: u64,
     /// Regions retired but still held, or not yet deregistered.

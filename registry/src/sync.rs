@@ -1,19 +1,24 @@
-//! Atomics and locks: the real ones, or loom's when the models are built.
+//! Atomics, locks and fences: the real ones, or loom's when the models are built.
 //!
 //! The only file of this crate that knows about `cfg(loom)` for types; the
 //! modules that talk to the kernel are left out of the models in `lib.rs`.
 
 #[cfg(not(loom))]
 mod chosen {
+    pub(crate) use crate::shards::{SHARDS, SHARED, ever_used, is_alone, order_all_counts};
     pub(crate) use parking_lot::{Mutex, MutexGuard};
-    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64};
+    pub(crate) use std::sync::atomic::{AtomicI64, AtomicU32};
 
     pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         mutex.lock()
     }
 
-    /// log2 of the entries of a directory table.
-    pub(crate) const FANOUT_SHIFT: u32 = 9;
+    /// Between a plain store of a shard of one's own and a load: the other side
+    /// is `order_all_counts`.
+    #[inline(always)]
+    pub(crate) fn light_fence() {
+        std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+    }
 
     /// See the models' version.
     #[inline(always)]
@@ -22,17 +27,37 @@ mod chosen {
 
 #[cfg(loom)]
 mod chosen {
-    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64};
+    pub(crate) use loom::sync::atomic::{AtomicI64, AtomicU32};
     pub(crate) use loom::sync::{Mutex, MutexGuard};
 
-    /// Two entries a table: every level is reached with four pages.
-    pub(crate) const FANOUT_SHIFT: u32 = 1;
+    pub(crate) const SHARDS: usize = 3;
+    /// Shards 0 and 1 are a thread's own.
+    pub(crate) const SHARED: u32 = 2;
+
+    pub(crate) fn ever_used() -> impl Iterator<Item = u32> {
+        0..SHARDS as u32
+    }
 
     pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         match mutex.lock() {
             Ok(guard) => guard,
             Err(poisoned) => poisoned.into_inner(),
         }
+    }
+
+    pub(crate) fn is_alone() -> bool {
+        true
+    }
+
+    /// What the kernel's barrier makes of the pair, in the language's terms.
+    pub(crate) fn order_all_counts() -> bool {
+        store_load_barrier();
+        true
+    }
+
+    /// See `order_all_counts`.
+    pub(crate) fn light_fence() {
+        store_load_barrier();
     }
 
     /// Stands between a SeqCst read-modify-write of one word and a SeqCst load of
@@ -45,22 +70,3 @@ mod chosen {
 }
 
 pub(crate) use chosen::*;
-
-/// A word that a fresh mapping's zero bytes represent.
-pub(crate) trait Zero: Sized {
-    /// The value that all-zero bytes have.
-    #[cfg_attr(not(loom), allow(dead_code))]
-    fn zero() -> Self;
-}
-
-impl Zero for AtomicU32 {
-    fn zero() -> Self {
-        AtomicU32::new(0)
-    }
-}
-
-impl Zero for AtomicU64 {
-    fn zero() -> Self {
-        AtomicU64::new(0)
-    }
-}

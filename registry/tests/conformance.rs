@@ -86,7 +86,7 @@ fn refuses_what_names_no_memory(registry: &Registry) {
     assert!(is(get(0x1000, 0), |e| matches!(e, RangeError::Empty { .. })));
     assert!(is(get(0, 10), |e| matches!(e, RangeError::Null { .. })));
     assert!(is(get(usize::MAX - 100, 200), |e| matches!(e, RangeError::WrapsAround { .. })));
-    assert!(is(get(1 << 47, 1), |e| matches!(e, RangeError::AboveLimit { .. })));
+    assert!(is(get(1 << 56, 1), |e| matches!(e, RangeError::AboveLimit { .. })));
     let empty: &[u8] = &[];
     assert!(matches!(
         registry.get(empty, Access::LOCAL_READ),

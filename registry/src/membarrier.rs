@@ -13,26 +13,28 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst, compile
 const PRIVATE_EXPEDITED: usize = 1 << 3;
 const REGISTER_PRIVATE_EXPEDITED: usize = 1 << 4;
 
-/// Whether the kernel serves membarrier. Written before the first pool exists,
-/// so that every thread that has a pool reads the same.
+/// Whether the kernel serves membarrier. Written before the first use,
+/// so that every thread that uses it reads the same.
 static SERVED: AtomicBool = AtomicBool::new(false);
 
-/// Asks the kernel once. Before the first use of the others.
-pub(crate) fn prepare() {
+/// Asks the kernel once, before the first use of the others. Whether it serves
+/// membarrier: if not, `light` is a full fence.
+pub fn prepare() -> bool {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| SERVED.store(call(REGISTER_PRIVATE_EXPEDITED), Relaxed));
+    SERVED.load(Relaxed)
 }
 
 /// The side that runs always.
 #[inline(always)]
-pub(crate) fn light() {
+pub fn light() {
     if SERVED.load(Relaxed) { compiler_fence(SeqCst) } else { fence(SeqCst) }
 }
 
 /// The side that runs hardly ever. `false`: the kernel, which granted it at the
 /// start, refuses it now (a filter on system calls); nothing was ordered.
 #[must_use]
-pub(crate) fn heavy() -> bool {
+pub fn heavy() -> bool {
     fence(SeqCst);
     !SERVED.load(Relaxed)
         || call(PRIVATE_EXPEDITED)

@@ -1,0 +1,121 @@
+//! Memory of our own: arrays that are zero at first, never move, cost nothing
+//! until touched, and never come from the program's allocator.
+#![allow(unsafe_code)]
+
+#[cfg(not(loom))]
+use crate::sys;
+use core::ops::Deref;
+#[cfg(not(loom))]
+use core::ptr::NonNull;
+
+/// A value that all-zero bytes represent.
+///
+/// # Safety
+/// All-zero bytes are a valid value of the type, which has no destructor.
+pub unsafe trait Zero: Sized {
+    /// The value that all-zero bytes have.
+    fn zero() -> Self;
+}
+
+macro_rules! zero {
+    ($($atomic:ident),*) => {$(
+        // SAFETY: an atomic integer has the representation of its integer.
+        unsafe impl Zero for crate::sync::$atomic {
+            fn zero() -> Self {
+                Self::new(0)
+            }
+        }
+    )*};
+}
+zero!(AtomicU32, AtomicU64, AtomicI64);
+
+/// `len` values that start as zero bytes, unmapped on drop.
+#[cfg(not(loom))]
+pub struct Array<T> {
+    base: NonNull<T>,
+    len: usize,
+}
+
+// SAFETY: an Array owns its values like a Vec and gives out shared references only.
+#[cfg(not(loom))]
+unsafe impl<T: Send> Send for Array<T> {}
+// SAFETY: as above.
+#[cfg(not(loom))]
+unsafe impl<T: Sync> Sync for Array<T> {}
+
+#[cfg(not(loom))]
+impl<T: Zero> Array<T> {
+    /// Beyond this many bytes of an array, huge pages are asked for: a random
+    /// walk over a large array is bound by the TLB, and a small array must not
+    /// cost megabytes.
+    const SMALL: usize = 2 << 20;
+
+    /// Maps the array; pages become resident when they are written.
+    ///
+    /// The error is mmap's errno: ENOMEM where RLIMIT_AS or the overcommit
+    /// policy refuses the address space.
+    pub fn new(len: usize) -> Result<Self, i32> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let bytes = len.checked_mul(size_of::<T>()).ok_or(libc::ENOMEM)?.max(1);
+        // SAFETY: a fresh anonymous mapping, unmapped in `drop` alone.
+        let base = unsafe { sys::mmap(0, bytes, libc::PROT_READ | libc::PROT_WRITE, flags)? };
+        if bytes > 2 * Self::SMALL {
+            // SAFETY: our mapping; the advice changes no contents, and a kernel
+            // that refuses it leaves small pages.
+            let _ = unsafe { sys::madvise(base + Self::SMALL, bytes - Self::SMALL, libc::MADV_HUGEPAGE) };
+        }
+        // SAFETY: mmap does not return address 0 unless asked to with MAP_FIXED.
+        Ok(Array { base: unsafe { NonNull::new_unchecked(base as *mut T) }, len })
+    }
+
+    /// Makes every value zero again and gives the pages back to the kernel.
+    ///
+    /// Another thread may load meanwhile: it sees the old value or zero.
+    pub fn clear(&self) {
+        let bytes = (self.len * size_of::<T>()).max(1);
+        // SAFETY: our private anonymous mapping, whose values are atomics: the
+        // kernel replaces pages by zero pages, which are valid values.
+        let _ = unsafe { sys::madvise(self.base.as_ptr() as usize, bytes, libc::MADV_DONTNEED) };
+    }
+}
+
+#[cfg(not(loom))]
+impl<T> Drop for Array<T> {
+    fn drop(&mut self) {
+        let bytes = (self.len * size_of::<T>()).max(1);
+        // SAFETY: the mapping of `new`; T has no destructor, and `&mut self`
+        // says that no reader is left.
+        let _ = unsafe { sys::munmap(self.base.as_ptr() as usize, bytes) };
+    }
+}
+
+#[cfg(not(loom))]
+impl<T> Deref for Array<T> {
+    type Target = [T];
+    #[inline]
+    fn deref(&self) -> &[T] {
+        // SAFETY: `len` values lie in the mapping, page-aligned, and zero bytes
+        // are a valid T (the `Zero` bound of the only constructor).
+        unsafe { core::slice::from_raw_parts(self.base.as_ptr(), self.len) }
+    }
+}
+
+/// loom's atomics are not words of memory: the models use a vector.
+#[cfg(loom)]
+pub struct Array<T>(Vec<T>);
+
+#[cfg(loom)]
+impl<T: Zero> Array<T> {
+    /// As outside the models.
+    pub fn new(len: usize) -> Result<Self, i32> {
+        Ok(Array((0..len).map(|_| T::zero()).collect()))
+    }
+}
+
+#[cfg(loom)]
+impl<T> Deref for Array<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        &self.0
+    }
+}

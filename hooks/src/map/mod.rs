@@ -1,0 +1,399 @@
+//! The map: where every registered region lies, and what an event does to it.
+//!
+//! A hook does not queue what it sees. It walks the directory and marks the
+//! regions that it meets, in place: a constant number of atomic operations for
+//! each, whatever other events are pending, and nothing that could overflow. A
+//! reader sees the mark in the word that it reads anyway, so a hit elsewhere is
+//! as fast as ever while the registry has yet to retire what was marked.
+//!
+//! ```text
+//! event   Map::publish -> registrations under way: mark
+//!                      -> Directory::next … Slot::mark, and a bit in `changed`
+//!                      -> too wide to walk: `later`, and every reader asks the registry
+//! hit     Map::news, Directory::find, Slot::state
+//! retire  registry: Map::take_changed, Map::begin_drain
+//! ```
+//!
+//! Written by one registry under its lock, but for marks.
+
+mod directory;
+mod slot;
+
+pub use directory::{CHUNK_SHIFT, Directory, FANOUT, IS_SLOT, Next, SECTION_SHIFT, next_boundary};
+pub use slot::{Slot, SlotId, State};
+
+use crate::array::Array;
+use crate::event::Event;
+use crate::inbox::Inbox;
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, COMING, LATER, LOADS};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use crossbeam_utils::CachePadded;
+
+/// Events wait in `later`.
+const PENDING: u64 = 0b01;
+/// The registry is applying events that it took from `later`.
+const DRAINING: u64 = 0b10;
+const FLAGS: u64 = PENDING | DRAINING;
+/// One epoch.
+const EPOCH: u64 = 0b100;
+/// What a mark costs a hook, in entries read.
+const MARK_LOADS: u32 = 16;
+
+/// How large a map is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapSize {
+    /// Slots, number 0 not counted.
+    pub slots: usize,
+    /// Leaves of the directory, number 0 not counted.
+    pub leaves: usize,
+    /// Addresses below this can be entered.
+    pub address_limit: usize,
+}
+
+/// See the module.
+pub struct Map {
+    /// Epoch and flags. A region is found only by who reads the epoch in which
+    /// it began, without a flag.
+    news: CachePadded<AtomicU64>,
+    coming: CachePadded<ComingSet>,
+    directory: Directory,
+    slots: Array<Slot>,
+    /// A bit for each slot that was marked and not yet retired.
+    changed: Array<AtomicU64>,
+    /// Some bit of `changed` is likely to be set.
+    any_changed: CachePadded<AtomicBool>,
+    later: Inbox<LATER>,
+    size: MapSize,
+}
+
+/// The registrations under way, which are not in the directory yet: `mask` has a
+/// bit for each entry of `slots` in use.
+struct ComingSet {
+    mask: AtomicU64,
+    slots: [AtomicU32; COMING],
+}
+
+impl Map {
+    /// An empty map. The error is mmap's errno.
+    pub fn new(size: MapSize) -> Result<Map, i32> {
+        Ok(Map {
+            news: CachePadded::new(AtomicU64::new(0)),
+            coming: CachePadded::new(ComingSet {
+                mask: AtomicU64::new(0),
+                slots: core::array::from_fn(|_| AtomicU32::new(0)),
+            }),
+            directory: Directory::new(size.leaves + 1, size.address_limit)?,
+            slots: Array::new(size.slots + 1)?,
+            changed: Array::new((size.slots + 1).div_ceil(64))?,
+            any_changed: CachePadded::new(AtomicBool::new(false)),
+            later: Inbox::new(),
+            size,
+        })
+    }
+
+    /// How large it is.
+    pub fn size(&self) -> MapSize {
+        self.size
+    }
+
+    /// The directory.
+    #[inline]
+    pub fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    /// All slots.
+    #[inline]
+    pub fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// What a region's [`epoch`](Slot::epoch) must equal for it to be served:
+    /// an epoch, or a word that equals none while events wait.
+    #[inline]
+    pub fn news(&self) -> u64 {
+        // Acquire: pairs with `finish_drain`; the reader sees all that it retired.
+        self.news.load(Acquire)
+    }
+
+    /// The epoch that a registration begins in.
+    pub fn epoch(&self) -> u64 {
+        self.news() & !FLAGS
+    }
+
+    /// The bytes `start..=last` are about to change. What a hook does.
+    ///
+    /// Wait-free; safe in a signal handler and inside malloc.
+    #[inline]
+    pub fn publish(&self, start: usize, last: usize) {
+        // Registrations under way first: one that lands meanwhile is either still
+        // listed here, or in the directory by the time it is not (Acquire: pairs
+        // with `coming_landed`).
+        let mask = self.coming.mask.load(Acquire);
+        if mask != 0 {
+            self.mark_coming(mask, start, last);
+        }
+        // Most events lie in one chunk where nothing is registered.
+        let chunk = start >> CHUNK_SHIFT;
+        if chunk == last >> CHUNK_SHIFT
+            && self.directory.chunks.get(chunk).is_none_or(|entry| entry.load(Acquire) == 0)
+        {
+            return;
+        }
+        self.mark_listed(start, last);
+    }
+
+    /// Anything may have changed.
+    #[inline]
+    pub fn publish_everything(&self) {
+        // No region that began in an earlier epoch is found from now on. AcqRel:
+        // pairs with `news`.
+        self.news.fetch_add(EPOCH, AcqRel);
+    }
+
+    #[inline(never)]
+    fn mark_coming(&self, mut mask: u64, start: usize, last: usize) {
+        while mask != 0 {
+            let at = mask.trailing_zeros() as usize;
+            mask &= mask - 1;
+            let id = self.coming.slots.get(at).map_or(0, |slot| slot.load(Acquire));
+            if self.slots.get(id as usize).is_some_and(|slot| slot.overlaps(start, last)) {
+                self.mark(id);
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn mark_listed(&self, start: usize, last: usize) {
+        let (mut at, mut loads) = (start, LOADS);
+        while at <= last {
+            match self.directory.next(&mut at, last, &mut loads) {
+                Next::Slot(id) => {
+                    self.mark(id);
+                    loads = loads.saturating_sub(MARK_LOADS);
+                    let end = self.slots.get(id as usize).and_then(|slot| slot.end_from(at));
+                    at = end.unwrap_or_else(|| next_boundary(at, crate::event::PAGE_SHIFT));
+                }
+                Next::End => return,
+                Next::Tired => return self.leave_for_later(at, last),
+            }
+        }
+    }
+
+    fn mark(&self, id: SlotId) {
+        if self.slots.get(id as usize).is_some_and(Slot::mark)
+            && let Some(word) = self.changed.get(id as usize / 64)
+        {
+            // Release: pairs with `take_changed`, which then sees the mark.
+            word.fetch_or(1 << (id % 64), Release);
+            self.any_changed.store(true, Release);
+        }
+    }
+
+    #[cold]
+    fn leave_for_later(&self, start: usize, last: usize) {
+        match Event::new(start, (last - start).saturating_add(1)) {
+            Some(event) => {
+                self.later.push(event);
+                // AcqRel: pairs with `begin_drain`, which then finds the event.
+                self.news.fetch_or(PENDING, AcqRel);
+            }
+            None => self.publish_everything(),
+        }
+    }
+
+    // What follows is called by the registry, under its lock.
+
+    /// Enters a slot that has [begun](Slot::begin): hooks mark it from now on.
+    /// `None` if too many are under way.
+    pub fn coming(&self, id: SlotId) -> Option<usize> {
+        let mask = self.coming.mask.load(Relaxed);
+        let at = mask.trailing_ones() as usize;
+        self.coming.slots.get(at)?.store(id, Release);
+        // Release: whoever sees the bit sees the slot's number and its fields.
+        self.coming.mask.store(mask | 1 << at, Release);
+        Some(at)
+    }
+
+    /// The registration is in the directory, or has been given up.
+    pub fn landed(&self, at: usize) {
+        // Release: whoever no longer sees the bit sees the directory's entries.
+        self.coming.mask.store(self.coming.mask.load(Relaxed) & !(1 << at), Release);
+    }
+
+    /// Whether slots were marked since the last answer. A hint: `take_changed`
+    /// may find marks all the same.
+    pub fn has_changed(&self) -> bool {
+        self.any_changed.load(Relaxed) && self.any_changed.swap(false, AcqRel)
+    }
+
+    /// Takes the marks of the slots below `below`, at most a word's worth of
+    /// slots more than `limit`, from word `from` on. Where to go on, or `None`
+    /// when all have been seen.
+    pub fn take_changed(
+        &self,
+        from: usize,
+        below: SlotId,
+        mut limit: usize,
+        mut each: impl FnMut(SlotId),
+    ) -> Option<usize> {
+        let words = (below as usize).div_ceil(64).min(self.changed.len());
+        for (index, word) in self.changed.iter().enumerate().take(words).skip(from) {
+            if limit == 0 {
+                return Some(index);
+            }
+            // AcqRel: pairs with `mark`.
+            let mut bits = if word.load(Relaxed) == 0 { 0 } else { word.swap(0, AcqRel) };
+            limit = limit.saturating_sub(bits.count_ones() as usize);
+            while bits != 0 {
+                each(index as SlotId * 64 + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
+        }
+        None
+    }
+
+    /// Takes the events that hooks left. No reader is served until
+    /// [`finish_drain`](Map::finish_drain).
+    pub fn begin_drain(&self, each: impl FnMut(Event)) {
+        let news = self.news();
+        if news & PENDING == 0 {
+            return;
+        }
+        // Two steps, so that no moment is without a flag. AcqRel: pairs with
+        // `leave_for_later`.
+        self.news.fetch_or(DRAINING, AcqRel);
+        self.news.fetch_and(!PENDING, AcqRel);
+        let mark = self.later.begin();
+        if self.later.take(each) {
+            self.publish_everything();
+        }
+        self.later.finish(mark);
+    }
+
+    /// What was taken has been applied. Readers are served again unless more has
+    /// come.
+    pub fn finish_drain(&self) {
+        // Release: pairs with `news`.
+        self.news.fetch_and(!DRAINING, AcqRel);
+    }
+
+    /// Forgets everything, for the next registry. The caller's was the last
+    /// reader; a hook that is late finds nothing, or leaves a needless mark.
+    #[cfg(not(loom))]
+    pub(crate) fn clear(&self) {
+        self.publish_everything();
+        self.begin_drain(|_| ());
+        self.finish_drain();
+        self.coming.mask.store(0, Release);
+        self.directory.clear();
+        self.slots.clear();
+        self.changed.clear();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    extern crate std;
+    use core::sync::atomic::Ordering::SeqCst;
+    use std::vec::Vec;
+
+    const PAGE: usize = 1 << crate::event::PAGE_SHIFT;
+    const CHUNK: usize = 1 << CHUNK_SHIFT;
+    const AT: usize = 1 << 40;
+
+    /// A map with one-page regions at `pages`, counted from `AT`, in one leaf a chunk.
+    fn with(pages: impl IntoIterator<Item = usize>) -> (Map, usize) {
+        let map = Map::new(MapSize { slots: 5000, leaves: 5000, address_limit: 1 << 47 }).unwrap();
+        let mut count = 0;
+        for page in pages {
+            count += 1;
+            let at = AT + page * PAGE;
+            let leaf = (page / FANOUT + 1) as u32;
+            map.slots[count].begin(at, at + PAGE, map.epoch());
+            assert!(map.slots[count].go_live());
+            map.directory.sections[at >> SECTION_SHIFT].fetch_add(1, SeqCst);
+            map.directory.chunks[at >> CHUNK_SHIFT].store(leaf, SeqCst);
+            map.directory.leaves[leaf as usize * FANOUT + page % FANOUT].store(count as u32, SeqCst);
+        }
+        (map, count)
+    }
+
+    fn stale(map: &Map, count: usize) -> Vec<usize> {
+        (1..=count).filter(|&id| map.slots[id].state().is_stale()).collect()
+    }
+
+    #[test]
+    fn an_event_marks_what_it_touches_and_nothing_else() {
+        let (map, count) = with([0, 1, 2, 511, 512, 2000]);
+        map.publish(AT + PAGE + 17, AT + 2 * PAGE);
+        assert_eq!(stale(&map, count), [2, 3]);
+        map.publish(AT + 511 * PAGE, AT + 512 * PAGE);
+        assert_eq!(stale(&map, count), [2, 3, 4, 5]);
+        map.publish(AT + 513 * PAGE, AT + 2000 * PAGE - 1);
+        assert_eq!(stale(&map, count), [2, 3, 4, 5], "between two regions");
+        let mut taken = Vec::new();
+        assert!(map.has_changed() && !map.has_changed());
+        assert_eq!(map.take_changed(0, 100, 100, |id| taken.push(id)), None);
+        assert_eq!(taken, [2, 3, 4, 5]);
+        assert_eq!(map.news(), map.epoch(), "nothing was left for later");
+    }
+
+    #[test]
+    fn an_event_over_empty_terabytes_is_walked_to_its_end() {
+        let (map, count) = with([0]);
+        map.publish(AT - (3 << 40) / 4, AT + 1);
+        assert_eq!((stale(&map, count), map.news()), ([1].to_vec(), map.epoch()));
+    }
+
+    #[test]
+    fn an_event_that_holds_too_much_is_left_for_later() {
+        let (map, count) = with((0..4000).map(|index| index * 2));
+        map.publish(AT, AT + 8000 * PAGE);
+        let marked = stale(&map, count).len();
+        assert!((200..4000).contains(&marked), "{marked}");
+        assert_ne!(map.news(), map.epoch(), "no reader is served");
+        let mut left = Vec::new();
+        map.begin_drain(|event| left.push((event.start(), event.end())));
+        assert_ne!(map.news(), map.epoch(), "until it has been applied");
+        let [(start, end)] = left[..] else { panic!("{left:?}") };
+        let first_left = AT + marked * 2 * PAGE;
+        assert!((first_left - PAGE..=first_left).contains(&start) && end == AT + 8001 * PAGE);
+        map.finish_drain();
+        assert_eq!(map.news(), map.epoch());
+    }
+
+    /// Invariant 4: what finds no place takes everything out.
+    #[test]
+    fn more_wide_events_than_fit_begin_an_epoch() {
+        let (map, _) = with((0..4000).map(|index| index * 2));
+        let before = map.epoch();
+        for event in 0..2 * LATER {
+            map.publish(AT, AT + (8000 + event) * PAGE);
+        }
+        map.begin_drain(|_| ());
+        map.finish_drain();
+        assert_ne!(map.epoch(), before);
+        let before = map.epoch();
+        map.publish(0, usize::MAX);
+        assert_ne!(map.epoch(), before, "wider than any event");
+    }
+
+    #[test]
+    fn a_registration_under_way_is_marked_wherever_it_lies() {
+        let (map, _) = with([]);
+        map.slots[7].begin(AT, AT + CHUNK, map.epoch());
+        let at = map.coming(7).unwrap();
+        map.publish(AT + CHUNK, AT + 2 * CHUNK);
+        assert!(!map.slots[7].state().is_stale());
+        map.publish(0, AT);
+        assert!(!map.slots[7].go_live());
+        map.landed(at);
+        for id in 0..COMING {
+            assert_eq!(map.coming(id as u32 + 1), Some(id));
+        }
+        assert_eq!(map.coming(100), None);
+    }
+}
