@@ -1,11 +1,13 @@
 //! How a registry is made.
 
 use crate::backend::Backend;
+use crate::budget::Budget;
 use crate::cache::{Cache, Geometry, map_size};
+use crate::coarsen::Coarsen;
 use crate::error::BuildError;
 use crate::range::CACHED_LIMIT;
 use crate::registry::{Inner, Registry};
-use crate::{diagnose, reaper};
+use crate::{clock, limits, reaper};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -30,14 +32,21 @@ const MOST_REGIONS: usize = 1 << 24;
 /// See [`Registry::builder`].
 pub struct Builder {
     backend: Option<Box<dyn Backend>>,
-    budget: Option<usize>,
+    budget: Option<Budget>,
+    coarsen: Coarsen,
     max_regions: usize,
     events: Events,
 }
 
 impl Builder {
     pub(crate) fn new() -> Builder {
-        Builder { backend: None, budget: None, max_regions: DEFAULT_REGIONS, events: Events::Hooks }
+        Builder {
+            backend: None,
+            budget: None,
+            coarsen: Coarsen::Never,
+            max_regions: DEFAULT_REGIONS,
+            events: Events::Hooks,
+        }
     }
 
     /// Who registers. Required. An `Arc` of a backend is one too.
@@ -48,10 +57,21 @@ impl Builder {
 
     /// Bytes pinned at most, those being registered or retired included. When
     /// they are used up, regions that are not in use go; when all are in use,
-    /// `get` fails. Default: half of the machine's memory. RLIMIT_MEMLOCK is the
-    /// kernel's to enforce; where it refuses, what is only cached makes room.
-    pub fn budget(mut self, bytes: usize) -> Builder {
-        self.budget = Some(bytes);
+    /// `get` fails. A number of bytes for this registry alone, or a [`Budget`] that
+    /// it shares with others.
+    ///
+    /// Default: a budget that all registries of the process share, half of the
+    /// machine's memory or of the cgroup's limit; for backends that lock pages,
+    /// RLIMIT_MEMLOCK where that is less and binds. The kernel counts more than the
+    /// registry does; where it refuses, what is only cached makes room.
+    pub fn budget(mut self, budget: impl Into<Budget>) -> Builder {
+        self.budget = Some(budget.into());
+        self
+    }
+
+    /// How far a registration grows beyond its buffer. Default: not at all.
+    pub fn coarsen(mut self, coarsen: Coarsen) -> Builder {
+        self.coarsen = coarsen;
         self
     }
 
@@ -76,12 +96,13 @@ impl Builder {
                 return Err(BuildError::HooksIncomplete(Box::new(report)));
             }
         }
-        let limits = backend.limits();
-        let regions = self.max_regions.min(limits.max_regions).clamp(1, MOST_REGIONS);
+        clock::prepare();
+        let of_backend = backend.limits();
+        let regions = self.max_regions.min(of_backend.max_regions).clamp(1, MOST_REGIONS);
         let geometry = Geometry {
             regions,
-            budget: self.budget.unwrap_or_else(diagnose::half_of_memory),
-            max_region_bytes: limits.max_region_bytes,
+            budget: self.budget.unwrap_or_else(|| limits::default_budget(backend.locks_memory())),
+            max_region_bytes: of_backend.max_region_bytes,
         };
         let refused = |errno| BuildError::Map { source: std::io::Error::from_raw_os_error(errno) };
         let map = pinyard_hooks::subscribe_map(map_size(regions, CACHED_LIMIT)).map_err(|errno| {
@@ -92,11 +113,14 @@ impl Builder {
             cache,
             backend,
             events: self.events,
+            coarsen: self.coarsen,
             forks: pinyard_hooks::fork_generation(),
             changed: parking_lot::Condvar::new(),
             reaper_sleeps: AtomicBool::new(false),
             reaper: parking_lot::Mutex::new(None),
         });
+        let member: std::sync::Weak<Inner> = Arc::downgrade(&inner);
+        inner.cache.geometry.budget.join(member);
         reaper::start(&inner).map_err(|source| BuildError::Thread { source })?;
         Ok(Registry { inner })
     }

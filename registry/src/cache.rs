@@ -13,26 +13,33 @@
 
 use crate::access::Access;
 use crate::backend::{MemoryKey, Unlocked};
+use crate::budget::Budget;
+use crate::clock;
+use crate::completion::Completion;
 use crate::directory::{Leaves, first_in, leaves_for};
 use crate::eviction::EvictionList;
 use crate::range::PageRange;
 use crate::regions::{self, Counts, Held, Wanted};
 use crate::stats::Counters;
 use crate::sync::{Mutex, MutexGuard, SHARDS, is_alone, lock, order_all_counts};
+use crate::times::Ticks;
 use pinyard_hooks::map::{Map, MapSize, Slot, SlotId};
+use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 /// Regions that are retired in one go: what a caller may pay for others.
 const SLICE: usize = 128;
+/// Retirements that `explain` remembers.
+const REMEMBERED: usize = 1024;
 
 /// Sizes, fixed at birth.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Geometry {
     /// Regions that can exist at a time, those being retired included.
     pub(crate) regions: usize,
     /// Bytes that can be pinned at a time, those being retired included.
-    pub(crate) budget: usize,
+    pub(crate) budget: Budget,
     /// Longest single registration, in bytes.
     pub(crate) max_region_bytes: usize,
 }
@@ -77,6 +84,13 @@ pub(crate) struct Writer {
     /// Live, dead and in-flight bytes.
     pub(crate) pinned: usize,
     pub(crate) counters: Counters,
+    /// How long the backend took to register and to deregister.
+    pub(crate) registering: Ticks,
+    pub(crate) deregistering: Ticks,
+    /// The latest retirements.
+    pub(crate) retired: VecDeque<Retired>,
+    /// Who is called back when a slot's registration is gone.
+    waiting: Vec<(SlotId, Completion)>,
 }
 
 /// A registration that its thread is carrying out outside the lock.
@@ -127,6 +141,17 @@ pub(crate) struct Grave {
     slot: SlotId,
     pub(crate) key: MemoryKey,
     pub(crate) range: PageRange,
+    /// Filled in by the caller: how long the backend took, and whether it refused.
+    pub(crate) ticks: u64,
+    pub(crate) failed: bool,
+}
+
+/// A region that was taken out, and when, in ticks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Retired {
+    pub(crate) range: PageRange,
+    pub(crate) reason: Reason,
+    pub(crate) at: u64,
 }
 
 /// Why a region is retired.
@@ -134,6 +159,8 @@ pub(crate) struct Grave {
 pub(crate) enum Reason {
     /// An event touched it, or it was asked for.
     Invalidated,
+    /// Everything was.
+    Flushed,
     /// A registration that overlaps it takes its place.
     Merged,
     /// To make room.
@@ -167,6 +194,10 @@ impl<M: Deref<Target = Map>> Cache<M> {
                 burying: 0,
                 pinned: 0,
                 counters: Counters::default(),
+                registering: Ticks::default(),
+                deregistering: Ticks::default(),
+                retired: VecDeque::new(),
+                waiting: Vec::new(),
             }),
         })
     }
@@ -249,7 +280,7 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
     }
 
     /// Retires every region in `range` that may no longer be served.
-    fn settle(&mut self, range: PageRange) {
+    pub(crate) fn settle(&mut self, range: PageRange) {
         if !self.writer.wide.is_empty() {
             let wide = std::mem::take(&mut self.writer.wide);
             for event in wide {
@@ -265,17 +296,20 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         let mut rest = Some(range);
         while let Some(id) = rest.and_then(|rest| self.first_in(rest)) {
             let end = regions::range_of(self.cache.slot(id)).end;
-            if self.is_doomed(id) {
-                self.kill(id, Reason::Invalidated);
+            if let Some(reason) = self.doom(id) {
+                self.kill(id, reason);
             }
             rest = PageRange::from(end, range.end);
         }
     }
 
-    /// Whether nobody finds the region any more.
-    fn is_doomed(&self, id: SlotId) -> bool {
+    /// Why nobody finds the region any more, if so.
+    fn doom(&self, id: SlotId) -> Option<Reason> {
         let slot = self.cache.slot(id);
-        slot.state().is_stale() || slot.epoch() != self.writer.epoch
+        match slot.state().is_stale() {
+            true => Some(Reason::Invalidated),
+            false => (slot.epoch() != self.writer.epoch).then_some(Reason::Flushed),
+        }
     }
 
     /// Retires regions that nobody finds any more, a slice of them. Whether there
@@ -292,8 +326,10 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         let swept = sweep.end == below;
         self.writer.sweep = if swept { SlotId::MAX } else { sweep.end };
         for id in doomed {
-            if self.cache.slot(id).state().is_listed() && self.is_doomed(id) {
-                self.kill(id, Reason::Invalidated);
+            if self.cache.slot(id).state().is_listed()
+                && let Some(reason) = self.doom(id)
+            {
+                self.kill(id, reason);
             }
         }
         marks.is_some() || !swept || !self.writer.wide.is_empty()
@@ -305,13 +341,22 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         self.drain();
     }
 
-    /// Takes out every region that shares a page with `range`.
-    pub(crate) fn invalidate(&mut self, range: PageRange) {
+    /// Takes out every region that shares a page with `range`. `done` is dropped
+    /// when all of them have been deregistered, and those that were taken out
+    /// earlier and are still held.
+    pub(crate) fn invalidate(&mut self, range: PageRange, done: Option<Completion>) {
         for flight in self.writer.inflight.iter().filter(|flight| flight.range.overlaps(range)) {
             self.cache.slot(flight.slot).spoil();
         }
         while let Some(id) = self.first_in(range) {
             self.kill(id, Reason::Invalidated);
+        }
+        if let Some(done) = done {
+            let cache = self.cache;
+            let writer = &mut *self.writer;
+            let retired = writer.dead.iter().chain(&writer.ready).chain(&writer.in_use);
+            let concerned = retired.filter(|&&id| regions::range_of(cache.slot(id)).overlaps(range));
+            writer.waiting.extend(concerned.map(|&id| (id, done.clone())));
         }
     }
 
@@ -324,9 +369,14 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
     /// Whether a registration under way will serve the bytes.
     pub(crate) fn is_coming(&self, range: PageRange, access: Access) -> bool {
         let serves = |flight: &Inflight| {
-            flight.range.contains(range) && flight.access.contains(access) && !self.is_doomed(flight.slot)
+            flight.range.contains(range) && flight.access.contains(access) && self.doom(flight.slot).is_none()
         };
         self.writer.inflight.iter().any(serves)
+    }
+
+    /// A registration under way that overlaps the range.
+    pub(crate) fn coming(&self, range: PageRange) -> Option<PageRange> {
+        self.writer.inflight.iter().map(|flight| flight.range).find(|flight| flight.overlaps(range))
     }
 
     /// The range and access that a registration of `range` should have so that
@@ -341,7 +391,11 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
             rest = PageRange::from(other.end, range.end);
         }
         let geometry = &self.cache.geometry;
-        if union.0.len() > geometry.max_region_bytes.min(geometry.budget) { (range, access) } else { union }
+        if union.0.len() > geometry.max_region_bytes.min(geometry.budget.bytes()) {
+            (range, access)
+        } else {
+            union
+        }
     }
 
     /// Reserves budget and a slot; events mark the registration from now on. The
@@ -349,9 +403,6 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
     pub(crate) fn begin(&mut self, range: PageRange, access: Access) -> Result<Ticket, NoRoom> {
         let geometry = &self.cache.geometry;
         let writer = &mut *self.writer;
-        if range.len() > geometry.budget.saturating_sub(writer.pinned) {
-            return Err(NoRoom::Bytes);
-        }
         let slot = match writer.free_slots.pop() {
             Some(slot) => slot,
             None if writer.next_slot as usize <= geometry.regions => {
@@ -360,11 +411,16 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
             }
             None => return Err(NoRoom::Regions),
         };
+        if !geometry.budget.take(range.len()) {
+            writer.free_slots.push(slot);
+            return Err(NoRoom::Bytes);
+        }
         self.cache.slot(slot).begin(range.start, range.end, writer.epoch);
         let Some(coming) = self.cache.map.coming(slot) else {
             self.cache.slot(slot).retire();
             self.cache.slot(slot).free();
             writer.free_slots.push(slot);
+            geometry.budget.give(range.len());
             return Err(NoRoom::Coming);
         };
         writer.pinned += range.len();
@@ -387,6 +443,7 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         let slot = self.cache.slot(ticket.slot);
         slot.retire();
         slot.free();
+        self.cache.geometry.budget.give(ticket.range.len());
         self.writer.pinned -= ticket.range.len();
         self.writer.free_slots.push(ticket.slot);
     }
@@ -408,9 +465,9 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         regions::set_key(slot, key);
         slot.access.store(access.bits(), Release);
         slot.touched.store(0, Relaxed);
-        let redundant = if self.is_doomed(id) { None } else { self.find(wanted, range) };
+        let redundant = if self.doom(id).is_some() { None } else { self.find(wanted, range) };
         let mut entered = false;
-        if !self.is_doomed(id) && redundant.is_none() && !uncached {
+        if self.doom(id).is_none() && redundant.is_none() && !uncached {
             while let Some(other) = self.first_in(range) {
                 self.kill(other, Reason::Merged);
             }
@@ -455,14 +512,18 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         slot.retire();
         writer.live.remove(id);
         writer.dead.push(id);
+        if writer.retired.len() == REMEMBERED {
+            writer.retired.pop_front();
+        }
+        writer.retired.push_back(Retired { range, reason, at: clock::ticks() });
         match reason {
-            Reason::Invalidated => writer.counters.invalidations += 1,
+            Reason::Invalidated | Reason::Flushed => writer.counters.invalidations += 1,
             Reason::Merged => writer.counters.merges += 1,
             Reason::Evicted => writer.counters.evictions += 1,
         }
     }
 
-    fn first_in(&self, range: PageRange) -> Option<SlotId> {
+    pub(crate) fn first_in(&self, range: PageRange) -> Option<SlotId> {
         first_in(self.cache.map.directory(), range)
     }
 
@@ -511,7 +572,8 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
                 writer.in_use.push(id);
             } else {
                 let slot = cache.slot(id);
-                graves.push(Grave { slot: id, key: regions::key_of(slot), range: regions::range_of(slot) });
+                let (key, range) = (regions::key_of(slot), regions::range_of(slot));
+                graves.push(Grave { slot: id, key, range, ticks: 0, failed: false });
             }
         }
         if graves.is_empty() {
@@ -535,17 +597,28 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         self.look_again();
     }
 
-    /// The backend has taken the registrations back.
-    pub(crate) fn buried(&mut self, mut graves: Vec<Grave>) {
+    /// The backend has taken the registrations back. Who waits for one of them is
+    /// to be dropped without the lock.
+    #[must_use = "dropping it calls somebody back, which is not for under the lock"]
+    pub(crate) fn buried(&mut self, mut graves: Vec<Grave>) -> Vec<Completion> {
+        let mut done = Vec::new();
         let writer = &mut *self.writer;
         for grave in graves.drain(..) {
+            if !writer.waiting.is_empty() {
+                let concerned = writer.waiting.extract_if(.., |(slot, _)| *slot == grave.slot);
+                done.extend(concerned.map(|(_, completion)| completion));
+            }
             self.cache.slot(grave.slot).free();
             writer.free_slots.push(grave.slot);
             writer.burying -= 1;
             writer.pinned -= grave.range.len();
+            self.cache.geometry.budget.give(grave.range.len());
             writer.counters.deregistrations += 1;
+            writer.counters.failed_deregistrations += grave.failed as u64;
+            writer.deregistering.add(grave.ticks);
         }
         writer.graves = graves;
+        done
     }
 
     /// Live regions, and dead ones that wait for their holders or their burial.

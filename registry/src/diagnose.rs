@@ -4,15 +4,16 @@
 use crate::access::Access;
 use crate::backend::BackendError;
 use crate::error::GetError;
+use crate::limits::{may_lock_anything, memlock_limit};
 use crate::range::PageRange;
 
 /// One line of /proc/self/maps.
-struct Mapping {
-    range: PageRange,
+pub(crate) struct Mapping {
+    pub(crate) range: PageRange,
     writable: bool,
 }
 
-fn mappings() -> Vec<Mapping> {
+pub(crate) fn mappings() -> Vec<Mapping> {
     let parse = |line: &str| {
         let (range, rest) = line.split_once(' ')?;
         let (start, end) = range.split_once('-')?;
@@ -39,32 +40,6 @@ fn first_hole(range: PageRange) -> Option<usize> {
 pub(crate) fn first_read_only(range: PageRange) -> Option<usize> {
     let read_only = |mapping: &Mapping| !mapping.writable && mapping.range.overlaps(range);
     mappings().iter().find(|mapping| read_only(mapping)).map(|mapping| mapping.range.start.max(range.start))
-}
-
-/// The soft RLIMIT_MEMLOCK in bytes; `None` where there is no limit.
-#[allow(unsafe_code)]
-pub(crate) fn memlock_limit() -> Option<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: getrlimit fills the struct it is given.
-    let answer = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
-    (answer == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
-}
-
-/// Half of the machine's memory, in bytes.
-#[allow(unsafe_code)]
-pub(crate) fn half_of_memory() -> usize {
-    // SAFETY: sysconf has no preconditions.
-    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
-    usize::try_from(pages).unwrap_or(0).max(2) / 2 * pinyard_hooks::PAGE_SIZE
-}
-
-/// Whether RLIMIT_MEMLOCK does not bind this process (CAP_IPC_LOCK).
-fn may_lock_anything() -> bool {
-    const CAP_IPC_LOCK: u32 = 14;
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let bits = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
-    bits >> CAP_IPC_LOCK & 1 == 1
 }
 
 /// The error that names why `source` happened.

@@ -2,6 +2,7 @@
 //! with its errno and arguments, and what the caller can do about it.
 
 use crate::backend::BackendError;
+use crate::budget::Holding;
 use crate::range::{ADDRESS_LIMIT, PageRange};
 use pinyard_hooks::Report;
 use thiserror::Error;
@@ -113,15 +114,19 @@ pub enum GetError {
     },
     /// The registry's byte budget is used up by registrations in use.
     #[error(
-        "{range}: the budget of {budget} bytes is used up: {pinned} bytes are pinned and in use; give leases back, or raise the budget (RLIMIT_MEMLOCK is {memlock})"
+        "{range}: the budget of {budget} bytes is used up: {pinned} bytes are pinned and in use ({holdings}; RLIMIT_MEMLOCK is {memlock}); {remedy}"
     )]
     Budget {
         /// The pages asked for.
         range: PageRange,
         /// The registry's budget in bytes.
         budget: usize,
-        /// Bytes pinned now.
+        /// Bytes pinned now, by every registry of the budget.
         pinned: usize,
+        /// What the caller can do.
+        remedy: &'static str,
+        /// Who holds them.
+        holdings: Holdings,
         /// The process's soft RLIMIT_MEMLOCK.
         memlock: Memlock,
     },
@@ -181,6 +186,19 @@ impl std::fmt::Display for Memlock {
             Some(bytes) => write!(f, "{bytes} bytes"),
             None => f.write_str("unlimited"),
         }
+    }
+}
+
+/// What the registries of a budget hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holdings(pub Vec<Holding>);
+
+impl std::fmt::Display for Holdings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (index, holding) in self.0.iter().enumerate() {
+            write!(f, "{}{holding}", if index == 0 { "" } else { "; " })?;
+        }
+        Ok(())
     }
 }
 

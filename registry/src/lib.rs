@@ -30,21 +30,30 @@
 
 mod access;
 pub mod backend;
+mod budget;
 mod cache;
+mod clock;
+mod completion;
 mod directory;
 mod error;
 mod eviction;
+mod explain;
 mod range;
 mod regions;
 mod stats;
 mod sync;
+mod times;
 
 #[cfg(not(loom))]
 mod builder;
 #[cfg(not(loom))]
+mod coarsen;
+#[cfg(not(loom))]
 mod diagnose;
 #[cfg(not(loom))]
 mod lease;
+#[cfg(not(loom))]
+mod limits;
 #[cfg(not(loom))]
 pub mod membarrier;
 #[cfg(not(loom))]
@@ -61,12 +70,17 @@ mod models;
 
 pub use access::Access;
 pub use backend::MemoryKey;
-pub use error::{BuildError, Error, GetError, Memlock, RangeError};
+pub use budget::{Budget, Holding};
+pub use error::{BuildError, Error, GetError, Holdings, Memlock, RangeError};
+pub use explain::{Explanation, Retirement};
 pub use range::{ADDRESS_LIMIT, AsRange, CACHED_LIMIT, PageRange};
 pub use stats::Stats;
+pub use times::Times;
 
 #[cfg(not(loom))]
 pub use builder::{Builder, Events};
+#[cfg(not(loom))]
+pub use coarsen::Coarsen;
 #[cfg(not(loom))]
 pub use lease::{Lease, OwnedLease};
 #[cfg(not(loom))]

@@ -7,16 +7,19 @@
 
 use crate::access::Access;
 use crate::backend::{BackendError, MemoryKey, Unlocked};
+use crate::budget::GivenWay;
 use crate::builder::Events;
-use crate::cache::{Locked, NoRoom, Published, Ticket};
-use crate::diagnose;
-use crate::error::{GetError, Memlock};
+use crate::cache::{NoRoom, Published, Ticket};
+use crate::clock;
+use crate::error::{GetError, Holdings, Memlock};
 use crate::range::PageRange;
 use crate::regions::{Held, Wanted};
 use crate::registry::Inner;
-use pinyard_hooks::{MAX_COMING, MapPlace};
+use crate::{diagnose, limits};
+use pinyard_hooks::MAX_COMING;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Duration;
 
 /// Registrations of one `get` that the mapping may spoil before it gives up.
 const ATTEMPTS: u32 = 16;
@@ -28,6 +31,8 @@ thread_local! {
 
 /// What to try: alone, or together with what it overlaps.
 struct Attempt {
+    /// The pages to register: the buffer's own, or what they were grown to.
+    pages: PageRange,
     merge: bool,
     squeezed: bool,
     spoiled: u32,
@@ -44,7 +49,7 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, GetError> {
     let pages = wanted.bytes.pages()?;
     inner.check_fork()?;
     let mut unlocked = Unlocked::at_entry();
-    let mut attempt = Attempt { merge: true, squeezed: false, spoiled: 0 };
+    let mut attempt = Attempt { pages: inner.coarsen.grow(pages), merge: true, squeezed: false, spoiled: 0 };
     let mut missed = false;
     loop {
         let uncached = inner.events == Events::Hooks && !pinyard_hooks::verify();
@@ -57,6 +62,7 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, GetError> {
             Step::Again => continue,
             Step::Register(ticket) => ticket,
         };
+        let began = clock::ticks();
         let answer = match catch_unwind(AssertUnwindSafe(|| register(inner, &ticket, &unlocked))) {
             Ok(answer) => answer,
             Err(panic) => {
@@ -66,9 +72,11 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, GetError> {
                 resume_unwind(panic);
             }
         };
+        let took = clock::ticks().wrapping_sub(began);
         match answer {
             Ok(key) => {
                 let mut locked = inner.cache.lock(&mut unlocked);
+                locked.writer.registering.add(took);
                 // A patcher that came meanwhile may have kept events from us.
                 let unseen = inner.events == Events::Hooks && !pinyard_hooks::untouched();
                 let published = locked.publish(ticket, key, wanted, uncached || unseen);
@@ -85,6 +93,7 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, GetError> {
                     }
                     Published::Spoiled => {
                         inner.bury(&mut unlocked);
+                        attempt.pages = pages;
                         attempt.merge = false;
                         attempt.spoiled += 1;
                         if attempt.spoiled == ATTEMPTS {
@@ -96,6 +105,7 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, GetError> {
             Err(error) => {
                 let merged = ticket.range != pages || ticket.access != wanted.access;
                 let mut locked = inner.cache.lock(&mut unlocked);
+                locked.writer.registering.add(took);
                 locked.abandon(ticket);
                 let pinned = locked.writer.pinned;
                 // What is only cached may be using up the backend's own limits.
@@ -108,8 +118,10 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, GetError> {
                 inner.changed.notify_all();
                 if squeeze && bury_and_wait(inner, &mut unlocked, buried) {
                     attempt.squeezed = true;
-                } else if merged && attempt.merge {
-                    attempt.merge = false;
+                } else if merged && (attempt.merge || attempt.pages != pages) {
+                    // First without what it was grown to, then without what it overlaps.
+                    attempt.merge &= attempt.pages != pages;
+                    attempt.pages = pages;
                 } else {
                     return Err(diagnose::explain(pages, wanted.access, pinned, error));
                 }
@@ -146,36 +158,46 @@ fn reserve(
     if pages.len() > limit {
         return Err(GetError::TooLong { range: pages, backend: inner.backend.name(), limit });
     }
-    let mut merge = attempt.merge;
+    let (mut whole, mut merge) = (attempt.pages, attempt.merge);
+    if whole.len() > limit {
+        whole = pages;
+    }
     loop {
         let (range, access) =
-            if merge { locked.merged(pages, wanted.access) } else { (pages, wanted.access) };
+            if merge { locked.merged(whole, wanted.access) } else { (whole, wanted.access) };
         let no_room = match locked.begin(range, access) {
             Ok(ticket) => return Ok(Step::Register(ticket)),
             // Alone it may fit, and takes the place of what it overlaps.
-            Err(_) if range != pages => {
-                merge = false;
+            Err(NoRoom::Bytes) if range != pages => {
+                merge &= whole != pages;
+                whole = pages;
                 continue;
             }
             Err(no_room) => no_room,
         };
         let retired = no_room != NoRoom::Coming && locked.make_room();
         // Retired regions count until the backend has let them go.
-        if let Some(graves) = locked.graves() {
+        if let Some(mut graves) = locked.graves() {
             drop(locked);
-            inner.deregister(&graves, unlocked);
+            inner.deregister(&mut graves, unlocked);
             locked = inner.cache.lock(unlocked);
-            locked.buried(graves);
+            let done = locked.buried(graves);
             inner.changed.notify_all();
+            if !done.is_empty() {
+                drop(locked);
+                drop(done);
+                locked = inner.cache.lock(unlocked);
+            }
         } else if !retired {
             if locked.makes_room() && !IN_BACKEND.get() {
                 inner.changed.wait(&mut locked.writer);
                 return Ok(Step::Again);
             }
-            let refused = refusal(inner, &locked, no_room, pages);
             let buried = locked.writer.counters.deregistrations;
             drop(locked);
-            return if bury_and_wait(inner, unlocked, buried) { Ok(Step::Again) } else { Err(refused) };
+            let again = bury_and_wait(inner, unlocked, buried)
+                || no_room == NoRoom::Bytes && others_made_room(inner, pages);
+            return if again { Ok(Step::Again) } else { Err(refusal(inner, no_room, pages)) };
         }
     }
 }
@@ -191,14 +213,33 @@ pub(crate) fn bury_and_wait(inner: &Inner, unlocked: &mut Unlocked, before: u64)
     locked.writer.counters.deregistrations != before
 }
 
-fn refusal(inner: &Inner, locked: &Locked<'_, MapPlace>, no_room: NoRoom, range: PageRange) -> GetError {
+/// Whether another registry of the same budget gave something back, or is about
+/// to; then this one waits a little, since nobody will wake it.
+fn others_made_room(inner: &Inner, pages: PageRange) -> bool {
+    let budget = &inner.cache.geometry.budget;
+    if pages.len() > budget.bytes() {
+        return false;
+    }
+    match budget.ask_others(std::ptr::from_ref(inner).cast()) {
+        GivenWay::Now => true,
+        GivenWay::Soon if !IN_BACKEND.get() => {
+            std::thread::sleep(Duration::from_micros(200));
+            true
+        }
+        GivenWay::Soon | GivenWay::Nothing => false,
+    }
+}
+
+fn refusal(inner: &Inner, no_room: NoRoom, range: PageRange) -> GetError {
     let geometry = &inner.cache.geometry;
     match no_room {
         NoRoom::Bytes => GetError::Budget {
             range,
-            budget: geometry.budget,
-            pinned: locked.writer.pinned,
-            memlock: Memlock(diagnose::memlock_limit()),
+            budget: geometry.budget.bytes(),
+            pinned: geometry.budget.pinned(),
+            remedy: geometry.budget.remedy(),
+            holdings: Holdings(geometry.budget.holdings()),
+            memlock: Memlock(limits::memlock_limit()),
         },
         NoRoom::Regions => {
             GetError::TooManyRegions { range, backend: inner.backend.name(), limit: geometry.regions }

@@ -29,7 +29,7 @@ fn wanted(shard: u32) -> Wanted {
 }
 
 fn cache() -> Model {
-    let geometry = Geometry { regions: 2, budget: usize::MAX, max_region_bytes: usize::MAX };
+    let geometry = Geometry { regions: 2, budget: usize::MAX.into(), max_region_bytes: usize::MAX };
     let map = Map::new(map_size(2, 16 * PAGE)).unwrap();
     Arc::new(Cache::new(Arc::new(map), geometry).unwrap())
 }
@@ -72,7 +72,7 @@ fn bury(cache: &Model, deregister: impl Fn()) -> usize {
     drop(locked);
     graves.iter().for_each(|_| deregister());
     let count = graves.len();
-    cache.lock(&mut unlocked).buried(graves);
+    drop(cache.lock(&mut unlocked).buried(graves));
     count
 }
 

@@ -2,9 +2,14 @@
 
 use crate::access::Access;
 use crate::backend::{Backend, BackendError, MemoryKey, Unlocked};
+use crate::budget::{Budget, GivenWay, Holding, Member};
 use crate::builder::{Builder, Events};
 use crate::cache::{Cache, Grave, Locked};
+use crate::clock;
+use crate::coarsen::Coarsen;
+use crate::completion::Completion;
 use crate::error::GetError;
+use crate::explain::Explanation;
 use crate::lease::Lease;
 use crate::miss;
 use crate::range::{AsRange, ByteRange};
@@ -32,6 +37,7 @@ pub(crate) struct Inner {
     pub(crate) cache: Cache<MapPlace>,
     pub(crate) backend: Box<dyn Backend>,
     pub(crate) events: Events,
+    pub(crate) coarsen: Coarsen,
     /// The fork generation of the process that made the registry.
     pub(crate) forks: u32,
     /// Signalled when a registration has landed or graves have been buried.
@@ -94,7 +100,45 @@ impl Registry {
     /// Leases keep theirs; the rest is deregistered before this returns.
     pub fn invalidate(&self, buffer: impl AsRange) -> Result<(), GetError> {
         let range = ByteRange::from(buffer.as_range()).pages()?;
-        self.retire(|locked| locked.invalidate(range))
+        self.retire(|locked| locked.invalidate(range, None))
+    }
+
+    /// As [`invalidate`](Registry::invalidate), without waiting: `done` is called
+    /// when the device has no registration of these pages left that was made
+    /// before, however long leases are held; at once if there is none. Exactly
+    /// once, on whichever thread deregisters the last one (the reaper's, a thread
+    /// inside `get`, or this one), with no lock held. It may call the registry.
+    pub fn invalidate_then(
+        &self,
+        buffer: impl AsRange,
+        done: impl FnOnce() + Send + 'static,
+    ) -> Result<(), GetError> {
+        let range = ByteRange::from(buffer.as_range()).pages()?;
+        self.inner.check_fork()?;
+        let done = Completion::new(done);
+        let mut unlocked = Unlocked::at_entry();
+        let mut locked = self.inner.cache.lock(&mut unlocked);
+        locked.drain();
+        locked.invalidate(range, Some(done.clone()));
+        drop(locked);
+        self.inner.bury(&mut unlocked);
+        drop(done);
+        Ok(())
+    }
+
+    /// Why `buffer` is, or is not, served from the cache at this moment. Takes the
+    /// lock: for diagnosis.
+    pub fn explain(&self, buffer: impl AsRange, access: Access) -> Explanation {
+        if self.inner.is_forked() {
+            return Explanation::Forked;
+        }
+        match ByteRange::from(buffer.as_range()).pages() {
+            Ok(pages) => {
+                let mut unlocked = Unlocked::at_entry();
+                self.inner.cache.lock(&mut unlocked).explain(pages, access, clock::tick())
+            }
+            Err(error) => Explanation::Range(error),
+        }
     }
 
     /// Takes out every registration, likewise.
@@ -141,7 +185,14 @@ impl Registry {
             regions: regions as u64,
             graveyard: graveyard as u64,
             pinned_bytes: locked.writer.pinned as u64,
+            registering: locked.writer.registering.in_time(clock::tick()),
+            deregistering: locked.writer.deregistering.in_time(clock::tick()),
         }
+    }
+
+    /// What may be pinned, and what is.
+    pub fn budget(&self) -> &Budget {
+        &self.inner.cache.geometry.budget
     }
 
     /// The backend's name.
@@ -175,26 +226,57 @@ impl Inner {
     pub(crate) fn bury(&self, unlocked: &mut Unlocked) {
         let mut locked = self.cache.lock(unlocked);
         locked.look_again();
-        while let Some(graves) = locked.graves() {
+        while let Some(mut graves) = locked.graves() {
             drop(locked);
-            self.deregister(&graves, unlocked);
+            self.deregister(&mut graves, unlocked);
             locked = self.cache.lock(unlocked);
-            locked.buried(graves);
+            let done = locked.buried(graves);
             self.changed.notify_all();
+            if !done.is_empty() {
+                drop(locked);
+                drop(done);
+                locked = self.cache.lock(unlocked);
+            }
         }
     }
 
     /// Without the lock: the backend lets go.
-    pub(crate) fn deregister(&self, graves: &[Grave], unlocked: &mut Unlocked) {
+    pub(crate) fn deregister(&self, graves: &mut [Grave], unlocked: &Unlocked) {
         for grave in graves {
+            let began = clock::ticks();
             let deregister = || self.backend.deregister(grave.key, grave.range, unlocked);
             // A custom backend's panic must not take the reaper, or the budget, with it.
             let answer = catch_unwind(AssertUnwindSafe(|| miss::in_backend(deregister)))
                 .unwrap_or_else(|_| Err(BackendError::new("deregister: the backend panicked", 0)));
+            grave.ticks = clock::ticks().wrapping_sub(began);
+            grave.failed = answer.is_err();
             if let Err(error) = answer {
-                self.cache.lock(unlocked).writer.counters.failed_deregistrations += 1;
                 tracing::warn!(backend = self.backend.name(), %error, "deregistration failed");
             }
+        }
+    }
+}
+
+impl Member for Inner {
+    fn holding(&self) -> Holding {
+        let mut unlocked = Unlocked::at_entry();
+        let locked = self.cache.lock(&mut unlocked);
+        let (live, retired) = locked.population();
+        Holding { backend: self.backend.name(), pinned: locked.writer.pinned, regions: live + retired }
+    }
+
+    fn give_way(&self) -> GivenWay {
+        let mut unlocked = Unlocked::at_entry();
+        let mut locked = self.cache.lock(&mut unlocked);
+        let before = locked.writer.counters.deregistrations;
+        let soon = !locked.make_room() && locked.makes_room();
+        drop(locked);
+        self.bury(&mut unlocked);
+        let given = self.cache.lock(&mut unlocked).writer.counters.deregistrations != before;
+        match given {
+            true => GivenWay::Now,
+            false if soon => GivenWay::Soon,
+            false => GivenWay::Nothing,
         }
     }
 }

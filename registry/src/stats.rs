@@ -1,5 +1,7 @@
 //! Counters.
 
+use crate::times::Times;
+
 /// What the writer counts under its lock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
@@ -18,7 +20,7 @@ pub(crate) struct Counters {
 }
 
 /// A registry's counters at one moment. All but the last group only grow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Stats {
     /// `get`s served by a region that was there.
@@ -49,4 +51,8 @@ pub struct Stats {
     pub graveyard: u64,
     /// Bytes pinned now, those being registered or retired included.
     pub pinned_bytes: u64,
+    /// How long the backend took to register.
+    pub registering: Times,
+    /// How long the backend took to deregister.
+    pub deregistering: Times,
 }

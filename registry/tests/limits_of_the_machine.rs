@@ -9,6 +9,7 @@ use common::*;
 use pinyard_registry::backend::{Backend, IoUring, Mlock};
 use pinyard_registry::{Access, GetError, Registry};
 use std::process::{Command, Output};
+use std::sync::Arc;
 
 const CHILD: &str = "PINYARD_TEST_CHILD";
 const NOBODY: u32 = 65_534;
@@ -42,8 +43,17 @@ fn give_up_privileges(bytes: u64) {
     }
 }
 
-fn memlock_is_named_and_survived(registry: &Registry) {
+/// Found out before the kernel is asked, or from its refusal where the caller
+/// set a budget that exceeds the limit.
+fn memlock_is_named_and_survived(backend: impl Backend + 'static) {
+    let backend = Arc::new(backend);
+    let default = Registry::builder().backend(backend.clone()).build().unwrap();
     let large = Pages::new(256);
+    let error = default.get(&large, Access::LOCAL_WRITE).unwrap_err();
+    assert!(matches!(error, GetError::Budget { budget: 262_144, .. }), "{error}");
+    assert!(error.to_string().contains("ulimit -l"), "{error}");
+    drop(default);
+    let registry = Registry::builder().backend(backend).budget(1 << 30).build().unwrap();
     let error = registry.get(&large, Access::LOCAL_WRITE).unwrap_err();
     assert!(matches!(error, GetError::Memlock { limit: 262_144, .. }), "{error}");
     let text = error.to_string();
@@ -63,7 +73,7 @@ fn memlock_with_io_uring() {
     }
     give_up_privileges(64 * PAGE as u64);
     let ring = IoUring::new(64).unwrap();
-    memlock_is_named_and_survived(&Registry::builder().backend(ring).build().unwrap());
+    memlock_is_named_and_survived(ring);
 }
 
 #[test]
@@ -72,7 +82,7 @@ fn memlock_with_mlock() {
         return passes(in_child("memlock_with_mlock"));
     }
     give_up_privileges(64 * PAGE as u64);
-    memlock_is_named_and_survived(&Registry::builder().backend(Mlock::new()).build().unwrap());
+    memlock_is_named_and_survived(Mlock::new());
 }
 
 /// Answers every io_uring_setup with `errno`, as container runtimes do.

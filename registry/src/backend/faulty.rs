@@ -84,6 +84,9 @@ impl<B: Backend> Backend for Faulty<B> {
     fn name(&self) -> &'static str {
         self.inner.name()
     }
+    fn locks_memory(&self) -> bool {
+        self.inner.locks_memory()
+    }
     fn limits(&self) -> Limits {
         self.inner.limits()
     }

@@ -151,6 +151,9 @@ impl Backend for IoUring {
         "io_uring"
     }
 
+    fn locks_memory(&self) -> bool {
+        true
+    }
     fn limits(&self) -> Limits {
         Limits { max_region_bytes: MAX_REGION_BYTES, max_regions: self.slots as usize }
     }

@@ -30,6 +30,9 @@ impl Backend for Mlock {
         "mlock"
     }
 
+    fn locks_memory(&self) -> bool {
+        true
+    }
     fn limits(&self) -> Limits {
         Limits::NONE
     }

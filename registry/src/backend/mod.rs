@@ -77,6 +77,12 @@ pub trait Backend: Send + Sync {
     /// What it can register. Asked once, when the registry is made.
     fn limits(&self) -> Limits;
 
+    /// Whether its pages count against RLIMIT_MEMLOCK, which the registry's
+    /// default budget then heeds. Asked once.
+    fn locks_memory(&self) -> bool {
+        false
+    }
+
     /// Pins `range` and returns its key. On an error nothing stays pinned.
     fn register(
         &self,
@@ -96,6 +102,9 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
     }
     fn limits(&self) -> Limits {
         (**self).limits()
+    }
+    fn locks_memory(&self) -> bool {
+        (**self).locks_memory()
     }
     fn register(
         &self,

@@ -57,6 +57,15 @@ impl Pages {
         ((self.at + first * PAGE) as *const u8, count * PAGE)
     }
 
+    /// Makes the first and the last page inaccessible, and so the pages between
+    /// them a mapping of their own.
+    pub fn enclose(&self) {
+        for at in [self.at, self.at + self.len - PAGE] {
+            // SAFETY: the test's own pages, which nobody reads.
+            assert_eq!(unsafe { libc::mprotect(at as *mut _, PAGE, libc::PROT_NONE) }, 0);
+        }
+    }
+
     pub fn all(&self) -> (*const u8, usize) {
         (self.at as *const u8, self.len)
     }

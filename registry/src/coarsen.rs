@@ -1,0 +1,47 @@
+//! Growing a registration beyond what was asked for, so that many small buffers
+//! of one mapping share a region.
+
+use crate::diagnose::{self, Mapping};
+use crate::range::PageRange;
+
+/// How far a registration grows beyond the buffer that it is made for. It never
+/// leaves the mapping (line of /proc/self/maps) that holds the buffer, and where
+/// the larger one is refused, by the backend or the budget, the buffer's own
+/// pages are registered.
+///
+/// More is pinned than was asked for, and a change anywhere in a region retires
+/// all of it: for buffers that live long beside each other, not for memory that an
+/// allocator keeps giving back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Coarsen {
+    /// Not at all.
+    #[default]
+    Never,
+    /// To the huge pages (2 MiB) that the buffer touches.
+    HugePage,
+    /// To aligned blocks of this many bytes, rounded up to a power of two; the
+    /// whole mapping where it is smaller.
+    Blocks(usize),
+}
+
+impl Coarsen {
+    /// The pages to register for `pages`; the same where nothing is gained.
+    /// Reads /proc/self/maps.
+    pub(crate) fn grow(self, pages: PageRange) -> PageRange {
+        let block = match self {
+            Coarsen::Never => return pages,
+            Coarsen::HugePage => 2 << 20,
+            Coarsen::Blocks(bytes) => bytes.next_power_of_two(),
+        };
+        let wanted = PageRange {
+            start: pages.start & !(block - 1),
+            end: pages.end.checked_next_multiple_of(block).unwrap_or(pages.end),
+        };
+        if wanted == pages {
+            return pages;
+        }
+        let holds = |mapping: &Mapping| mapping.range.contains(pages);
+        let mapping = diagnose::mappings().into_iter().find(holds);
+        mapping.and_then(|mapping| mapping.range.intersection(wanted)).unwrap_or(pages)
+    }
+}
