@@ -125,11 +125,6 @@ fn forty_thousand_rounds_without_a_lookup_leave_nothing_behind() {
     );
 }
 
-fn resident() -> usize {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * PAGE
-}
-
 /// Invariant 6, on real pins: the holder keeps the old pages, nobody else gets
 /// them.
 #[test]
