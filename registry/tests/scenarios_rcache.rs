@@ -195,14 +195,14 @@ fn least_recently_used_goes_first(registry: &Registry, pages: &Pages) {
     for number in [1, 2, 3, 4, 1] {
         drop(read(registry, part(number)));
     }
-    let mut cached = std::collections::VecDeque::from([2, 3, 4, 1]);
+    let mut order = std::collections::VecDeque::from([2, 3, 4, 1]);
     for number in 5..9 {
         drop(read(registry, part(number)));
-        let gone = cached.pop_front().unwrap();
-        cached.push_back(number);
-        assert!(!is_cached(registry, part(gone)), "{gone} was used least recently");
-        for &number in &cached {
-            assert!(is_cached(registry, part(number)), "{number} goes later than {gone}");
+        let gone = order.pop_front().unwrap();
+        order.push_back(number);
+        assert!(cached(registry, part(gone)).is_none(), "{gone} was used least recently");
+        for &number in &order {
+            assert!(cached(registry, part(number)).is_some(), "{number} goes later than {gone}");
         }
     }
     assert_eq!((registry.stats().evictions, registry.stats().regions), (4, 4));

@@ -201,12 +201,13 @@ pub fn registry_of_addresses(device: &Arc<Device>) -> Registry {
     builder.budget(usize::MAX).max_regions(1 << 18).build().unwrap()
 }
 
-/// Whether a registration of `buffer` can be found. A lookup may answer no while
-/// events of other memory wait, so they are applied first, and it is asked again.
-pub fn is_cached(registry: &Registry, buffer: impl AsRange + Copy) -> bool {
-    (0..20).any(|_| {
+/// The key of the registration that serves `buffer`, if there is one. A lookup may
+/// answer no while events of other memory wait, so they are applied first, and it
+/// is asked again.
+pub fn cached(registry: &Registry, buffer: impl AsRange + Copy) -> Option<MemoryKey> {
+    (0..20).find_map(|_| {
         registry.invalidate((PAGE as *const u8, 1)).unwrap();
-        registry.lookup(buffer, Access::LOCAL_READ).is_some()
+        registry.lookup(buffer, Access::LOCAL_READ)
     })
 }
 
