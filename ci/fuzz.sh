@@ -28,7 +28,7 @@ last=$(grep -oE 'cov: [0-9]+ ft: [0-9]+' "$log" | tail -1 || true)
 count=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
 if [ "$keep" = yes ] && [ "$status" -eq 0 ]; then
     rm -rf "$target/minimal" && mkdir "$target/minimal"
-    "$program" "${options[@]}" -merge=1 "$target/minimal" "$corpus" "$target/found" >> "$log" 2>&1
+    "$program" "${options[@]}" -set_cover_merge=1 "$target/minimal" "$corpus" "$target/found" >> "$log" 2>&1
     rm -rf "$corpus" && cp -r "$target/minimal" "$corpus"
 fi
 echo "fuzz: ${count:-no} executions in $seconds s, from $first to $last, corpus of $(ls "$corpus" | wc -l)"

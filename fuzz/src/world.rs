@@ -208,7 +208,10 @@ pub(crate) fn in_child(work: impl FnOnce() -> bool) -> bool {
             libc::_exit(if work() { 0 } else { 1 });
         }
         let mut status = -1;
-        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+        // The fuzzer's own timer interrupts the wait.
+        while libc::waitpid(child, &raw mut status, 0) != child {
+            assert_eq!(*libc::__errno_location(), libc::EINTR);
+        }
         status == 0
     }
 }
