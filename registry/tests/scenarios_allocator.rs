@@ -76,7 +76,7 @@ fn an_allocator_that_releases_pages_in_malloc_and_in_free() {
     let backend = Faulty::over(IoUring::new(64).unwrap())
         .registering(move |_| Some(Fault::Run(in_register.clone())))
         .deregistering(move |_| Some(Fault::Run(in_deregister.clone())));
-    let registry = Registry::builder().backend(backend).budget(40 * PAGE).build().unwrap();
+    let registry = builder_over(backend).budget(40 * PAGE).build().unwrap();
     drop(read(&registry, &scratch));
     SCRATCH.store(scratch.at, SeqCst);
     everything(&registry, &scratch);

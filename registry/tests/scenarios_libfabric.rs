@@ -83,8 +83,7 @@ fn events_from_inside_register_deregister_and_evict() {
     let backend = Faulty::over(Device::new().backend())
         .registering(move |_| Some(Fault::Run(meddle.clone())))
         .deregistering(move |_| Some(Fault::Run(also.clone())));
-    let registry =
-        cell.get_or_init(|| Registry::builder().backend(backend).budget(20 * PAGE).build().unwrap());
+    let registry = cell.get_or_init(|| builder_over(backend).budget(20 * PAGE).build().unwrap());
     let pages = Pages::new(64);
     for round in 0..10 {
         for index in 0..8 {
@@ -127,7 +126,7 @@ impl tracing::Subscriber for Meddling {
 fn events_from_inside_the_log_callback() {
     or_be_killed();
     let backend = Faulty::over(Device::new().backend()).deregistering(|_| Some(Fault::Fail(libc::EIO)));
-    let registry = Registry::builder().backend(backend).build().unwrap();
+    let registry = registry_over(backend);
     let (fickle, lines) = (Fickle::new(), Arc::new(AtomicUsize::new(0)));
     let (inside, same) = (registry.clone(), fickle.clone());
     let work = Arc::new(move || {

@@ -212,8 +212,7 @@ fn least_recently_used_goes_first(registry: &Registry, pages: &Pages) {
 #[test]
 fn a_limit_by_count_evicts_in_lru_order() {
     let device = Device::new();
-    let registry =
-        Registry::builder().backend(device.backend()).events(events()).max_regions(4).build().unwrap();
+    let registry = builder_over(device.backend()).max_regions(4).build().unwrap();
     least_recently_used_goes_first(&registry, &Pages::new(20));
     assert_eq!(device.counts(), (8, 4));
 }
@@ -222,8 +221,7 @@ fn a_limit_by_count_evicts_in_lru_order() {
 #[test]
 fn a_limit_by_bytes_evicts_in_lru_order() {
     let device = Device::new();
-    let registry =
-        Registry::builder().backend(device.backend()).events(events()).budget(4 * PAGE).build().unwrap();
+    let registry = builder_over(device.backend()).budget(4 * PAGE).build().unwrap();
     let pages = Pages::new(20);
     least_recently_used_goes_first(&registry, &pages);
     // A larger one costs as many as its bytes.

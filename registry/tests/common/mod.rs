@@ -8,7 +8,7 @@ pub use child::*;
 pub use ledger::*;
 
 use pinyard_registry::backend::{Backend, Custom, IoUring};
-use pinyard_registry::{Access, AsRange, Events, Lease, MemoryKey, PageRange, Registry};
+use pinyard_registry::{Access, AsRange, Builder, Events, Lease, MemoryKey, PageRange, Registry};
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::ptr::null_mut;
@@ -189,15 +189,25 @@ impl Device {
     }
 }
 
-/// A registry that hears of changes as this build's tests do.
+/// Hears of changes as this build's tests do. The hooks are installed by the first
+/// test that comes here, while the others wait: their self-test detaches a segment,
+/// which invalidates everything.
+pub fn builder_over(backend: impl Backend + 'static) -> Builder {
+    static INSTALLED: std::sync::Once = std::sync::Once::new();
+    if events() == Events::Hooks {
+        INSTALLED.call_once(|| assert!(pinyard_hooks::install().is_complete()));
+    }
+    Registry::builder().backend(backend).events(events())
+}
+
 pub fn registry_over(backend: impl Backend + 'static) -> Registry {
-    Registry::builder().backend(backend).events(events()).build().unwrap()
+    builder_over(backend).build().unwrap()
 }
 
 /// For ranges that are addresses only: nothing is mapped there, and changes are
 /// announced.
 pub fn registry_of_addresses(device: &Arc<Device>) -> Registry {
-    let builder = Registry::builder().backend(device.backend()).events(Events::NotifyOnly);
+    let builder = builder_over(device.backend()).events(Events::NotifyOnly);
     builder.budget(usize::MAX).max_regions(1 << 18).build().unwrap()
 }
 
