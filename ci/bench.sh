@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Measures hits beside UCX and writes the table, the raw rows and the machine's
-# description to docs/benchmarks. Run it on a machine that is otherwise idle.
+# Measures the cache beside UCX and writes the table, the raw rows and the machine's
+# description to docs/benchmarks, or to $BENCH_OUT. Run it on a machine that is
+# otherwise idle. Arguments go to the program: `ci/bench.sh --only hit --turns 1000`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
-out=docs/benchmarks
+out=${BENCH_OUT:-docs/benchmarks}
 cargo build --quiet --release -p pinyard-benches
-"$target/release/versus-ucx" --json "$@" > "$out/hit.json"
-python3 ci/bench_table.py "$out/hit.json" > "$out/hit.md"
-cat "$out/hit.md"
+mkdir -p "$out"
+"$target/release/versus-ucx" --json "$@" > "$out/cache.json"
+python3 ci/bench_table.py "$out/cache.json" > "$out/cache.md"
+cat "$out/cache.md"

@@ -34,11 +34,12 @@ step() {
 }
 
 step lints ci/clippy.sh
-step unit cargo test --workspace --exclude pinyard-mpi-tests --exclude pinyard-benches --features pinyard/cli --no-fail-fast
+step unit cargo test --workspace --exclude pinyard-mpi-tests --exclude pinyard-benches --exclude pinyard-fuzz --features pinyard/cli --no-fail-fast
 step loom ci/loom.sh
 step guards ci/guards.sh
 step tsan ci/tsan.sh
 step instructions ci/instructions.sh
+step fuzz ci/fuzz.sh 60
 step book ci/docs.sh
 step incidents mpi-tests/incidents/run.sh
 step mpi mpi-tests/run.sh

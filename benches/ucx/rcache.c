@@ -1,16 +1,43 @@
 /* UCX's registration cache (ucs/memory/rcache.h of libucx-dev) with a dummy
- * registration, behind a few functions. */
+ * registration, behind a few functions. The libraries are opened at run time. */
 #include <sys/mman.h>
 #include <ucm/api/ucm.h>
-#include <ucp/api/ucp_version.h>
 #include <ucs/memory/rcache.h>
+#include <dlfcn.h>
 #include <limits.h>
 #include <stddef.h>
+
+static struct {
+    __typeof__(ucs_rcache_create) *create;
+    __typeof__(ucs_rcache_destroy) *destroy;
+    __typeof__(ucs_rcache_get) *get;
+    __typeof__(ucs_rcache_region_put) *put;
+    __typeof__(ucm_vm_munmap) *unmapped;
+} ucx;
+
+/* What went wrong, or NULL. */
+const char *bench_ucx_load(void)
+{
+    void *ucs = dlopen("libucs.so.0", RTLD_NOW | RTLD_GLOBAL);
+    void *ucm = ucs ? dlopen("libucm.so.0", RTLD_NOW | RTLD_GLOBAL) : NULL;
+    if (ucm == NULL)
+        return dlerror();
+    ucx.create = (__typeof__(ucx.create))dlsym(ucs, "ucs_rcache_create");
+    ucx.destroy = (__typeof__(ucx.destroy))dlsym(ucs, "ucs_rcache_destroy");
+    ucx.get = (__typeof__(ucx.get))dlsym(ucs, "ucs_rcache_get");
+    ucx.put = (__typeof__(ucx.put))dlsym(ucs, "ucs_rcache_region_put");
+    ucx.unmapped = (__typeof__(ucx.unmapped))dlsym(ucm, "ucm_vm_munmap");
+    return ucx.create && ucx.destroy && ucx.get && ucx.put && ucx.unmapped ? NULL : "a symbol is missing";
+}
+
+/* The driver's dummy registration. */
+extern void bench_register(void *counter);
 
 static ucs_status_t reg(void *context, ucs_rcache_t *cache, void *arg, ucs_rcache_region_t *region,
                         uint16_t flags)
 {
-    (void)context, (void)cache, (void)arg, (void)region, (void)flags;
+    (void)cache, (void)arg, (void)region, (void)flags;
+    bench_register(context);
     return UCS_OK;
 }
 
@@ -28,8 +55,8 @@ static void dump(void *context, ucs_rcache_t *cache, ucs_rcache_region_t *region
 
 static const ucs_rcache_ops_t ops = {.mem_reg = reg, .mem_dereg = dereg, .dump_region = dump};
 
-/* NULL on failure. */
-ucs_rcache_t *bench_ucx_create(void)
+/* At most `regions`; `counter` goes to bench_register. NULL on failure. */
+ucs_rcache_t *bench_ucx_create(unsigned long regions, void *counter)
 {
     ucs_rcache_params_t params = {
         .region_struct_size = sizeof(ucs_rcache_region_t),
@@ -37,38 +64,35 @@ ucs_rcache_t *bench_ucx_create(void)
         .max_alignment = 4096,
         .ucm_events = UCM_EVENT_VM_UNMAPPED,
         .ucm_event_priority = 1000,
+        .context = counter,
         .ops = &ops,
-        .max_regions = ULONG_MAX,
+        .max_regions = regions,
         .max_size = SIZE_MAX,
         .max_unreleased = SIZE_MAX,
     };
     ucs_rcache_t *cache;
-    return ucs_rcache_create(&params, "bench", NULL, &cache) == UCS_OK ? cache : NULL;
+    return ucx.create(&params, "bench", NULL, &cache) == UCS_OK ? cache : NULL;
 }
 
 void bench_ucx_destroy(ucs_rcache_t *cache)
 {
-    ucs_rcache_destroy(cache);
+    ucx.destroy(cache);
 }
 
 /* NULL on failure. */
 ucs_rcache_region_t *bench_ucx_get(ucs_rcache_t *cache, void *address, size_t length)
 {
     ucs_rcache_region_t *region;
-    return ucs_rcache_get(cache, address, length, PROT_READ | PROT_WRITE, NULL, &region) == UCS_OK ? region : NULL;
+    return ucx.get(cache, address, length, PROT_READ | PROT_WRITE, NULL, &region) == UCS_OK ? region : NULL;
 }
 
 void bench_ucx_put(ucs_rcache_t *cache, ucs_rcache_region_t *region)
 {
-    ucs_rcache_region_put(cache, region);
+    ucx.put(cache, region);
 }
 
-unsigned bench_ucx_major(void)
+/* The event that an external hook reports. */
+void bench_ucx_unmapped(void *address, size_t length)
 {
-    return UCP_API_MAJOR;
-}
-
-unsigned bench_ucx_minor(void)
-{
-    return UCP_API_MINOR;
+    ucx.unmapped(address, length);
 }

@@ -7,7 +7,7 @@ use crate::coarsen::Coarsen;
 use crate::error::BuildError;
 use crate::range::CACHED_LIMIT;
 use crate::registry::{Inner, Registry};
-use crate::{clock, limits, reaper};
+use crate::{clock, limits, membarrier, reaper};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -97,6 +97,7 @@ impl Builder {
             }
         }
         clock::prepare();
+        membarrier::prepare();
         let of_backend = backend.limits();
         let regions = self.max_regions.min(of_backend.max_regions).clamp(1, MOST_REGIONS);
         let geometry = Geometry {

@@ -1,6 +1,6 @@
 //! Time for figures, not for decisions: a few nanoseconds a reading.
 
-use std::sync::OnceLock;
+use once_cell::race::OnceBox;
 use std::time::{Duration, Instant};
 
 /// The processor's counter, or nanoseconds where there is none that a program
@@ -20,11 +20,9 @@ pub(crate) fn ticks() -> u64 {
 }
 
 fn start() -> &'static (Instant, u64) {
-    static START: OnceLock<(Instant, u64)> = OnceLock::new();
-    #[cfg(target_arch = "x86_64")]
-    return START.get_or_init(|| (Instant::now(), ticks()));
-    #[cfg(not(target_arch = "x86_64"))]
-    return START.get_or_init(|| (Instant::now(), 0));
+    static START: OnceBox<(Instant, u64)> = OnceBox::new();
+    let first = || if cfg!(target_arch = "x86_64") { ticks() } else { 0 };
+    START.get_or_init(|| Box::new((Instant::now(), first())))
 }
 
 /// Sets the beginning against which ticks are measured. Early, so that `tick`

@@ -7,28 +7,36 @@
 #![allow(unsafe_code)]
 
 use pinyard_hooks::sys;
-use std::sync::Once;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst, compiler_fence, fence};
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed, Ordering::SeqCst, compiler_fence, fence};
 
 const PRIVATE_EXPEDITED: usize = 1 << 3;
 const REGISTER_PRIVATE_EXPEDITED: usize = 1 << 4;
 
-/// Whether the kernel serves membarrier. Written before the first use,
-/// so that every thread that uses it reads the same.
-static SERVED: AtomicBool = AtomicBool::new(false);
+/// Whether the kernel serves membarrier: the same answer for whoever asks, so no
+/// thread waits for another one's question (which a forked child would do for ever).
+static SERVED: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+const YES: u8 = 1;
+const NO: u8 = 2;
 
-/// Asks the kernel once, before the first use of the others. Whether it serves
+/// Asks the kernel, before the first use of the others. Whether it serves
 /// membarrier: if not, `light` is a full fence.
 pub fn prepare() -> bool {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| SERVED.store(call(REGISTER_PRIVATE_EXPEDITED), Relaxed));
-    SERVED.load(Relaxed)
+    if SERVED.load(Relaxed) == UNKNOWN {
+        SERVED.store(if call(REGISTER_PRIVATE_EXPEDITED) { YES } else { NO }, Relaxed);
+    }
+    is_served()
+}
+
+#[inline(always)]
+fn is_served() -> bool {
+    SERVED.load(Relaxed) == YES
 }
 
 /// The side that runs always.
 #[inline(always)]
 pub fn light() {
-    if SERVED.load(Relaxed) { compiler_fence(SeqCst) } else { fence(SeqCst) }
+    if is_served() { compiler_fence(SeqCst) } else { fence(SeqCst) }
 }
 
 /// The side that runs hardly ever. `false`: the kernel, which granted it at the
@@ -36,7 +44,7 @@ pub fn light() {
 #[must_use]
 pub fn heavy() -> bool {
     fence(SeqCst);
-    !SERVED.load(Relaxed)
+    !is_served()
         || call(PRIVATE_EXPEDITED)
         // A child of fork may have to register anew.
         || (call(REGISTER_PRIVATE_EXPEDITED) && call(PRIVATE_EXPEDITED))
@@ -61,8 +69,7 @@ mod tests {
         if !expected {
             eprintln!("skipped: the kernel does not serve membarrier (query: {served})");
         }
-        prepare();
-        assert_eq!(SERVED.load(Relaxed), expected);
+        assert_eq!(prepare(), expected);
         assert!(heavy());
     }
 }

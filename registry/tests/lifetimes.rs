@@ -130,11 +130,6 @@ fn forty_thousand_rounds_without_a_lookup_leave_nothing_behind() {
     assert!(registry.lookup(&anchor, Access::LOCAL_READ).is_some());
 }
 
-fn resident() -> usize {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * PAGE
-}
-
 /// Invariant 6, on real pins: the holder keeps the old pages, nobody else gets
 /// them.
 #[test]

@@ -8,27 +8,9 @@ mod common;
 use common::*;
 use pinyard_registry::backend::{Backend, IoUring, Mlock};
 use pinyard_registry::{Access, GetError, Registry};
-use std::process::{Command, Output};
 use std::sync::Arc;
 
-const CHILD: &str = "PINYARD_TEST_CHILD";
 const NOBODY: u32 = 65_534;
-
-/// Runs the test `name` of this file again, as a child that takes its other branch.
-fn in_child(name: &str) -> Output {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", name, "--nocapture", "--test-threads=1"]).env(CHILD, "1").output().unwrap()
-}
-
-fn is_child() -> bool {
-    std::env::var_os(CHILD).is_some()
-}
-
-fn passes(output: Output) {
-    let text =
-        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
-}
 
 /// An unprivileged process that may lock `bytes`.
 fn give_up_privileges(bytes: u64) {

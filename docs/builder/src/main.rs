@@ -1,6 +1,6 @@
 //! Builds the book into `docs/book`, after checking what a reader relies on:
-//! links between pages lead somewhere, every page is in the summary, and every
-//! test that a page names exists.
+//! links between pages lead somewhere, every page is in the summary, every test
+//! that a page names exists, and every scenario's test is named.
 
 use mdbook_driver::MDBook;
 use std::collections::BTreeSet;
@@ -44,7 +44,23 @@ fn check(root: &Path) -> Vec<String> {
             }
         }
     }
+    let scenarios = read(&sources.join("scenarios.md"), &mut problems);
+    for file in files(&root.join("registry/tests"), "rs") {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        let text = if name.starts_with("scenarios_") { read(&file, &mut problems) } else { String::new() };
+        for test in marked_tests(&text) {
+            if !scenarios.contains(&format!("test `{test}`")) {
+                problems.push(format!("scenarios.md: does not name the test {test} of {name}"));
+            }
+        }
+    }
     problems
+}
+
+/// Functions under a `#[test]`.
+fn marked_tests(text: &str) -> impl Iterator<Item = &str> {
+    let function = |rest: &'_ str| rest.find("fn ").map(|at| at + 3);
+    text.split("#[test]").skip(1).filter_map(move |rest| rest[function(rest)?..].split('(').next())
 }
 
 fn read(path: &Path, problems: &mut Vec<String>) -> String {

@@ -1,8 +1,14 @@
 //! Memory of the tests' own, changed through libc as a program would.
-#![allow(dead_code, unreachable_pub)]
+#![allow(dead_code, unreachable_pub, unused_imports)]
 
-use pinyard_registry::backend::{Custom, IoUring};
-use pinyard_registry::{Access, AsRange, Events, Lease, MemoryKey, PageRange, Registry};
+mod child;
+mod ledger;
+
+pub use child::*;
+pub use ledger::*;
+
+use pinyard_registry::backend::{Backend, Custom, IoUring};
+use pinyard_registry::{Access, AsRange, Builder, Events, Lease, MemoryKey, PageRange, Registry};
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::ptr::null_mut;
@@ -40,6 +46,16 @@ impl Pages {
         let at = unsafe { libc::mmap(null_mut(), len, protection, ANONYMOUS, -1, 0) };
         assert_ne!(at, libc::MAP_FAILED);
         Pages { at: at as usize, len, mapped: AtomicBool::new(true) }
+    }
+
+    /// Where the kernel places nothing by itself: while nothing is mapped there,
+    /// nobody else is given the addresses.
+    pub fn apart(pages: usize) -> Pages {
+        static NEXT: AtomicU64 = AtomicU64::new(0x2000_0000_0000);
+        let at = NEXT.fetch_add(1 << 30, SeqCst) as usize;
+        let mapping = Pages { at, len: pages * PAGE, mapped: AtomicBool::new(false) };
+        mapping.map_again();
+        mapping
     }
 
     pub fn bytes(&mut self) -> &mut [u8] {
@@ -96,8 +112,8 @@ impl Pages {
         self.map_with(libc::MAP_FIXED);
     }
 
-    /// New pages where nothing is mapped now. Only in a process without threads
-    /// that map: they could be given the addresses first.
+    /// New pages where nothing is mapped now. For pages that are `apart`, or in a
+    /// process without threads that map: they could be given the addresses first.
     pub fn map_again(&self) {
         assert!(!self.mapped.swap(true, SeqCst));
         self.map_with(libc::MAP_FIXED_NOREPLACE);
@@ -179,6 +195,61 @@ impl Device {
 
     pub fn counts(&self) -> (u64, u64) {
         (self.registered.load(SeqCst), self.deregistered.load(SeqCst))
+    }
+}
+
+/// Hears of changes as this build's tests do. The hooks are installed by the first
+/// test that comes here, while the others wait: their self-test detaches a segment,
+/// which invalidates everything.
+pub fn builder_over(backend: impl Backend + 'static) -> Builder {
+    static INSTALLED: std::sync::Once = std::sync::Once::new();
+    if events() == Events::Hooks {
+        INSTALLED.call_once(|| assert!(pinyard_hooks::install().is_complete()));
+    }
+    Registry::builder().backend(backend).events(events())
+}
+
+pub fn registry_over(backend: impl Backend + 'static) -> Registry {
+    builder_over(backend).build().unwrap()
+}
+
+/// For ranges that are addresses only: nothing is mapped there, and changes are
+/// announced.
+pub fn registry_of_addresses(device: &Arc<Device>) -> Registry {
+    let builder = builder_over(device.backend()).events(Events::NotifyOnly);
+    builder.budget(usize::MAX).max_regions(1 << 18).build().unwrap()
+}
+
+/// The key of the registration that serves `buffer`, if there is one. A lookup may
+/// answer no while events of other memory wait, so they are applied first, and it
+/// is asked again.
+pub fn cached(registry: &Registry, buffer: impl AsRange + Copy) -> Option<MemoryKey> {
+    (0..20).find_map(|_| {
+        registry.invalidate((PAGE as *const u8, 1)).unwrap();
+        registry.lookup(buffer, Access::LOCAL_READ)
+    })
+}
+
+/// Bytes of this process that are resident.
+pub fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * PAGE
+}
+
+/// A xorshift sequence.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// Below `limit`.
+    pub fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        ((self.0 >> 11) % limit as u64) as usize
     }
 }
 

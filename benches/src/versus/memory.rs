@@ -1,0 +1,75 @@
+//! Resident memory, measured in a process of its own for each peer.
+#![allow(unsafe_code)]
+
+use crate::peer::{Memory, Ours, Peer, Ucx, load_ucx};
+use crate::rows::{REGION, Row, STRIDE, or_fail};
+use std::process::Command;
+
+const REGIONS: usize = 100_000;
+const ROUNDS: usize = 40_000;
+const PAGE: usize = 4096;
+
+fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0) * PAGE
+}
+
+/// Maps and unmaps through libc, whose entries are hooked.
+#[allow(clippy::disallowed_methods)]
+fn round() {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a fresh mapping that nobody else knows, unmapped once.
+    unsafe {
+        let at = libc::mmap(std::ptr::null_mut(), REGION, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+        libc::munmap(at, REGION);
+    }
+}
+
+fn measure<P: Peer>() -> [usize; 4] {
+    let memory = or_fail(Memory::map((REGIONS + 1) * STRIDE));
+    let peer: P = or_fail(P::new(REGIONS + 64));
+    peer.hit(memory.at(REGIONS * STRIDE), REGION);
+    let before = resident();
+    (0..REGIONS).for_each(|region| peer.hit(memory.at(region * STRIDE), REGION));
+    let filled = resident();
+    (0..1000).for_each(|_| round());
+    let start = resident();
+    (0..ROUNDS).for_each(|_| round());
+    [before, filled, start, resident()]
+}
+
+/// What the child that is to measure `name` does: four numbers on standard output.
+pub(crate) fn child(name: &str) {
+    let numbers = if name == Ucx::NAME {
+        or_fail(load_ucx());
+        measure::<Ucx>()
+    } else {
+        measure::<Ours>()
+    };
+    println!("{}", numbers.map(|number| number.to_string()).join(" "));
+}
+
+fn ask(name: &str) -> Result<[f64; 4], String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let output =
+        Command::new(program).args(["--memory-of", name]).output().map_err(|error| error.to_string())?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let numbers: Vec<f64> = text.split_whitespace().filter_map(|number| number.parse().ok()).collect();
+    numbers.try_into().map_err(|_| format!("--memory-of {name}: {}", String::from_utf8_lossy(&output.stderr)))
+}
+
+pub(crate) fn rows(ucx: bool) -> Vec<Row> {
+    let mut rows = [
+        Row::new("memory", "a region", REGIONS).unit("bytes"),
+        Row::new("memory", "grown over 40,000 map and unmap rounds without a get", REGIONS).unit("bytes"),
+    ];
+    for name in [Ours::NAME, Ucx::NAME].into_iter().take(if ucx { 2 } else { 1 }) {
+        let [before, filled, start, end] = or_fail(ask(name));
+        for (row, (value, count)) in
+            rows.iter_mut().zip([(filled - before, REGIONS as f64), (end - start, 1.0)])
+        {
+            row.enter_count(name, value.max(0.0) / count);
+        }
+    }
+    rows.into()
+}

@@ -1,0 +1,344 @@
+//! What happens to the whole process while the cache is in use: fork, exec, exit
+//! from any thread, programs started, libraries unloaded, registries made and
+//! dropped without end. Most cases are a child's; one that hangs is killed.
+#![allow(unsafe_code, clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)]
+#![cfg(not(loom))]
+
+mod common;
+
+use common::*;
+use pinyard_registry::backend::{Custom, Fault, Faulty, IoUring, Mlock};
+use pinyard_registry::{Access, BuildError, GetError, MemoryKey, Registry};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use std::time::Duration;
+
+/// Keeps a thread inside the registry, mostly under its lock, until `done`.
+fn in_the_cache(registry: &Registry, pages: &Pages, done: &AtomicBool) {
+    for round in 0.. {
+        drop(registry.get(pages.part(2 * (round % 30), 2), Access::LOCAL_READ));
+        registry.invalidate(pages.part(2 * (round % 30), 1)).unwrap();
+        if done.load(SeqCst) {
+            return;
+        }
+    }
+}
+
+/// The same on threads that nobody waits for.
+fn leave_threads_in_the_cache(count: usize) -> Registry {
+    let registry = registry_over(Mlock::new());
+    let pages: &'static Pages = Box::leak(Box::new(Pages::new(64)));
+    for _ in 0..count {
+        let registry = registry.clone();
+        std::thread::spawn(move || in_the_cache(&registry, pages, &AtomicBool::new(false)));
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    registry
+}
+
+/// Case g, and UCX's purge at fork: children forked while other threads hold the
+/// lock change mappings, allocate, and ask the registry, and none hangs.
+#[test]
+fn a_child_forked_while_others_hold_the_lock_does_not_hang() {
+    let device = Device::new();
+    let registry = registry_over(device.backend());
+    let (pages, done) = (Pages::new(64), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| in_the_cache(&registry, &pages, &done));
+        }
+        for _ in 0..100 {
+            let before = device.counts();
+            let status = forked(|| {
+                let counted = device.counts();
+                pages.advise(libc::MADV_DONTNEED);
+                drop(Pages::new(4));
+                let refused = matches!(registry.get(&pages, Access::LOCAL_READ), Err(GetError::Forked));
+                let unfound = registry.lookup(pages.part(0, 1), Access::LOCAL_READ).is_none();
+                let refuses = matches!(registry.flush(), Err(GetError::Forked));
+                registry.stats();
+                drop(registry.clone());
+                refused && unfound && refuses && device.counts() == counted
+            });
+            assert_eq!(status, 0, "{before:?}");
+        }
+        done.store(true, SeqCst);
+    });
+    registry.flush().unwrap();
+    assert_eq!(device.counts().0, device.counts().1, "the parent's own are as they were");
+}
+
+/// A lease that is held across a fork belongs to the parent: the child drops it,
+/// and its registry, and takes nothing back.
+#[test]
+fn a_child_drops_leases_and_registry_without_taking_anything_back() {
+    let device = Device::new();
+    let registry = registry_over(device.backend());
+    let pages = Pages::new(2);
+    let held = read(&registry, &pages).into_owned();
+    let (mut held, mut ours) = (Some(held), Some(registry));
+    let status = forked(|| {
+        drop(held.take());
+        drop(ours.take());
+        device.counts() == (1, 0)
+    });
+    assert_eq!(status, 0);
+    let registry = ours.unwrap();
+    assert_eq!(read(&registry, &pages).key(), held.unwrap().key());
+}
+
+/// The child of a fork may have a registry of its own, that hears of its changes.
+#[test]
+fn a_child_makes_a_registry_of_its_own() {
+    let parents = registry_over(Device::new().backend());
+    let pages = Pages::new(2);
+    drop(read(&parents, &pages));
+    let status = forked(|| {
+        let ring = Arc::new(IoUring::new(16).unwrap());
+        let own = registry_over(ring.clone());
+        let mut pages = Pages::apart(2);
+        (1..20).all(|version| {
+            pages.map_over();
+            pages.fill(version);
+            through(&ring, read(&own, &pages).key(), pages.at) == version
+        })
+    });
+    assert_eq!(status, 0);
+}
+
+#[test]
+fn exec_from_any_thread_while_others_are_in_the_cache() {
+    if !is_child() {
+        return exits_with(in_child("exec_from_any_thread_while_others_are_in_the_cache"), 7);
+    }
+    or_be_killed();
+    let registry = leave_threads_in_the_cache(2);
+    let exec = move || {
+        let (shell, option, script) = (c"/bin/sh", c"-c", c"exit 7");
+        let arguments = [shell.as_ptr(), option.as_ptr(), script.as_ptr(), std::ptr::null()];
+        let _held = read(&registry, &Pages::new(1));
+        // SAFETY: a null-terminated list of strings that outlive the call.
+        unsafe { libc::execv(shell.as_ptr(), arguments.as_ptr()) };
+    };
+    std::thread::spawn(exec).join().unwrap();
+    unreachable!("exec failed: {}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn exit_from_any_thread_while_others_are_in_the_cache() {
+    if !is_child() {
+        for _ in 0..5 {
+            exits_with(in_child("exit_from_any_thread_while_others_are_in_the_cache"), 9);
+        }
+        return;
+    }
+    or_be_killed();
+    let registry = leave_threads_in_the_cache(2);
+    let exit = move || {
+        let _held = read(&registry, &Pages::new(1));
+        std::process::exit(9);
+    };
+    std::thread::spawn(exit).join().unwrap();
+    unreachable!("exit returned");
+}
+
+/// Handlers of exit change mappings after everything else has gone.
+#[test]
+fn mappings_change_in_exit_handlers() {
+    static AT: AtomicUsize = AtomicUsize::new(0);
+    extern "C" fn unmap() {
+        let at = AT.load(SeqCst);
+        // SAFETY: the test's own pages, that nobody else unmaps.
+        let code = unsafe { libc::munmap(at as *mut _, PAGE) };
+        assert_eq!(code, 0);
+    }
+    if !is_child() {
+        return exits_with(in_child("mappings_change_in_exit_handlers"), 3);
+    }
+    or_be_killed();
+    let registry = leave_threads_in_the_cache(1);
+    let pages = std::mem::ManuallyDrop::new(Pages::new(1));
+    drop(read(&registry, &*pages));
+    AT.store(pages.at, SeqCst);
+    // SAFETY: a function that lives as long as the program.
+    assert_eq!(unsafe { libc::atexit(unmap) }, 0);
+    std::process::exit(3);
+}
+
+/// What posix_spawn and vfork do beside threads that hold the lock.
+#[test]
+fn programs_are_started_while_others_are_in_the_cache() {
+    let device = Device::new();
+    let registry = registry_over(device.backend());
+    let (pages, done) = (Pages::new(64), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| in_the_cache(&registry, &pages, &done));
+        for _ in 0..20 {
+            assert!(std::process::Command::new("/bin/true").status().unwrap().success());
+        }
+        done.store(true, SeqCst);
+    });
+    assert!(registry.stats().registrations > 0);
+}
+
+/// `malloc_hook.cc`'s `in_thread` and `ucm_events`: hooks are installed while
+/// threads hammer the functions that are patched.
+#[test]
+fn hooks_are_installed_while_threads_change_mappings() {
+    if !is_child() {
+        for _ in 0..10 {
+            passes(in_child("hooks_are_installed_while_threads_change_mappings"));
+        }
+        return;
+    }
+    or_be_killed();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !done.load(SeqCst) {
+                    let mut pages = Pages::new(2);
+                    pages.fill(7).advise(libc::MADV_DONTNEED);
+                    assert_eq!(pages.bytes()[0], 0);
+                }
+            });
+        }
+        let ring = Arc::new(IoUring::new(16).unwrap());
+        let registry = Registry::builder().backend(ring.clone()).build().unwrap();
+        for version in 1..50 {
+            let mut pages = Pages::new(1);
+            pages.fill(version);
+            assert_eq!(through(&ring, read(&registry, &pages).key(), pages.at), version);
+        }
+        done.store(true, SeqCst);
+    });
+}
+
+/// A library is loaded and unloaded again and again while its neighbourhood is
+/// registered. Its own segments are the linker's, whose calls no hook sees: they
+/// are announced.
+#[test]
+fn a_library_that_is_unloaded_is_announced() {
+    let ring = Arc::new(IoUring::new(16).unwrap());
+    let registry = registry_over(ring.clone());
+    for version in 1..20 {
+        // SAFETY: a library of libc's own without constructors; its data page is
+        // written where nothing reads it: the byte is put back before it is used.
+        unsafe {
+            let library = libc::dlopen(c"libBrokenLocale.so.1".as_ptr(), libc::RTLD_NOW);
+            assert!(!library.is_null(), "dlopen failed");
+            let symbol = libc::dlsym(library, c"__ctype_get_mb_cur_max".as_ptr());
+            assert!(!symbol.is_null());
+            let mut found: libc::Dl_info = std::mem::zeroed();
+            assert_ne!(libc::dladdr(symbol, &mut found), 0);
+            let base = found.dli_fbase as usize;
+            let data = writable_page_of(base).expect("a data page");
+            let lease = read(&registry, (data as *const u8, PAGE));
+            assert_eq!(through(&ring, lease.key(), data), (data as *const u8).read_volatile());
+            drop(lease);
+            pinyard_hooks::notify_unmapped(data as *const u8, PAGE);
+            assert_eq!(libc::dlclose(library), 0);
+        }
+        let mut pages = Pages::new(16);
+        pages.fill(version);
+        assert_eq!(through(&ring, read(&registry, &pages).key(), pages.at), version);
+    }
+    eventually(|| registry.stats().pinned_bytes == 0);
+}
+
+/// The first writable page that is mapped from the object at `base`.
+fn writable_page_of(base: usize) -> Option<usize> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let start = |line: &str| usize::from_str_radix(line.split('-').next()?, 16).ok();
+    let from_base = maps.lines().skip_while(|line| start(line) != Some(base));
+    from_base.take(8).find(|line| line.contains(" rw")).and_then(start)
+}
+
+/// `test_rcache::create_fail`: a registry that cannot be made leaves nothing, and
+/// one that is dropped makes room.
+#[test]
+fn registries_beyond_the_limit_are_refused_and_their_places_come_back() {
+    if !is_child() {
+        return passes(in_child("registries_beyond_the_limit_are_refused_and_their_places_come_back"));
+    }
+    or_be_killed();
+    assert!(matches!(Registry::builder().build(), Err(BuildError::NoBackend)));
+    let build = || Registry::builder().backend(Device::new().backend()).build();
+    for _ in 0..3 {
+        let mut all = Vec::new();
+        let refused = loop {
+            match build() {
+                Ok(registry) => all.push(registry),
+                Err(error) => break error,
+            }
+        };
+        let BuildError::TooManyRegistries { limit } = refused else { panic!("{refused}") };
+        assert_eq!(all.len(), limit);
+        all.pop();
+        all.push(build().expect("a place came back"));
+        let pages = Pages::new(1);
+        all.iter().for_each(|registry| drop(read(registry, &pages)));
+        pages.advise(libc::MADV_DONTNEED);
+        for registry in &all {
+            drop(read(registry, &pages));
+            assert_eq!(registry.stats().registrations, 2, "each hears of it");
+        }
+    }
+}
+
+/// `test_rcache::create_destroy`, without end: threads and memory stay flat.
+#[test]
+fn registries_made_and_dropped_leave_nothing_behind() {
+    if !is_child() {
+        return passes(in_child("registries_made_and_dropped_leave_nothing_behind"));
+    }
+    or_be_killed();
+    let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+    let pages = Pages::new(16);
+    let round = |_| {
+        let device = Device::new();
+        let registry = registry_over(device.backend());
+        (0..8).for_each(|index| drop(read(&registry, pages.part(2 * index, 1))));
+        drop(registry);
+        // The reaper may be the last to let go.
+        eventually(|| device.counts() == (8, 8));
+    };
+    (0..50).for_each(round);
+    let before = (threads(), resident());
+    (0..500).for_each(round);
+    eventually(|| threads() == before.0);
+    let grown = resident().saturating_sub(before.1);
+    assert!(grown < 1 << 20, "resident memory grew by {grown} bytes");
+}
+
+/// UCX frees a region in use when its cache goes; here the last lease keeps it.
+#[test]
+fn a_registry_that_goes_while_threads_hold_leases() {
+    let device = Device::new();
+    let backend =
+        Faulty::over(device.backend()).deregistering(|_| Some(Fault::Stall(Duration::from_millis(1))));
+    let registry = registry_over(backend);
+    let pages = Pages::new(20);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let lease = read(&registry, pages.part(5 * thread, 2)).into_owned();
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(10));
+                assert_eq!(lease.len(), 2 * PAGE);
+            });
+        }
+        pages.advise(libc::MADV_DONTNEED);
+        drop(registry);
+        assert_eq!(device.counts(), (4, 0));
+    });
+    eventually(|| device.counts() == (4, 4));
+    // A custom backend goes with its registry.
+    let flag = Arc::new(());
+    let token = flag.clone();
+    let keep = move |_, _| {
+        let _alive = &token;
+        Ok(MemoryKey::default())
+    };
+    drop(registry_over(Custom::new("counted", keep, |_, _| Ok(()))));
+    assert_eq!(Arc::strong_count(&flag), 1);
+}
