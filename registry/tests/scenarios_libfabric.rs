@@ -193,6 +193,7 @@ fn a_signal_handler_that_unmaps_a_registered_page_during_get() {
     let done = AtomicBool::new(false);
     let (mut looks, mut interrupted, mut served) = (0, 0, 0);
     std::thread::scope(|scope| {
+        let _finally = Finally(&done);
         scope.spawn(|| {
             while !done.load(SeqCst) {
                 // SAFETY: the thread lives until the scope ends.
@@ -217,7 +218,6 @@ fn a_signal_handler_that_unmaps_a_registered_page_during_get() {
             drop(lease);
             block(libc::SIGALRM, libc::SIG_UNBLOCK);
         }
-        done.store(true, SeqCst);
     });
     assert!(served >= 100 && interrupted >= 10, "{looks} looks, {served} served, {interrupted} interrupted");
 }

@@ -44,6 +44,7 @@ fn a_child_forked_while_others_hold_the_lock_does_not_hang() {
     let registry = registry_over(device.backend());
     let (pages, done) = (Pages::new(64), AtomicBool::new(false));
     std::thread::scope(|scope| {
+        let _finally = Finally(&done);
         for _ in 0..2 {
             scope.spawn(|| in_the_cache(&registry, &pages, &done));
         }
@@ -62,7 +63,6 @@ fn a_child_forked_while_others_hold_the_lock_does_not_hang() {
             });
             assert_eq!(status, 0, "{before:?}");
         }
-        done.store(true, SeqCst);
     });
     registry.flush().unwrap();
     assert_eq!(device.counts().0, device.counts().1, "the parent's own are as they were");
@@ -172,11 +172,11 @@ fn programs_are_started_while_others_are_in_the_cache() {
     let registry = registry_over(device.backend());
     let (pages, done) = (Pages::new(64), AtomicBool::new(false));
     std::thread::scope(|scope| {
+        let _finally = Finally(&done);
         scope.spawn(|| in_the_cache(&registry, &pages, &done));
         for _ in 0..20 {
             assert!(std::process::Command::new("/bin/true").status().unwrap().success());
         }
-        done.store(true, SeqCst);
     });
     assert!(registry.stats().registrations > 0);
 }
@@ -194,6 +194,7 @@ fn hooks_are_installed_while_threads_change_mappings() {
     or_be_killed();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _finally = Finally(&done);
         for _ in 0..4 {
             scope.spawn(|| {
                 while !done.load(SeqCst) {
@@ -210,7 +211,6 @@ fn hooks_are_installed_while_threads_change_mappings() {
             pages.fill(version);
             assert_eq!(through(&ring, read(&registry, &pages).key(), pages.at), version);
         }
-        done.store(true, SeqCst);
     });
 }
 

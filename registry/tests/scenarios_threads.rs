@@ -212,6 +212,7 @@ fn hits_go_on_beside_back_to_back_registrations() {
     let done = AtomicBool::new(false);
     let mut hits = 0u64;
     std::thread::scope(|scope| {
+        let finally = Finally(&done);
         let registrar = scope.spawn(|| {
             for index in 0.. {
                 if done.load(SeqCst) {
@@ -226,7 +227,7 @@ fn hits_go_on_beside_back_to_back_registrations() {
             drop(read(&registry, &hot));
             hits += 1;
         }
-        done.store(true, SeqCst);
+        drop(finally);
         let registrations = registrar.join().unwrap();
         assert!(registrations > 10, "{registrations}");
         // Hundreds for each registration, on the slowest machine.

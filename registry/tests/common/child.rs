@@ -41,14 +41,14 @@ pub fn or_be_killed() {
 }
 
 /// Runs `work` in a forked child and returns its status. The child ends with
-/// `_exit`, 0 where `work` returns true, and is killed after a minute.
+/// `_exit`, 0 where `work` returns true, and is killed if it hangs.
 pub fn forked(work: impl FnOnce() -> bool) -> i32 {
     // SAFETY: the child uses only what `work` uses and ends with _exit; the
     // callers' work is what a forked child of a threaded program may do.
     unsafe {
         let pid = libc::fork();
         if pid == 0 {
-            or_be_killed();
+            libc::alarm(PATIENCE / 4);
             libc::_exit(if work() { 0 } else { 1 });
         }
         let mut status = -1;

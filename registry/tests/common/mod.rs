@@ -230,6 +230,15 @@ pub fn cached(registry: &Registry, buffer: impl AsRange + Copy) -> Option<Memory
     })
 }
 
+/// Tells threads to end, also when the test fails: a scope waits for its threads.
+pub struct Finally<'f>(pub &'f AtomicBool);
+
+impl Drop for Finally<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
 /// Bytes of this process that are resident.
 pub fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
