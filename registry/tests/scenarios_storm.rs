@@ -80,7 +80,6 @@ fn a_storm_from_four_threads_loses_nothing() {
 /// Graceful overflow: 100,000 events that touch 5 % of 100,000 regions cost at
 /// most twice the touched ones.
 #[test]
-#[ignore = "events that share a granule with other regions flush everything when the inbox overflows"]
 fn a_storm_that_touches_a_twentieth_takes_out_at_most_twice_that() {
     let _turn = turn();
     let device = Device::new();
