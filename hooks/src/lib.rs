@@ -30,9 +30,15 @@ mod effect;
 #[cfg(not(loom))]
 mod entry;
 #[cfg(not(loom))]
+mod entry_shared;
+#[cfg(not(loom))]
+mod files;
+#[cfg(not(loom))]
 mod fork;
 #[cfg(not(loom))]
 mod install;
+#[cfg(not(loom))]
+mod loader;
 #[cfg(not(loom))]
 mod patch;
 mod report;
@@ -47,6 +53,8 @@ pub use monitor::*;
 pub use report::{Function, FunctionReport, ModuleName, Owner, Report, Seen, Why};
 pub use signals::SignalsBlocked;
 
+#[cfg(not(loom))]
+pub use files::declare_shared;
 #[cfg(not(loom))]
 pub use fork::generation as fork_generation;
 #[cfg(not(loom))]
