@@ -280,6 +280,7 @@ unsafe extern "C" fn syscall() {
         "mov r8, r9",
         "mov r9, [rsp + 8]",
         "syscall",
+        "nop dword ptr [rax + {mark}]",
         "cmp rax, -4095",
         "jae 3f",
         "ret",
@@ -289,6 +290,7 @@ unsafe extern "C" fn syscall() {
         // Whoever was here before us, with the caller's registers and stack.
         "4: jmp r11",
         next = sym NEXT,
+        mark = const crate::sys::MARK,
         nth = const Function::Syscall as usize * size_of::<usize>(),
         mmap = const libc::SYS_mmap,
         munmap = const libc::SYS_munmap,

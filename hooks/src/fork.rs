@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::monitor::publish_everything;
-use core::sync::atomic::{AtomicU32, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
@@ -18,7 +18,13 @@ extern "C" fn in_child() {
     publish_everything();
 }
 
-pub(crate) fn install() {
+/// Notices forks from now on; [`install`](crate::install) does it too. Not for
+/// hooks or signal handlers.
+pub fn install() {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    if DONE.swap(true, AcqRel) {
+        return;
+    }
     // SAFETY: the handler is a plain function that lives as long as the process
     // (see `keep_loaded`). On ENOMEM a child would only miss the notice.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };

@@ -44,7 +44,11 @@ mod patch;
 mod report;
 #[cfg(not(loom))]
 mod self_test;
+#[cfg(not(loom))]
+mod settled;
 mod signals;
+#[cfg(not(loom))]
+pub mod userfaultfd;
 
 pub use event::{Event, PAGE_SHIFT, PAGE_SIZE};
 pub use filter::Filter;
@@ -56,6 +60,8 @@ pub use signals::SignalsBlocked;
 #[cfg(not(loom))]
 pub use files::declare_shared;
 #[cfg(not(loom))]
-pub use fork::generation as fork_generation;
+pub use fork::{generation as fork_generation, install as notice_forks};
 #[cfg(not(loom))]
 pub use install::{install, report, test_again, untouched, verify};
+#[cfg(not(loom))]
+pub use settled::{look_at_loaded_objects, unsettled, wait_until_published};

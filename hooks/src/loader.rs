@@ -5,12 +5,14 @@
 //! in (`elf/dl-debug.c`, `elf/dl-close.c`; `link.h`); once they are gone, it sets
 //! `RT_CONSISTENT` and calls it again. Our jump stands at that function's entry.
 //! What dlopen maps goes over addresses that it has just been given, and what it
-//! unmaps after a failure nobody has seen yet.
+//! unmaps after a failure nobody has seen yet. Objects that have come may make
+//! system calls of their own, though: somebody has to look.
 #![allow(unsafe_code)]
 
 use crate::entry::NEXT;
 use crate::monitor::publish_everything;
 use crate::report::Function;
+use crate::settled;
 use core::ptr::null;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::*};
 
@@ -66,11 +68,14 @@ fn removing() -> bool {
 
 /// Runs in place of `_dl_debug_state`.
 pub(crate) extern "C" fn state_changed() {
-    let removing = removing() || TESTS.load(Acquire) != 0;
+    let removing = removing();
     // The call that follows a removal publishes too: a registration that began
     // meanwhile may have pinned pages that are gone.
-    if REMOVING.swap(removing, AcqRel) || removing {
+    if REMOVING.swap(removing, AcqRel) || removing || TESTS.load(Acquire) != 0 {
         publish_everything();
+    }
+    if !removing {
+        settled::objects_loaded();
     }
     let next = NEXT[Function::DlDebugState as usize].load(Acquire);
     if next != 0 {

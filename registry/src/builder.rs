@@ -5,6 +5,7 @@ use crate::cache::{Cache, Geometry};
 use crate::error::BuildError;
 use crate::range::ADDRESS_LIMIT;
 use crate::registry::{Inner, Registry};
+use crate::trust::{Mechanism, Trust};
 use crate::{diagnose, reaper, registry};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -33,11 +34,18 @@ pub struct Builder {
     budget: Option<usize>,
     max_regions: usize,
     events: Events,
+    trust_shared: bool,
 }
 
 impl Builder {
     pub(crate) fn new() -> Builder {
-        Builder { backend: None, budget: None, max_regions: DEFAULT_REGIONS, events: Events::Hooks }
+        Builder {
+            backend: None,
+            budget: None,
+            max_regions: DEFAULT_REGIONS,
+            events: Events::Hooks,
+            trust_shared: false,
+        }
     }
 
     /// Who registers. Required. An `Arc` of a backend is one too.
@@ -67,10 +75,24 @@ impl Builder {
         self
     }
 
-    /// Installs the hooks if they are not there yet, and starts the reaper.
+    /// Keeps registrations of shared memory for the next `get`. The program vouches
+    /// that no other process, and no system call past libc, truncates the file or
+    /// drops pages of it. Without this they are made and given back each time.
+    pub fn trust_shared_memory(mut self) -> Builder {
+        self.trust_shared = true;
+        self
+    }
+
+    /// Installs the hooks if they are not there yet, and starts the reaper. The
+    /// environment variable `PINYARD_HOOKS` overrides [`events`](Builder::events);
+    /// see [`Mechanism`].
     pub fn build(self) -> Result<Registry, BuildError> {
         let backend = self.backend.ok_or(BuildError::NoBackend)?;
-        if self.events == Events::Hooks && !pinyard_hooks::verify() {
+        let forced = Mechanism::from_environment().map_err(|value| BuildError::UnknownMechanism { value })?;
+        let events = if forced == Some(Mechanism::Notify) { Events::NotifyOnly } else { self.events };
+        let patches = events == Events::Hooks && forced != Some(Mechanism::Userfaultfd);
+        pinyard_hooks::notice_forks();
+        if patches && !pinyard_hooks::verify() {
             let report = pinyard_hooks::install();
             if !report.is_complete() {
                 return Err(BuildError::HooksIncomplete(Box::new(report)));
@@ -78,6 +100,8 @@ impl Builder {
         }
         let source = pinyard_hooks::subscribe()
             .ok_or(BuildError::TooManyRegistries { limit: pinyard_hooks::MAX_SUBSCRIBERS })?;
+        let trust = Trust::new(events == Events::Hooks, forced, self.trust_shared)
+            .map_err(BuildError::Userfaultfd)?;
         let limits = backend.limits();
         let geometry = Geometry {
             regions: self.max_regions.min(limits.max_regions).clamp(1, MOST_REGIONS),
@@ -91,7 +115,8 @@ impl Builder {
         let inner = Arc::new(Inner {
             cache,
             backend,
-            events: self.events,
+            events: if patches { Events::Hooks } else { Events::NotifyOnly },
+            trust,
             forks: pinyard_hooks::fork_generation(),
             changed: parking_lot::Condvar::new(),
             reaper_sleeps: AtomicBool::new(false),

@@ -191,6 +191,17 @@ pub enum BuildError {
     /// Some function's calls would escape the hooks.
     #[error("changes of mappings would go unseen, so nothing may be cached:\n{}", missed(.0))]
     HooksIncomplete(Box<Report>),
+    /// The environment variable `PINYARD_HOOKS` names no mechanism.
+    #[error("PINYARD_HOOKS is {value:?}: it must be one of {}, or unset", mechanisms())]
+    UnknownMechanism {
+        /// What it says.
+        value: String,
+    },
+    /// `PINYARD_HOOKS=userfaultfd`, and the kernel refuses it.
+    #[error(
+        "PINYARD_HOOKS asks for userfaultfd: {0}; it needs Linux 5.11, a seccomp filter that allows it, and descriptors left"
+    )]
+    Userfaultfd(pinyard_hooks::Why),
     /// The process has as many registries as the hooks can serve.
     #[error("{limit} registries exist in this process, as many as the hooks can serve; share one")]
     TooManyRegistries {
@@ -209,6 +220,16 @@ pub enum BuildError {
         /// The cause.
         source: std::io::Error,
     },
+}
+
+#[cfg(not(loom))]
+fn mechanisms() -> String {
+    crate::trust::Mechanism::ALL.map(crate::trust::Mechanism::name).join(", ")
+}
+
+#[cfg(loom)]
+fn mechanisms() -> String {
+    String::new()
 }
 
 fn missed(report: &Report) -> String {

@@ -52,6 +52,8 @@ mod miss;
 mod reaper;
 #[cfg(not(loom))]
 mod registry;
+#[cfg(not(loom))]
+mod trust;
 
 #[cfg(loom)]
 mod models;
@@ -68,3 +70,5 @@ pub use builder::{Builder, Events};
 pub use lease::{Lease, OwnedLease};
 #[cfg(not(loom))]
 pub use registry::Registry;
+#[cfg(not(loom))]
+pub use trust::{Mechanism, RawCaller, Uncached, VARIABLE as MECHANISM_VARIABLE, raw_callers};

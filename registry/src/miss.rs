@@ -14,6 +14,7 @@ use crate::error::{GetError, Memlock};
 use crate::range::PageRange;
 use crate::regions::Held;
 use crate::registry::Inner;
+use crate::trust;
 use pinyard_hooks::Subscription;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -42,6 +43,7 @@ enum Step {
 #[cold]
 pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, GetError> {
     inner.check_fork()?;
+    trust::settle();
     let pages = wanted.bytes.pages();
     let mut unlocked = Unlocked::at_entry();
     let mut attempt = Attempt { merge: true, squeezed: false, spoiled: 0 };
@@ -57,9 +59,11 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, GetError> {
             Step::Again => continue,
             Step::Register(ticket) => ticket,
         };
+        let mut untrusted = inner.trust.begin(ticket.range);
         let answer = match catch_unwind(AssertUnwindSafe(|| register(inner, &ticket, &unlocked))) {
             Ok(answer) => answer,
             Err(panic) => {
+                inner.trust.end(ticket.range);
                 // A custom backend's own bug: nothing may wait for this ticket.
                 inner.cache.lock(&mut unlocked).abandon(ticket);
                 inner.changed.notify_all();
@@ -68,10 +72,12 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, GetError> {
         };
         match answer {
             Ok(key) => {
+                untrusted = untrusted.or_else(|| inner.trust.confirm(ticket.range));
                 let mut locked = inner.cache.lock(&mut unlocked);
                 // A patcher that came meanwhile may have kept events from us.
                 let unseen = inner.events == Events::Hooks && !pinyard_hooks::untouched();
-                let published = locked.publish(ticket, key, wanted, uncached || unseen);
+                let published =
+                    locked.publish(ticket, key, wanted, uncached || unseen || untrusted.is_some());
                 let spoiled = matches!(published, Published::Spoiled);
                 locked.writer.counters.granted += !spoiled as u64;
                 locked.writer.counters.retries += spoiled as u64;
@@ -95,6 +101,7 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, GetError> {
                 }
             }
             Err(error) => {
+                inner.trust.end(ticket.range);
                 let merged = ticket.range != pages || ticket.access != wanted.access;
                 let mut locked = inner.cache.lock(&mut unlocked);
                 locked.abandon(ticket);

@@ -11,6 +11,7 @@ use crate::range::{AsRange, ByteRange};
 use crate::reaper::Reaper;
 use crate::regions::Held;
 use crate::stats::Stats;
+use crate::trust::{self, Trust, Uncached};
 use parking_lot::{Condvar, Mutex};
 use pinyard_hooks::Subscription;
 use std::cell::Cell;
@@ -32,6 +33,7 @@ pub(crate) struct Inner {
     pub(crate) cache: Cache<Subscription>,
     pub(crate) backend: Box<dyn Backend>,
     pub(crate) events: Events,
+    pub(crate) trust: Trust,
     /// The fork generation of the process that made the registry.
     pub(crate) forks: u32,
     /// Signalled when a registration has landed or graves have been buried.
@@ -64,7 +66,8 @@ impl Registry {
     pub fn get(&self, buffer: impl AsRange, access: Access) -> Result<Lease<'_>, GetError> {
         let bytes = ByteRange::new(buffer.as_range())?;
         let wanted = Wanted { bytes, access, shard: shard() };
-        let held = match self.inner.cache.hit(wanted) {
+        let hit = if pinyard_hooks::unsettled() { None } else { self.inner.cache.hit(wanted) };
+        let held = match hit {
             Some(held) => held,
             None => miss::get(&self.inner, wanted)?,
         };
@@ -81,7 +84,7 @@ impl Registry {
     #[inline]
     pub fn lookup(&self, buffer: impl AsRange, access: Access) -> Option<MemoryKey> {
         let bytes = ByteRange::new(buffer.as_range()).ok()?;
-        self.inner.cache.peek(bytes, access)
+        if pinyard_hooks::unsettled() { None } else { self.inner.cache.peek(bytes, access) }
     }
 
     /// Takes out every registration that shares a page with `buffer`, now.
@@ -106,6 +109,15 @@ impl Registry {
         drop(locked);
         miss::bury_and_wait(&self.inner, &mut unlocked, buried);
         Ok(())
+    }
+
+    /// Why registrations of `buffer` are not kept for the next `get`, as it is mapped
+    /// now; `None` where they are.
+    pub fn why_uncached(&self, buffer: impl AsRange) -> Result<Option<Uncached>, GetError> {
+        let range = ByteRange::new(buffer.as_range())?.pages();
+        self.inner.check_fork()?;
+        trust::settle();
+        Ok(self.inner.trust.judge(range))
     }
 
     /// Counters. Takes the lock and reads every region's count: not for hot paths.
@@ -166,6 +178,7 @@ impl Inner {
             // A custom backend's panic must not take the reaper, or the budget, with it.
             let answer = catch_unwind(AssertUnwindSafe(|| miss::in_backend(deregister)))
                 .unwrap_or_else(|_| Err(BackendError::new("deregister: the backend panicked", 0)));
+            self.trust.end(grave.range);
             let mut locked = self.cache.lock(unlocked);
             locked.buried(grave);
             if let Err(error) = answer {
