@@ -1,0 +1,44 @@
+//! Every row of the table gives what it promises, in every set-up. Each runs in a
+//! process of its own, which is this program again.
+#![allow(clippy::unwrap_used)]
+
+use pinyard_coverage::{Row, Setup, Verdict, run_all, run_here};
+use std::process::{Command, ExitCode};
+
+const ROW: &str = "PINYARD_COVERAGE_ROW";
+const SETUP: &str = "PINYARD_COVERAGE_SETUP";
+
+fn command(row: &Row, setup: Setup) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.env(ROW, row.name).env(SETUP, setup.name());
+    command
+}
+
+fn main() -> ExitCode {
+    if let Ok(row) = std::env::var(ROW) {
+        println!("{}", run_here(&row, &std::env::var(SETUP).unwrap()).unwrap());
+        return ExitCode::SUCCESS;
+    }
+    let wanted = std::env::args().nth(1).unwrap_or_default();
+    let (mut passed, mut failed) = (0, 0);
+    run_all(&Setup::ALL, command, |report| {
+        if !report.row.name.contains(&wanted) {
+            return;
+        }
+        for ((setup, verdict), expected) in report.verdicts.iter().zip(report.row.expected) {
+            let right = verdict.word() == expected || matches!(verdict, Verdict::Skipped(_));
+            let why = verdict.reason().map(|why| format!(": {why}")).unwrap_or_default();
+            if right {
+                passed += 1;
+                if matches!(verdict, Verdict::Skipped(_)) {
+                    println!("{} {} skipped{why}", report.row.name, setup.name());
+                }
+            } else {
+                failed += 1;
+                println!("{} {}: {}, not {expected}{why}", report.row.name, setup.name(), verdict.word());
+            }
+        }
+    });
+    println!("{passed} passed, {failed} failed");
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
