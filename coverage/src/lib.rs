@@ -25,4 +25,4 @@ pub use children::{Report, run_all, run_here};
 pub use judge::Verdict;
 pub use rows::{ROWS, Row};
 pub use setup::Setup;
-pub use table::{markdown, text};
+pub use table::{promised, text};
