@@ -28,9 +28,10 @@ impl Report {
     }
 }
 
-/// Runs all rows in the given set-ups, each in a process that `command` starts with
+/// Runs the rows whose name contains `wanted` in the given set-ups, each in a process that `command` starts with
 /// the row's and the set-up's name; it calls [`run_here`]. `done` is called after each row.
 pub fn run_all(
+    wanted: &str,
     setups: &[Setup],
     command: impl Fn(&Row, Setup) -> Command,
     mut done: impl FnMut(&Report),
@@ -54,7 +55,7 @@ pub fn run_all(
         done(&report);
         report
     };
-    ROWS.iter().map(each).collect()
+    ROWS.iter().filter(|row| row.name.contains(wanted)).map(each).collect()
 }
 
 fn run_child(mut command: Command, setup: Setup) -> Verdict {

@@ -1,6 +1,7 @@
 //! What came of a row, judged by the bytes that a device sees.
 #![allow(unsafe_code)]
 
+use crate::copy::Copy;
 use crate::setup::Setup;
 use pinyard_registry::backend::IoUring;
 use pinyard_registry::{Access, Events, GetError, MemoryKey, Registry};
@@ -82,13 +83,22 @@ pub(crate) struct Judge {
     registrations: u64,
     /// Why the one before the change was not kept.
     uncached: Option<String>,
+    /// A second pinyard, which registers the same pages.
+    copy: Option<Copy>,
 }
 
 const BEFORE: u8 = 1;
 const AFTER: u8 = 2;
 
 impl Judge {
+    /// With the second copy that the environment names, if it does.
     pub(crate) fn new(setup: Setup) -> Outcome<Judge> {
+        let mut judge = Judge::alone(setup)?;
+        judge.copy = Copy::load()?;
+        Ok(judge)
+    }
+
+    pub(crate) fn alone(setup: Setup) -> Outcome<Judge> {
         // One arena: other threads' heaps would come and go between the row's pages.
         // SAFETY: sets a parameter of this process's malloc.
         unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
@@ -100,7 +110,7 @@ impl Judge {
             .events(events)
             .build()
             .map_err(|error| Verdict::Refused(error.to_string()))?;
-        Ok(Judge { registry, ring, registrations: 0, uncached: None })
+        Ok(Judge { registry, ring, registrations: 0, uncached: None, copy: None })
     }
 
     /// Registers `len` bytes at `at` and sends the one at `probe` through the
@@ -143,7 +153,10 @@ impl Judge {
             let why = self.registry.why_uncached((at as *const u8, len)).ok().flatten();
             self.uncached = Some(why.map_or_else(|| "hooks incomplete".to_owned(), |why| why.to_string()));
         }
-        if seen == BEFORE { Ok(()) } else { Err(Verdict::Broken("stale before the change".to_owned())) }
+        if seen != BEFORE {
+            return Err(Verdict::Broken("stale before the change".to_owned()));
+        }
+        self.copy.as_ref().map_or(Ok(()), |copy| copy.before(at, len, probe))
     }
 
     /// After the change, where something is mapped again.
@@ -155,11 +168,15 @@ impl Judge {
     pub(crate) fn after_at(&self, at: usize, len: usize, probe: usize) -> Outcome<Verdict> {
         let seen = self.send(at, len, probe, AFTER)?;
         let registered_anew = self.registry.stats().registrations != self.registrations;
-        Ok(match &self.uncached {
+        let verdict = match &self.uncached {
             _ if seen != AFTER => Verdict::Stale,
             Some(why) => Verdict::Uncached(why.clone()),
             None if registered_anew => Verdict::Seen,
             None => Verdict::Kept,
+        };
+        Ok(match &self.copy {
+            Some(copy) => copy.after(at, len, probe, verdict),
+            None => verdict,
         })
     }
 }

@@ -10,6 +10,7 @@
 //! (`docs/src/hooks.md`), and `pinyard doctor hooks`.
 
 mod children;
+mod copy;
 mod files;
 mod heap;
 mod judge;
@@ -22,6 +23,7 @@ mod setup;
 mod table;
 
 pub use children::{Report, run_all, run_here};
+pub use copy::{LIBRARY, NAMESPACE};
 pub use judge::Verdict;
 pub use rows::{ROWS, Row};
 pub use setup::Setup;

@@ -12,10 +12,14 @@
 #![allow(unsafe_code)]
 
 use memchr::memmem::Finder;
+use pinyard_hooks::PAGE_SIZE;
 use pinyard_hooks::sys::MARK;
 use std::ffi::CStr;
 use std::fmt;
+use std::fs::File;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 
 /// An object whose own system calls may change mappings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,12 +74,14 @@ const TAKES_THE_NUMBER: [u8; 12] = [0x48, 0x89, 0xf8, 0x48, 0x89, 0xf7, 0x48, 0x
 pub(crate) struct Scan {
     /// Load addresses and names: another object may come to an address later.
     known: Vec<(usize, Vec<u8>)>,
+    /// The code of objects that the loader has listed.
+    listed: Vec<Range<usize>>,
     pub(crate) found: Vec<RawCaller>,
 }
 
 impl Scan {
     pub(crate) const fn new() -> Scan {
-        Scan { known: Vec::new(), found: Vec::new() }
+        Scan { known: Vec::new(), listed: Vec::new(), found: Vec::new() }
     }
 
     /// Looks at the objects that have been loaded since the last time.
@@ -89,6 +95,30 @@ impl Scan {
         // SAFETY: `each` uses the pointer as what it is, during this call only. It
         // does not unwind: no index of it is out of bounds.
         unsafe { libc::dl_iterate_phdr(Some(each), std::ptr::from_mut(self).cast()) };
+        self.look_elsewhere();
+    }
+
+    /// Code of files that the loader does not list here: objects of other
+    /// namespaces (dlmopen), with a C library of their own whose entries nobody has
+    /// patched. They may be unloaded meanwhile: the kernel copies them for us.
+    fn look_elsewhere(&mut self) {
+        let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
+        let Ok(memory) = File::open("/proc/self/mem") else { return };
+        for (code, path) in maps.lines().filter_map(code_of_file) {
+            let listed = self.listed.iter().any(|known| known.contains(&code.start));
+            let name = path.as_bytes();
+            if listed || self.known.iter().any(|(at, of)| *at == code.start && of == name) {
+                continue;
+            }
+            self.known.push((code.start, name.to_owned()));
+            let mut text = vec![0; code.len()];
+            if memory.read_exact_at(&mut text, code.start as u64).is_ok()
+                && let Some((offset, number)) = raw_call(&text)
+            {
+                let object = format!("{path}, in another namespace,");
+                self.found.push(RawCaller { object, offset, number });
+            }
+        }
     }
 
     /// # Safety
@@ -101,18 +131,20 @@ impl Scan {
             return;
         }
         self.known.push((base, name.to_bytes().to_owned()));
+        // SAFETY: the object's program headers, in its own memory.
+        let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+        let code = headers
+            .iter()
+            .filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_X != 0);
+        self.listed.extend(code.clone().map(|header| {
+            let start = base + header.p_vaddr as usize;
+            start & !(PAGE_SIZE - 1)..start + header.p_memsz as usize
+        }));
         let file = name.to_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default();
         if WATCHED_OTHERWISE.iter().any(|start| file.starts_with(start)) {
             return;
         }
-        // SAFETY: the object's program headers, in its own memory.
-        let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
-        let code = headers.iter().filter(|header| {
-            header.p_type == libc::PT_LOAD
-                && header.p_flags & libc::PF_X != 0
-                && header.p_flags & libc::PF_R != 0
-        });
-        for header in code {
+        for header in code.filter(|header| header.p_flags & libc::PF_R != 0) {
             let offset = header.p_vaddr as usize;
             // SAFETY: a loaded, readable segment. Whoever patches code meanwhile
             // changes single words of it; any value is fine here.
@@ -124,6 +156,16 @@ impl Scan {
             }
         }
     }
+}
+
+/// The addresses and the file of a line of `/proc/self/maps`, if it is code.
+fn code_of_file(line: &str) -> Option<(Range<usize>, &str)> {
+    let (addresses, rest) = line.split_once(' ')?;
+    let (start, end) = addresses.split_once('-')?;
+    let path = rest.get(rest.find('/')?..)?;
+    let is_code = rest.as_bytes().get(2) == Some(&b'x');
+    let range = usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?;
+    is_code.then_some((range, path))
 }
 
 fn object_name(name: &CStr) -> String {
@@ -178,6 +220,14 @@ mod tests {
         assert_eq!(raw_call(&small), Some((3, Some(25))));
         let musl = [&TAKES_THE_NUMBER[..], &[0x4d, 0x89, 0xc2, 0x4d, 0x89, 0xc8], &SYSCALL].concat();
         assert_eq!(raw_call(&musl), Some((18, None)));
+    }
+
+    #[test]
+    fn only_code_of_files_is_looked_at() {
+        let code = "7f00-7f10 r-xp 00026000 fe:00 1234      /usr/lib/libc.so.6";
+        assert_eq!(code_of_file(code), Some((0x7f00..0x7f10, "/usr/lib/libc.so.6")));
+        assert_eq!(code_of_file("7f00-7f10 r--p 00000000 fe:00 1234 /usr/lib/libc.so.6"), None);
+        assert_eq!(code_of_file("7f00-7f10 r-xp 00000000 00:00 0    [vdso]"), None);
     }
 
     #[test]

@@ -55,6 +55,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     };
     let bar = ProgressBar::new(ROWS.len() as u64).with_style(style());
     let reports = run_all(
+        "",
         &Setup::ALL,
         |row, setup| {
             let mut command = Command::new(&program);
