@@ -103,7 +103,7 @@ fn parse(printed: &str, status: ExitStatus) -> Verdict {
 /// standard output; `None` if there is no such row or set-up.
 pub fn run_here(row: &str, setup: &str) -> Option<String> {
     let row = ROWS.iter().find(|candidate| candidate.name == row)?;
-    let setup = Setup::ALL.into_iter().find(|candidate| candidate.name() == setup)?;
+    let setup = Setup::named(setup)?;
     let verdict = match Judge::new(setup).and_then(|mut judge| (row.run)(&mut judge)) {
         Ok(verdict) | Err(verdict) => verdict,
     };

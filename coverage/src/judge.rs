@@ -102,6 +102,13 @@ impl Judge {
         // One arena: other threads' heaps would come and go between the row's pages.
         // SAFETY: sets a parameter of this process's malloc.
         unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
+        if setup == Setup::Ucm {
+            // SAFETY: a NUL-terminated name; UCX's constructors run here.
+            let handle = unsafe { libc::dlopen(c"libucs.so.0".as_ptr(), libc::RTLD_NOW) };
+            if handle.is_null() {
+                return Err(Verdict::Skipped("UCX is not installed: no libucs.so.0".to_owned()));
+            }
+        }
         let ring = IoUring::new(16).map_err(|error| Verdict::Skipped(error.to_string()))?;
         let ring = Arc::new(ring);
         let events = if setup == Setup::Deaf { Events::NotifyOnly } else { Events::Hooks };

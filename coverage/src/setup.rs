@@ -9,13 +9,15 @@ pub enum Setup {
     Entry,
     /// `PINYARD_HOOKS=userfaultfd`: what the kernel tells and nothing else.
     Userfaultfd,
+    /// `PINYARD_HOOKS=ucm`: UCX's hooks, and the kernel.
+    Ucm,
     /// Nobody tells the registry anything. What is not stale here did not replace
     /// pinned pages.
     Deaf,
 }
 
 impl Setup {
-    /// All, in the order of the columns.
+    /// Those of the table, in the order of its columns.
     pub const ALL: [Setup; 4] = [Setup::Default, Setup::Entry, Setup::Userfaultfd, Setup::Deaf];
 
     /// The column's heading, and the word for it on a command line.
@@ -24,8 +26,14 @@ impl Setup {
             Setup::Default => "default",
             Setup::Entry => "entry",
             Setup::Userfaultfd => "userfaultfd",
+            Setup::Ucm => "ucm",
             Setup::Deaf => "no-hooks",
         }
+    }
+
+    /// The set-up of this name.
+    pub(crate) fn named(name: &str) -> Option<Setup> {
+        Setup::ALL.into_iter().chain([Setup::Ucm]).find(|setup| setup.name() == name)
     }
 
     /// The value of `PINYARD_HOOKS`, where the set-up has one.
@@ -33,6 +41,7 @@ impl Setup {
         match self {
             Setup::Entry => Some("entry"),
             Setup::Userfaultfd => Some("userfaultfd"),
+            Setup::Ucm => Some("ucm"),
             Setup::Default | Setup::Deaf => None,
         }
     }

@@ -144,6 +144,22 @@ pub fn untouched() -> bool {
     })
 }
 
+/// Calls `function` through its entry as it stands, and says whether its event
+/// arrived.
+pub(crate) fn try_entry(function: Function) -> Seen {
+    with(|state| {
+        if state.report.is_none() {
+            find_entries();
+        }
+        self_test::call(function)
+    })
+}
+
+/// See [`keep_loaded`].
+pub(crate) fn stay_loaded() {
+    keep_loaded();
+}
+
 /// Our code is jumped to from libc for ever: forbid dlclose of the object it is in.
 fn keep_loaded() {
     let mut info = libc::Dl_info {

@@ -43,6 +43,8 @@ mod loader;
 mod patch;
 mod report;
 #[cfg(not(loom))]
+pub mod ride;
+#[cfg(not(loom))]
 mod self_test;
 #[cfg(not(loom))]
 mod settled;

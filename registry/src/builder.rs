@@ -90,7 +90,7 @@ impl Builder {
         let backend = self.backend.ok_or(BuildError::NoBackend)?;
         let forced = Mechanism::from_environment().map_err(|value| BuildError::UnknownMechanism { value })?;
         let events = if forced == Some(Mechanism::Notify) { Events::NotifyOnly } else { self.events };
-        let patches = events == Events::Hooks && forced != Some(Mechanism::Userfaultfd);
+        let patches = events == Events::Hooks && forced.is_none_or(Mechanism::patches);
         pinyard_hooks::notice_forks();
         if patches && !pinyard_hooks::verify() {
             let report = pinyard_hooks::install();
@@ -101,7 +101,7 @@ impl Builder {
         let source = pinyard_hooks::subscribe()
             .ok_or(BuildError::TooManyRegistries { limit: pinyard_hooks::MAX_SUBSCRIBERS })?;
         let trust = Trust::new(events == Events::Hooks, forced, self.trust_shared)
-            .map_err(BuildError::Userfaultfd)?;
+            .map_err(|why| BuildError::Mechanism { name: forced.map_or("", Mechanism::name), why })?;
         let limits = backend.limits();
         let geometry = Geometry {
             regions: self.max_regions.min(limits.max_regions).clamp(1, MOST_REGIONS),

@@ -197,11 +197,16 @@ pub enum BuildError {
         /// What it says.
         value: String,
     },
-    /// `PINYARD_HOOKS=userfaultfd`, and the kernel refuses it.
+    /// The mechanism that `PINYARD_HOOKS` names does not work here.
     #[error(
-        "PINYARD_HOOKS asks for userfaultfd: {0}; it needs Linux 5.11, a seccomp filter that allows it, and descriptors left"
+        "PINYARD_HOOKS is {name}: {why}; userfaultfd needs Linux 5.11 and a seccomp filter that allows it, ucm needs UCX and opal Open MPI to be loaded before the registry is made; or unset the variable"
     )]
-    Userfaultfd(pinyard_hooks::Why),
+    Mechanism {
+        /// Its name.
+        name: &'static str,
+        /// What failed.
+        why: pinyard_hooks::Why,
+    },
     /// The process has as many registries as the hooks can serve.
     #[error("{limit} registries exist in this process, as many as the hooks can serve; share one")]
     TooManyRegistries {

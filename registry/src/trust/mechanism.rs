@@ -7,6 +7,10 @@ pub enum Mechanism {
     Entry,
     /// userfaultfd for every registration, no patched entry.
     Userfaultfd,
+    /// UCX's hooks, and userfaultfd for what they miss; no patched entry.
+    Ucm,
+    /// Open MPI's hooks, likewise.
+    Opal,
     /// Nothing but `notify_unmapped` and `invalidate`.
     Notify,
 }
@@ -16,15 +20,23 @@ pub const VARIABLE: &str = "PINYARD_HOOKS";
 
 impl Mechanism {
     /// All of them.
-    pub const ALL: [Mechanism; 3] = [Mechanism::Entry, Mechanism::Userfaultfd, Mechanism::Notify];
+    pub const ALL: [Mechanism; 5] =
+        [Mechanism::Entry, Mechanism::Userfaultfd, Mechanism::Ucm, Mechanism::Opal, Mechanism::Notify];
 
     /// What the variable calls it.
     pub fn name(self) -> &'static str {
         match self {
             Mechanism::Entry => "entry",
             Mechanism::Userfaultfd => "userfaultfd",
+            Mechanism::Ucm => "ucm",
+            Mechanism::Opal => "opal",
             Mechanism::Notify => "notify",
         }
+    }
+
+    /// Whether patched entries serve.
+    pub(crate) fn patches(self) -> bool {
+        self == Mechanism::Entry
     }
 
     /// What the environment asks for: `Ok(None)` where it says nothing,

@@ -17,7 +17,7 @@ pub use raw_callers::RawCaller;
 use crate::range::PageRange;
 use mapping::{Kind, Maps};
 use parking_lot::Mutex;
-use pinyard_hooks::{Why, userfaultfd};
+use pinyard_hooks::{Why, ride, userfaultfd};
 use raw_callers::Scan;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -97,7 +97,12 @@ impl Trust {
             shared_is_trusted: trust_shared || forced == Some(Mechanism::Entry),
             listens,
         };
-        if forced == Some(Mechanism::Userfaultfd) {
+        match forced {
+            Some(Mechanism::Ucm) => ride::on_ucm()?,
+            Some(Mechanism::Opal) => ride::on_open_mpi()?,
+            _ => {}
+        }
+        if listens && forced.is_some_and(|mechanism| !mechanism.patches()) {
             userfaultfd::start()?;
             WATCHES.store(true, SeqCst);
         }

@@ -25,7 +25,7 @@ pub(crate) const VARIABLES: &[Variable] = &[
     },
     Variable {
         name: pinyard_registry::MECHANISM_VARIABLE,
-        meaning: "entry, userfaultfd or notify: only that",
+        meaning: "entry|userfaultfd|ucm|opal|notify: only it",
         default: "pinyard chooses",
     },
     Variable {
