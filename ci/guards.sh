@@ -104,6 +104,8 @@ guard '2 a second copy calls the first' hooks/src/entry.rs 'NEXT[function as usi
     if next == 0 {' '{ let _ = function; 0 };
     if next == 0 {' \
     $coverage --test two_copies munmap
+guard '2 hits wait for what has been read' hooks/src/userfaultfd.rs 'settled::suspend();' '' \
+    $coverage --test watched
 guard '10 forks are noticed without hooks' registry/src/builder.rs 'pinyard_hooks::notice_forks();' '' \
     $coverage --test table child-gets
 refused '7 a backend called under the lock' registry/src/registry.rs 'let graves = self.cache.lock(unlocked).graves();' \

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::monitor::publish_everything;
+use crate::userfaultfd;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -14,6 +15,7 @@ pub fn generation() -> u32 {
 /// Runs in the child, before fork returns: atomics only, as a signal handler.
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Release);
+    userfaultfd::forget_parent();
     // Every next `get` takes its slow path, which compares the generation.
     publish_everything();
 }

@@ -76,6 +76,12 @@ pub fn events() -> u64 {
     EVENTS_READ.load(Relaxed)
 }
 
+/// In a forked child: the thread that reads, or starts, is the parent's.
+pub(crate) fn forget_parent() {
+    STARTING.store(false, Release);
+    settled::resume();
+}
+
 /// Opens the descriptor and starts the thread that reads it, once per process.
 /// Not for hooks or signal handlers.
 pub fn start() -> Result<(), Why> {
