@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::copy::Copy;
+use crate::owners;
 use crate::setup::Setup;
 use pinyard_registry::backend::IoUring;
 use pinyard_registry::{Access, Events, GetError, MemoryKey, Registry};
@@ -102,12 +103,10 @@ impl Judge {
         // One arena: other threads' heaps would come and go between the row's pages.
         // SAFETY: sets a parameter of this process's malloc.
         unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
-        if setup == Setup::Ucm {
-            // SAFETY: a NUL-terminated name; UCX's constructors run here.
-            let handle = unsafe { libc::dlopen(c"libucs.so.0".as_ptr(), libc::RTLD_NOW) };
-            if handle.is_null() {
-                return Err(Verdict::Skipped("UCX is not installed: no libucs.so.0".to_owned()));
-            }
+        match setup {
+            Setup::Ucm => owners::load_ucx()?,
+            Setup::Opal => owners::load_open_mpi()?,
+            _ => {}
         }
         let ring = IoUring::new(16).map_err(|error| Verdict::Skipped(error.to_string()))?;
         let ring = Arc::new(ring);

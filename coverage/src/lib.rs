@@ -16,6 +16,7 @@ mod heap;
 mod judge;
 mod memory;
 mod objects;
+mod owners;
 mod pages;
 mod raw;
 mod rows;

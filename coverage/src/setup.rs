@@ -11,6 +11,8 @@ pub enum Setup {
     Userfaultfd,
     /// `PINYARD_HOOKS=ucm`: UCX's hooks, and the kernel.
     Ucm,
+    /// `PINYARD_HOOKS=opal`: Open MPI's hooks, and the kernel.
+    Opal,
     /// Nobody tells the registry anything. What is not stale here did not replace
     /// pinned pages.
     Deaf,
@@ -27,13 +29,14 @@ impl Setup {
             Setup::Entry => "entry",
             Setup::Userfaultfd => "userfaultfd",
             Setup::Ucm => "ucm",
+            Setup::Opal => "opal",
             Setup::Deaf => "no-hooks",
         }
     }
 
     /// The set-up of this name.
     pub(crate) fn named(name: &str) -> Option<Setup> {
-        Setup::ALL.into_iter().chain([Setup::Ucm]).find(|setup| setup.name() == name)
+        Setup::ALL.into_iter().chain([Setup::Ucm, Setup::Opal]).find(|setup| setup.name() == name)
     }
 
     /// The value of `PINYARD_HOOKS`, where the set-up has one.
@@ -42,6 +45,7 @@ impl Setup {
             Setup::Entry => Some("entry"),
             Setup::Userfaultfd => Some("userfaultfd"),
             Setup::Ucm => Some("ucm"),
+            Setup::Opal => Some("opal"),
             Setup::Default | Setup::Deaf => None,
         }
     }
