@@ -100,10 +100,6 @@ guard '2 raw callers are looked for' registry/src/trust/mod.rs 'if !scan.found.i
     $coverage --test table rustix
 guard '2 other namespaces are looked at' registry/src/trust/raw_callers.rs 'self.look_elsewhere();' '' \
     $coverage --test two_copies madv-dontneed
-guard '2 a second copy calls the first' hooks/src/entry.rs 'NEXT[function as usize].load(Acquire);
-    if next == 0 {' '{ let _ = function; 0 };
-    if next == 0 {' \
-    $coverage --test two_copies munmap
 guard '2 hits wait for what has been read' hooks/src/userfaultfd.rs 'settled::suspend();' '' \
     $coverage --test watched
 guard '10 forks are noticed without hooks' registry/src/builder.rs 'pinyard_hooks::notice_forks();' '' \
