@@ -84,7 +84,10 @@ impl Registry {
     #[inline]
     pub fn lookup(&self, buffer: impl AsRange, access: Access) -> Option<MemoryKey> {
         let bytes = ByteRange::new(buffer.as_range()).ok()?;
-        if pinyard_hooks::unsettled() { None } else { self.inner.cache.peek(bytes, access) }
+        if pinyard_hooks::unsettled() {
+            return None;
+        }
+        self.inner.cache.peek(bytes, access)
     }
 
     /// Takes out every registration that shares a page with `buffer`, now.

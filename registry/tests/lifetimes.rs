@@ -175,7 +175,9 @@ fn deregistration_happens_once_and_never_in_a_hook() {
             scope.spawn(move || drop(first));
             scope.spawn(move || drop(second));
         });
-        eventually(|| device.counts() == (round + 1, round + 1));
+        // Another test's munmap, of addresses that are now ours, may have spoiled a
+        // registration, which was then made anew.
+        eventually(|| matches!(device.counts(), (made, gone) if made == gone && made > round));
     }
     assert!(!in_hook.load(SeqCst), "deregistered inside a changing call");
 }
