@@ -56,7 +56,7 @@ refused() {
     fi
 }
 
-hooks=pinyard-hooks registry=pinyard-registry
+hooks=pinyard-hooks registry=pinyard-registry coverage=pinyard-coverage
 profile=()
 guard '1 hook keeps errno' hooks/src/entry.rs 'if (-4095..0).contains(&result) {' 'if result < 4096 {' \
     $hooks --test the_hook_itself keeps_errno
@@ -96,6 +96,20 @@ guard '8 eviction spares what is held' registry/src/cache.rs 'cache.counts.is_he
 
 guard '5 the reaper looks in time' registry/src/reaper.rs 'Duration::from_millis(25)' 'Duration::from_secs(1)' \
     $registry --test lifetimes the_reaper_unpins
+guard '2 the loader announces removals' hooks/src/loader.rs 'if REMOVING.swap(removing, AcqRel) || removing ||' 'if' \
+    $coverage --test table dlclose
+guard '2 shared pages are declared' hooks/src/files.rs 'SHARED.fetch_or(EVER, SeqCst);' '' \
+    $coverage --test table punch-hole-number
+guard '2 shared memory is not kept' registry/src/trust/mod.rs '(!self.shared_is_trusted).then_some(Uncached::Shared)' 'None' \
+    $coverage --test table punch-hole-elsewhere
+guard '2 raw callers are looked for' registry/src/trust/mod.rs 'if !scan.found.is_empty() &&' 'if scan.found.len() > 9 &&' \
+    $coverage --test table rustix
+guard '2 other namespaces are looked at' registry/src/trust/raw_callers.rs 'self.look_elsewhere();' '' \
+    $coverage --test two_copies madv-dontneed
+guard '2 hits wait for what has been read' hooks/src/userfaultfd.rs 'settled::suspend();' '' \
+    $coverage --test watched
+guard '10 forks are noticed without hooks' registry/src/builder.rs 'pinyard_hooks::notice_forks();' '' \
+    $coverage --test table child-gets
 refused '7 a backend called under the lock' registry/src/registry.rs 'locked.look_again();' \
     'if let Some(graves) = locked.graves() { self.deregister(&graves, unlocked); locked.buried(graves); }' $registry
 

@@ -99,6 +99,24 @@ pub(crate) fn shmdt(addr: usize) -> Ranges {
     [(addr, TOP.saturating_sub(addr)), NOTHING]
 }
 
+/// shmat(2): with `SHM_REMAP` it replaces what is there. It does not say how long
+/// the segment is: all above the address.
+#[inline]
+pub(crate) fn shmat(addr: usize, flags: i32) -> Ranges {
+    if flags & libc::SHM_REMAP == 0 { [NOTHING, NOTHING] } else { shmdt(addr) }
+}
+
+/// Any mapped page may be concerned.
+pub(crate) const EVERYTHING: Ranges = [(crate::PAGE_SIZE, TOP - crate::PAGE_SIZE), NOTHING];
+/// No page is.
+pub(crate) const NO_PAGE: Ranges = [NOTHING, NOTHING];
+
+/// Whether fallocate(2) with this mode leaves every page in place.
+#[inline]
+pub(crate) fn only_allocates(mode: i32) -> bool {
+    mode & !libc::FALLOC_FL_KEEP_SIZE == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -144,5 +162,14 @@ mod tests {
     fn shmdt_takes_all_above() {
         assert_eq!(shmdt(0x1000)[0], (0x1000, TOP - 0x1000));
         assert_eq!(shmdt(usize::MAX)[0].1, 0);
+        assert_eq!(shmat(0x1000, libc::SHM_REMAP), shmdt(0x1000));
+        assert_eq!(shmat(0x1000, libc::SHM_RDONLY), NO_PAGE);
+    }
+
+    #[test]
+    fn fallocate_counts_unless_it_only_allocates() {
+        assert!(only_allocates(0) && only_allocates(libc::FALLOC_FL_KEEP_SIZE));
+        assert!(!only_allocates(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE));
+        assert!(!only_allocates(libc::FALLOC_FL_ZERO_RANGE));
     }
 }

@@ -13,6 +13,7 @@ use crate::effect::{self, Ranges};
 use crate::monitor::{Ticket, after, before};
 use crate::report::Function;
 use crate::sys::syscall6;
+use crate::{entry_shared, loader};
 use core::sync::atomic::{AtomicUsize, Ordering::Acquire};
 
 /// The hook that another patcher had installed, per function; 0 for none.
@@ -35,11 +36,17 @@ pub(crate) fn replacement(function: Function) -> usize {
         Function::Shmdt => shmdt as *const () as usize,
         Function::ProcessMadvise => process_madvise as *const () as usize,
         Function::Syscall => syscall as *const () as usize,
+        Function::Shmat
+        | Function::RemapFilePages
+        | Function::Ftruncate
+        | Function::Truncate
+        | Function::Fallocate => entry_shared::replacement(function),
+        Function::DlDebugState => loader::state_changed as *const () as usize,
     }
 }
 
 #[inline(always)]
-fn bracketed(ranges: Ranges, change: impl FnOnce() -> isize) -> isize {
+pub(crate) fn bracketed(ranges: Ranges, change: impl FnOnce() -> isize) -> isize {
     let [first, second] = ranges;
     let ticket = before(first.0, first.1);
     before(second.0, second.1);
@@ -63,7 +70,7 @@ extern "C" fn to_libc(result: isize) -> isize {
 
 /// The real call: the earlier hook where there is one, else the kernel.
 #[inline(always)]
-unsafe fn real(function: Function, number: libc::c_long, args: [usize; 6]) -> isize {
+pub(crate) unsafe fn real(function: Function, number: libc::c_long, args: [usize; 6]) -> isize {
     type Six = extern "C" fn(usize, usize, usize, usize, usize, usize) -> isize;
     // Acquire: pairs with the Release store in `install.rs`.
     let next = NEXT[function as usize].load(Acquire);
@@ -197,8 +204,19 @@ extern "C" fn syscall_that_changes_a_mapping(
     e: usize,
     f: usize,
 ) -> isize {
-    // SAFETY: the arguments are the caller's, unchanged.
-    let change = || to_libc(unsafe { syscall6(number as usize, [a, b, c, d, e, f]) });
+    let change = || {
+        let next = NEXT[Function::Syscall as usize].load(Acquire);
+        if next == 0 {
+            // SAFETY: the arguments are the caller's, unchanged.
+            return to_libc(unsafe { syscall6(number as usize, [a, b, c, d, e, f]) });
+        }
+        // SAFETY: the decoded target of a jump that stood at the entry of
+        // `syscall`; the arguments are the caller's, unchanged.
+        unsafe {
+            let next = core::mem::transmute::<usize, unsafe extern "C" fn(isize, ...) -> isize>(next);
+            next(number, a, b, c, d, e, f)
+        }
+    };
     let ranges = match number as libc::c_long {
         libc::SYS_munmap => effect::munmap(a, b),
         libc::SYS_mmap => effect::mmap(a, b, d as i32),
@@ -207,6 +225,11 @@ extern "C" fn syscall_that_changes_a_mapping(
         // SAFETY: see `brk`.
         libc::SYS_brk => effect::brk(a, unsafe { (&raw const __curbrk).read_volatile() }),
         libc::SYS_shmdt => effect::shmdt(a),
+        libc::SYS_shmat => effect::shmat(b, c as i32),
+        libc::SYS_remap_file_pages => effect::munmap(a, b),
+        libc::SYS_ftruncate | libc::SYS_truncate => return entry_shared::by_file(change),
+        libc::SYS_fallocate if effect::only_allocates(b as i32) => return change(),
+        libc::SYS_fallocate => return entry_shared::by_file(change),
         libc::SYS_process_madvise => return bracketed_iovecs(b, c, d as i32, change),
         _ => return change(),
     };
@@ -236,6 +259,19 @@ unsafe extern "C" fn syscall() {
         "je 2f",
         "cmp rdi, {process_madvise}",
         "je 2f",
+        "cmp rdi, {shmat}",
+        "je 2f",
+        "cmp rdi, {remap_file_pages}",
+        "je 2f",
+        "cmp rdi, {ftruncate}",
+        "je 2f",
+        "cmp rdi, {truncate}",
+        "je 2f",
+        "cmp rdi, {fallocate}",
+        "je 2f",
+        "mov r11, qword ptr [rip + {next} + {nth}]",
+        "test r11, r11",
+        "jne 4f",
         "mov rax, rdi",
         "mov rdi, rsi",
         "mov rsi, rdx",
@@ -244,12 +280,18 @@ unsafe extern "C" fn syscall() {
         "mov r8, r9",
         "mov r9, [rsp + 8]",
         "syscall",
+        "nop dword ptr [rax + {mark}]",
         "cmp rax, -4095",
         "jae 3f",
         "ret",
         "2: jmp {slow}",
         "3: mov rdi, rax",
         "jmp {to_libc}",
+        // Whoever was here before us, with the caller's registers and stack.
+        "4: jmp r11",
+        next = sym NEXT,
+        mark = const crate::sys::MARK,
+        nth = const Function::Syscall as usize * size_of::<usize>(),
         mmap = const libc::SYS_mmap,
         munmap = const libc::SYS_munmap,
         brk = const libc::SYS_brk,
@@ -257,6 +299,11 @@ unsafe extern "C" fn syscall() {
         madvise = const libc::SYS_madvise,
         shmdt = const libc::SYS_shmdt,
         process_madvise = const libc::SYS_process_madvise,
+        shmat = const libc::SYS_shmat,
+        remap_file_pages = const libc::SYS_remap_file_pages,
+        ftruncate = const libc::SYS_ftruncate,
+        truncate = const libc::SYS_truncate,
+        fallocate = const libc::SYS_fallocate,
         slow = sym syscall_that_changes_a_mapping,
         to_libc = sym to_libc,
     );

@@ -2,7 +2,8 @@
 #![allow(unsafe_code)]
 
 use crate::monitor::publish_everything;
-use core::sync::atomic::{AtomicU32, Ordering::*};
+use crate::userfaultfd;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
@@ -14,11 +15,18 @@ pub fn generation() -> u32 {
 /// Runs in the child, before fork returns: atomics only, as a signal handler.
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Release);
+    userfaultfd::forget_parent();
     // Every next `get` takes its slow path, which compares the generation.
     publish_everything();
 }
 
-pub(crate) fn install() {
+/// Notices forks from now on; [`install`](crate::install) does it too. Not for
+/// hooks or signal handlers.
+pub fn install() {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    if DONE.swap(true, AcqRel) {
+        return;
+    }
     // SAFETY: the handler is a plain function that lives as long as the process
     // (see `keep_loaded`). On ENOMEM a child would only miss the notice.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };

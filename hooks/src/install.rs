@@ -11,7 +11,7 @@ use crate::entry::{NEXT, replacement};
 use crate::monitor::publish_everything;
 use crate::patch::{self, Trampolines};
 use crate::report::{Function, FunctionReport, Owner, Report, Seen, Why};
-use crate::{fork, self_test};
+use crate::{fork, loader, self_test};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 
@@ -144,6 +144,22 @@ pub fn untouched() -> bool {
     })
 }
 
+/// Calls `function` through its entry as it stands, and says whether its event
+/// arrived.
+pub(crate) fn try_entry(function: Function) -> Seen {
+    with(|state| {
+        if state.report.is_none() {
+            find_entries();
+        }
+        self_test::call(function)
+    })
+}
+
+/// See [`keep_loaded`].
+pub(crate) fn stay_loaded() {
+    keep_loaded();
+}
+
 /// Our code is jumped to from libc for ever: forbid dlclose of the object it is in.
 fn keep_loaded() {
     let mut info = libc::Dl_info {
@@ -166,6 +182,7 @@ fn find_entries() {
     // SAFETY: the C library is loaded in every process that got here; NOLOAD
     // finds it without loading another.
     let libc_handle = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+    loader::find(libc_handle);
     for function in Function::ALL {
         let at = if libc_handle.is_null() {
             core::ptr::null_mut()
@@ -234,10 +251,6 @@ fn patch_and_test(state: &State, function: Function, refused: Option<Why>) -> Fu
             // Another's hook that ends in one of ours (Open MPI's ends in
             // `syscall`): leave both as they are.
             return line(patch::owner(entry, &code), Seen::Yes, false);
-        }
-        if at_entry.is_some() && function == Function::Syscall {
-            // Its frame-less path cannot call on.
-            return failed(Why { call: "another patcher owns the entry of syscall", errno: 0 });
         }
         if at_entry.is_none() && code.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]) {
             return failed(Why {

@@ -35,17 +35,29 @@ mod effect;
 #[cfg(not(loom))]
 mod entry;
 #[cfg(not(loom))]
+mod entry_shared;
+#[cfg(not(loom))]
+mod files;
+#[cfg(not(loom))]
 mod fork;
 #[cfg(not(loom))]
 mod install;
+#[cfg(not(loom))]
+mod loader;
 #[cfg(not(loom))]
 mod patch;
 #[cfg(not(loom))]
 mod places;
 mod report;
 #[cfg(not(loom))]
+pub mod ride;
+#[cfg(not(loom))]
 mod self_test;
+#[cfg(not(loom))]
+mod settled;
 mod signals;
+#[cfg(not(loom))]
+pub mod userfaultfd;
 
 pub use array::{Array, Zero};
 pub use event::{Event, PAGE_SHIFT, PAGE_SIZE};
@@ -59,6 +71,10 @@ pub use signals::SignalsBlocked;
 pub use sync::COMING as MAX_COMING;
 
 #[cfg(not(loom))]
-pub use fork::generation as fork_generation;
+pub use files::declare_shared;
+#[cfg(not(loom))]
+pub use fork::{generation as fork_generation, install as notice_forks};
 #[cfg(not(loom))]
 pub use install::{install, report, test_again, untouched, verify};
+#[cfg(not(loom))]
+pub use settled::{look_at_loaded_objects, unsettled, wait_until_published};

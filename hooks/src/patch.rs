@@ -90,8 +90,9 @@ fn module_of(address: usize) -> ModuleName {
 
 /// Whether a 5-byte patch at the start of `code` would cover an instruction
 /// boundary. glibc's system-call wrappers start with `mov eax, imm32`: 5 bytes.
+/// What follows a `ret` is never run.
 pub(crate) fn covers_boundary(code: &Prologue) -> bool {
-    code[0] != 0xb8 && code[0] != 0xe9
+    !matches!(code[0], 0xb8 | 0xe9 | 0xc3)
 }
 
 /// The page of trampolines near libc: slot i jumps to any address.

@@ -16,11 +16,18 @@ pub enum Function {
     Shmdt,
     ProcessMadvise,
     Syscall,
+    Shmat,
+    RemapFilePages,
+    Ftruncate,
+    Truncate,
+    Fallocate,
+    /// The loader's `_dl_debug_state`, which tells debuggers that objects go.
+    DlDebugState,
 }
 
 impl Function {
     /// How many there are.
-    pub const COUNT: usize = 9;
+    pub const COUNT: usize = 15;
     /// All, in the order of their discriminants.
     pub const ALL: [Function; Self::COUNT] = [
         Function::Munmap,
@@ -32,6 +39,12 @@ impl Function {
         Function::Shmdt,
         Function::ProcessMadvise,
         Function::Syscall,
+        Function::Shmat,
+        Function::RemapFilePages,
+        Function::Ftruncate,
+        Function::Truncate,
+        Function::Fallocate,
+        Function::DlDebugState,
     ];
 
     /// The C name.
@@ -50,6 +63,12 @@ impl Function {
             Function::Shmdt => c"shmdt",
             Function::ProcessMadvise => c"process_madvise",
             Function::Syscall => c"syscall",
+            Function::Shmat => c"shmat",
+            Function::RemapFilePages => c"remap_file_pages",
+            Function::Ftruncate => c"ftruncate",
+            Function::Truncate => c"truncate",
+            Function::Fallocate => c"fallocate",
+            Function::DlDebugState => c"_dl_debug_state",
         }
     }
 }

@@ -5,7 +5,7 @@
 use crate::install::entry_of;
 use crate::monitor::{Subscription, subscribe_for_self_test};
 use crate::report::{Function, FunctionReport, Report, Seen, Why};
-use crate::{PAGE_SIZE, sys};
+use crate::{PAGE_SIZE, files, loader, sys};
 use core::cell::Cell;
 
 /// Asks `line` for every function's line.
@@ -164,6 +164,23 @@ fn exercise(function: Function, call: Six, scratch: &Scratch) -> Seen {
             // Older kernels refuse this advice here; the event must come either way.
             verdict(true, scratch.page_arrived(), "")
         }
+        Function::Shmat => exercise_shmat(call, scratch),
+        Function::RemapFilePages => {
+            // Private pages: the kernel refuses, after the hook has published.
+            call(base, PAGE_SIZE, 0, 0, 0, 0);
+            verdict(true, scratch.page_arrived(), "")
+        }
+        // No file is changed: the kernel refuses these after the hook has published.
+        Function::Ftruncate => by_file(scratch, || call(usize::MAX, 0, 0, 0, 0, 0)),
+        Function::Truncate => by_file(scratch, || call(c"".as_ptr().addr(), 0, 0, 0, 0, 0)),
+        Function::Fallocate => {
+            let mode = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as usize;
+            by_file(scratch, || call(usize::MAX, mode, 0, PAGE_SIZE, 0, 0))
+        }
+        Function::DlDebugState => {
+            loader::as_if_removing(|| call(0, 0, 0, 0, 0, 0));
+            verdict(true, scratch.page_arrived(), "")
+        }
         Function::Syscall => {
             call(libc::SYS_madvise as usize, base, PAGE_SIZE, dontneed, 0, 0);
             verdict(scratch.first_byte() == 0, scratch.page_arrived(), "syscall(SYS_madvise, scratch page)")
@@ -195,6 +212,27 @@ fn single_threaded() -> bool {
         let mut stat: libc::stat = core::mem::zeroed();
         // A directory has two links and one for each sub-directory: a thread.
         libc::stat(c"/proc/self/task".as_ptr(), &raw mut stat) == 0 && stat.st_nlink == 3
+    }
+}
+
+fn by_file(scratch: &Scratch, call: impl FnOnce() -> isize) -> Seen {
+    files::as_if_shared(call);
+    verdict(true, scratch.page_arrived(), "")
+}
+
+/// Attaches over the first scratch page: SysV segments of a page's length fit.
+fn exercise_shmat(call: Six, scratch: &Scratch) -> Seen {
+    // SAFETY: a private segment, marked for removal once it is attached, in
+    // place of a page of our own, which the scratch's end unmaps.
+    unsafe {
+        let id = libc::shmget(libc::IPC_PRIVATE, PAGE_SIZE, 0o600);
+        if id < 0 {
+            return Seen::NotExercised(Why { call: "shmget(IPC_PRIVATE, 4096)", errno: errno() });
+        }
+        let at = call(id as usize, scratch.base, libc::SHM_REMAP as usize, 0, 0, 0) as usize;
+        let seen = verdict(at == scratch.base, scratch.page_arrived(), "shmat(scratch page, SHM_REMAP)");
+        libc::shmctl(id, libc::IPC_RMID, core::ptr::null_mut());
+        seen
     }
 }
 

@@ -7,6 +7,7 @@ use crate::coarsen::Coarsen;
 use crate::error::BuildError;
 use crate::range::CACHED_LIMIT;
 use crate::registry::{Inner, Registry};
+use crate::trust::{Mechanism, Trust};
 use crate::{clock, limits, membarrier, reaper};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -36,6 +37,7 @@ pub struct Builder {
     coarsen: Coarsen,
     max_regions: usize,
     events: Events,
+    trust_shared: bool,
 }
 
 impl Builder {
@@ -46,6 +48,7 @@ impl Builder {
             coarsen: Coarsen::Never,
             max_regions: DEFAULT_REGIONS,
             events: Events::Hooks,
+            trust_shared: false,
         }
     }
 
@@ -87,15 +90,31 @@ impl Builder {
         self
     }
 
-    /// Installs the hooks if they are not there yet, and starts the reaper.
+    /// Keeps registrations of shared memory for the next `get`. The program vouches
+    /// that no other process, and no system call past libc, truncates the file or
+    /// drops pages of it. Without this they are made and given back each time.
+    pub fn trust_shared_memory(mut self) -> Builder {
+        self.trust_shared = true;
+        self
+    }
+
+    /// Installs the hooks if they are not there yet, and starts the reaper. The
+    /// environment variable `PINYARD_HOOKS` overrides [`events`](Builder::events);
+    /// see [`Mechanism`].
     pub fn build(self) -> Result<Registry, BuildError> {
         let backend = self.backend.ok_or(BuildError::NoBackend)?;
-        if self.events == Events::Hooks && !pinyard_hooks::verify() {
+        let forced = Mechanism::from_environment().map_err(|value| BuildError::UnknownMechanism { value })?;
+        let events = if forced == Some(Mechanism::Notify) { Events::NotifyOnly } else { self.events };
+        let patches = events == Events::Hooks && forced.is_none_or(Mechanism::patches);
+        pinyard_hooks::notice_forks();
+        if patches && !pinyard_hooks::verify() {
             let report = pinyard_hooks::install();
             if !report.is_complete() {
                 return Err(BuildError::HooksIncomplete(Box::new(report)));
             }
         }
+        let trust = Trust::new(events == Events::Hooks, forced, self.trust_shared)
+            .map_err(|why| BuildError::Mechanism { name: forced.map_or("", Mechanism::name), why })?;
         clock::prepare();
         membarrier::prepare();
         let of_backend = backend.limits();
@@ -113,8 +132,9 @@ impl Builder {
         let inner = Arc::new(Inner {
             cache,
             backend,
-            events: self.events,
+            events: if patches { Events::Hooks } else { Events::NotifyOnly },
             coarsen: self.coarsen,
+            trust,
             forks: pinyard_hooks::fork_generation(),
             changed: parking_lot::Condvar::new(),
             reaper_sleeps: AtomicBool::new(false),

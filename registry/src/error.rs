@@ -212,6 +212,22 @@ pub enum BuildError {
     /// Some function's calls would escape the hooks.
     #[error("changes of mappings would go unseen, so nothing may be cached:\n{}", missed(.0))]
     HooksIncomplete(Box<Report>),
+    /// The environment variable `PINYARD_HOOKS` names no mechanism.
+    #[error("PINYARD_HOOKS is {value:?}: it must be one of {}, or unset", mechanisms())]
+    UnknownMechanism {
+        /// What it says.
+        value: String,
+    },
+    /// The mechanism that `PINYARD_HOOKS` names does not work here.
+    #[error(
+        "PINYARD_HOOKS is {name}: {why}; userfaultfd needs Linux 5.11 and a seccomp filter that allows it, ucm needs UCX and opal Open MPI to be loaded before the registry is made; or unset the variable"
+    )]
+    Mechanism {
+        /// Its name.
+        name: &'static str,
+        /// What failed.
+        why: pinyard_hooks::Why,
+    },
     /// The process has as many registries as the hooks can serve.
     #[error("{limit} registries exist in this process, as many as the hooks can serve; share one")]
     TooManyRegistries {
@@ -230,6 +246,16 @@ pub enum BuildError {
         /// The cause.
         source: std::io::Error,
     },
+}
+
+#[cfg(not(loom))]
+fn mechanisms() -> String {
+    crate::trust::Mechanism::ALL.map(crate::trust::Mechanism::name).join(", ")
+}
+
+#[cfg(loom)]
+fn mechanisms() -> String {
+    String::new()
 }
 
 fn missed(report: &Report) -> String {

@@ -64,6 +64,8 @@ mod reaper;
 mod registry;
 #[cfg(not(loom))]
 mod shards;
+#[cfg(not(loom))]
+mod trust;
 
 #[cfg(loom)]
 mod models;
@@ -85,3 +87,5 @@ pub use coarsen::Coarsen;
 pub use lease::{Lease, OwnedLease};
 #[cfg(not(loom))]
 pub use registry::Registry;
+#[cfg(not(loom))]
+pub use trust::{Mechanism, RawCaller, Uncached, VARIABLE as MECHANISM_VARIABLE, raw_callers};

@@ -15,7 +15,7 @@ use crate::error::{GetError, Holdings, Memlock};
 use crate::range::PageRange;
 use crate::regions::{Held, Wanted};
 use crate::registry::Inner;
-use crate::{diagnose, limits};
+use crate::{diagnose, limits, trust};
 use pinyard_hooks::MAX_COMING;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -48,6 +48,7 @@ enum Step {
 pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, GetError> {
     let pages = wanted.bytes.pages()?;
     inner.check_fork()?;
+    trust::settle();
     let mut unlocked = Unlocked::at_entry();
     let mut attempt = Attempt { pages: inner.coarsen.grow(pages), merge: true, squeezed: false, spoiled: 0 };
     let mut missed = false;
@@ -62,10 +63,12 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, GetError> {
             Step::Again => continue,
             Step::Register(ticket) => ticket,
         };
+        let mut untrusted = inner.trust.begin(ticket.range);
         let began = clock::ticks();
         let answer = match catch_unwind(AssertUnwindSafe(|| register(inner, &ticket, &unlocked))) {
             Ok(answer) => answer,
             Err(panic) => {
+                inner.trust.end(ticket.range);
                 // A custom backend's own bug: nothing may wait for this ticket.
                 inner.cache.lock(&mut unlocked).abandon(ticket);
                 inner.changed.notify_all();
@@ -75,11 +78,13 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, GetError> {
         let took = clock::ticks().wrapping_sub(began);
         match answer {
             Ok(key) => {
+                untrusted = untrusted.or_else(|| inner.trust.confirm(ticket.range));
                 let mut locked = inner.cache.lock(&mut unlocked);
                 locked.writer.registering.add(took);
                 // A patcher that came meanwhile may have kept events from us.
                 let unseen = inner.events == Events::Hooks && !pinyard_hooks::untouched();
-                let published = locked.publish(ticket, key, wanted, uncached || unseen);
+                let published =
+                    locked.publish(ticket, key, wanted, uncached || unseen || untrusted.is_some());
                 let spoiled = matches!(published, Published::Spoiled);
                 locked.writer.counters.retries += spoiled as u64;
                 drop(locked);
@@ -103,6 +108,7 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, GetError> {
                 }
             }
             Err(error) => {
+                inner.trust.end(ticket.range);
                 let merged = ticket.range != pages || ticket.access != wanted.access;
                 let mut locked = inner.cache.lock(&mut unlocked);
                 locked.writer.registering.add(took);

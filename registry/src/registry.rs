@@ -17,6 +17,7 @@ use crate::reaper::Reaper;
 use crate::regions::{Held, Wanted};
 use crate::shards;
 use crate::stats::Stats;
+use crate::trust::{self, Trust, Uncached};
 use parking_lot::{Condvar, Mutex};
 use pinyard_hooks::MapPlace;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -38,6 +39,7 @@ pub(crate) struct Inner {
     pub(crate) backend: Box<dyn Backend>,
     pub(crate) events: Events,
     pub(crate) coarsen: Coarsen,
+    pub(crate) trust: Trust,
     /// The fork generation of the process that made the registry.
     pub(crate) forks: u32,
     /// Signalled when a registration has landed or graves have been buried.
@@ -69,7 +71,9 @@ impl Registry {
     #[inline(always)] // the hit; a miss is out of line
     pub fn get(&self, buffer: impl AsRange, access: Access) -> Result<Lease<'_>, GetError> {
         let ((start, len), shard) = (buffer.as_range(), shards::mine());
-        match self.inner.cache.hit(start, len, access, shard) {
+        let hit =
+            if pinyard_hooks::unsettled() { None } else { self.inner.cache.hit(start, len, access, shard) };
+        match hit {
             Some(held) => Ok(Lease { registry: self, held }),
             None => self.miss(start, len, access, shard),
         }
@@ -93,6 +97,9 @@ impl Registry {
     #[inline]
     pub fn lookup(&self, buffer: impl AsRange, access: Access) -> Option<MemoryKey> {
         let (start, len) = buffer.as_range();
+        if pinyard_hooks::unsettled() {
+            return None;
+        }
         self.inner.cache.peek(start, len, access)
     }
 
@@ -157,6 +164,15 @@ impl Registry {
         self.inner.tidy(&mut unlocked);
         miss::bury_and_wait(&self.inner, &mut unlocked, buried);
         Ok(())
+    }
+
+    /// Why registrations of `buffer` are not kept for the next `get`, as it is mapped
+    /// now; `None` where they are.
+    pub fn why_uncached(&self, buffer: impl AsRange) -> Result<Option<Uncached>, GetError> {
+        let range = ByteRange::from(buffer.as_range()).pages()?;
+        self.inner.check_fork()?;
+        trust::settle();
+        Ok(self.inner.trust.judge(range))
     }
 
     /// Counters, exact when no other thread is at work. Takes the lock, and first
@@ -250,6 +266,7 @@ impl Inner {
                 .unwrap_or_else(|_| Err(BackendError::new("deregister: the backend panicked", 0)));
             grave.ticks = clock::ticks().wrapping_sub(began);
             grave.failed = answer.is_err();
+            self.trust.end(grave.range);
             if let Err(error) = answer {
                 tracing::warn!(backend = self.backend.name(), %error, "deregistration failed");
             }

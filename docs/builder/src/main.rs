@@ -1,6 +1,7 @@
 //! Builds the book into `docs/book`, after checking what a reader relies on:
 //! links between pages lead somewhere, every page is in the summary, every test
-//! that a page names exists, and every scenario's test is named.
+//! that a page names exists, every scenario's test is named, and the table of the
+//! hooks is the one that the rows' test checks (`--update` writes it).
 
 use mdbook_driver::MDBook;
 use std::collections::BTreeSet;
@@ -9,7 +10,11 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let problems = check(&root);
+    let mut problems = check(&root);
+    problems.extend(table(
+        &root.join("docs/src/hooks.md"),
+        std::env::args().any(|argument| argument == "--update"),
+    ));
     for problem in &problems {
         eprintln!("book: {problem}");
     }
@@ -63,6 +68,29 @@ fn marked_tests(text: &str) -> impl Iterator<Item = &str> {
     text.split("#[test]").skip(1).filter_map(move |rest| rest[function(rest)?..].split('(').next())
 }
 
+/// What stands between the marks in `page` is the table; otherwise a problem, or
+/// the new page if it is to be updated.
+fn table(page: &Path, update: bool) -> Option<String> {
+    const BEGIN: &str = "<!-- table -->\n";
+    const END: &str = "<!-- end of table -->";
+    let text = match std::fs::read_to_string(page) {
+        Ok(text) => text,
+        Err(error) => return Some(format!("{}: {error}", page.display())),
+    };
+    let parts = text.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?)));
+    let Some((before, (_, behind))) = parts else {
+        return Some(format!("{}: the marks of the table are missing", page.display()));
+    };
+    let right = format!("{before}{BEGIN}\n{}\n{END}{behind}", pinyard_coverage::promised());
+    if right == text {
+        return None;
+    }
+    if update {
+        return std::fs::write(page, right).err().map(|error| format!("{}: {error}", page.display()));
+    }
+    Some(format!("{}: the table is old; cargo run -p pinyard-book -- --update", page.display()))
+}
+
 fn read(path: &Path, problems: &mut Vec<String>) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| {
         problems.push(format!("{}: {error}", path.display()));
@@ -82,7 +110,7 @@ fn named_tests(text: &str) -> impl Iterator<Item = &str> {
 
 /// Every function that follows a `#[test]`, or stands in a test folder.
 fn tests(root: &Path) -> BTreeSet<String> {
-    let folders = ["hooks", "registry", "allocator", "src", "mpi-tests"];
+    let folders = ["hooks", "registry", "allocator", "coverage", "src", "mpi-tests"];
     let sources = folders.iter().flat_map(|folder| files(&root.join(folder), "rs"));
     let function = |line: &str| {
         let name = line.trim_start().strip_prefix("fn ")?.split(['(', '<']).next()?;

@@ -24,6 +24,11 @@ pub(crate) const VARIABLES: &[Variable] = &[
         default: "the command's own folder",
     },
     Variable {
+        name: pinyard_registry::MECHANISM_VARIABLE,
+        meaning: "entry|userfaultfd|ucm|opal|notify: only it",
+        default: "pinyard chooses",
+    },
+    Variable {
         name: "FI_MR_CACHE_MONITOR",
         meaning: "libfabric's: set, no monitor is imported",
         default: "pinyard's may be",

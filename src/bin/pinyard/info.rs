@@ -68,7 +68,7 @@ fn document(report: &Report) -> Value {
     })
 }
 
-fn function(line: &FunctionReport) -> Value {
+pub(crate) fn function(line: &FunctionReport) -> Value {
     let owner = match &line.owner {
         Owner::Pinyard => "pinyard",
         Owner::Libc => "libc",

@@ -1,6 +1,7 @@
 //! The `pinyard` command.
 
 mod demo;
+mod doctor;
 mod environment;
 mod info;
 mod report;
@@ -21,6 +22,8 @@ struct Arguments {
 enum Command {
     /// Show the hang and the stale pages of other designs beside pinyard, under a real MPI
     Demo(demo::Options),
+    /// Examine this machine: `pinyard doctor hooks`
+    Doctor(doctor::Options),
     /// Print the version, what the hooks see in this process, and the environment variables
     Info(info::Options),
 }
@@ -40,6 +43,7 @@ fn print(text: impl std::fmt::Display) {
 fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Demo(options) => demo::run(&options),
+        Command::Doctor(options) => doctor::run(&options),
         Command::Info(options) => info::run(&options),
     }
 }

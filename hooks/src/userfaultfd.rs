@@ -1,0 +1,225 @@
+//! userfaultfd: the kernel itself tells of changes in watched ranges, whoever
+//! makes them. The net under system calls that no entry sees.
+//!
+//! Ranges are registered for write protection and never protected: there are no
+//! page faults to answer, only the events `UNMAP`, `REMOVE` and `REMAP`
+//! (userfaultfd(2), ioctl_userfaultfd(2)). Who makes the change waits until a
+//! thread of ours has read its event; the read is what lets it go on, a moment
+//! before we know the range. So hits are suspended ([`crate::unsettled`]) before
+//! the read and until the range is published: a `get` that starts after the
+//! changing call has returned finds either.
+//!
+//! `UNMAP` and `REMAP` come when the pages are gone. `REMOVE` comes before: the
+//! event is published once more a little later if a registration began since, for
+//! it may have pinned the pages that were about to go.
+//!
+//! The thread that reads allocates nothing, locks nothing and unmaps nothing: a
+//! change of its own in a watched range would wait for itself.
+#![allow(unsafe_code)]
+
+use crate::monitor::{Ticket, after, before};
+use crate::report::Why;
+use crate::settled;
+use crate::signals::SignalsBlocked;
+use crate::{PAGE_SIZE, fork};
+use core::mem::{MaybeUninit, size_of};
+use core::ops::Range;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+
+const USER_MODE_ONLY: i32 = 1;
+const API: u64 = 0xaa;
+const EVENTS: u64 = 1 << 2 | 1 << 3 | 1 << 6; // REMAP, REMOVE, UNMAP
+const WRITE_PROTECT: u64 = 1;
+const WRITE_PROTECT_SHARED: u64 = 1 << 12;
+const MODE_WRITE_PROTECT: u64 = 2;
+const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
+const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
+const UFFDIO_UNREGISTER: libc::c_ulong = 0x8010_aa01;
+
+const EVENT_REMAP: u8 = 0x14;
+const EVENT_REMOVE: u8 = 0x15;
+const EVENT_UNMAP: u8 = 0x16;
+
+/// Events taken by one read.
+const BATCH: usize = 16;
+/// After this long a `REMOVE` has happened, unless its caller was not run at all.
+const AGAIN_AFTER_MS: i32 = 2;
+
+/// Of the thread: it calls next to nothing.
+const STACK: usize = 128 << 10;
+
+/// `struct uffd_msg`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Message {
+    event: u8,
+    reserved: [u8; 7],
+    /// `remap`: from, to, length; `remove` and `unmap`: start, end.
+    words: [u64; 3],
+}
+
+/// The descriptor and, above it, the fork generation it belongs to, plus one; 0
+/// before the first start.
+static SERVING: AtomicU64 = AtomicU64::new(0);
+static STARTING: AtomicBool = AtomicBool::new(false);
+static EVENTS_READ: AtomicU64 = AtomicU64::new(0);
+
+fn serving() -> Option<i32> {
+    let word = SERVING.load(Acquire);
+    let generation = u64::from(fork::generation()) + 1;
+    (word >> 32 == generation).then_some(word as u32 as i32)
+}
+
+/// Events read since the start.
+pub fn events() -> u64 {
+    EVENTS_READ.load(Relaxed)
+}
+
+/// In a forked child: the thread that reads, or starts, is the parent's.
+pub(crate) fn forget_parent() {
+    STARTING.store(false, Release);
+    settled::resume();
+}
+
+/// Opens the descriptor and starts the thread that reads it, once per process.
+/// Not for hooks or signal handlers.
+pub fn start() -> Result<(), Why> {
+    while STARTING.compare_exchange(false, true, Acquire, Relaxed).is_err() {
+        // SAFETY: sched_yield has no preconditions.
+        unsafe { libc::sched_yield() };
+    }
+    let started = if serving().is_some() { Ok(()) } else { start_now() };
+    STARTING.store(false, Release);
+    started
+}
+
+fn start_now() -> Result<(), Why> {
+    let fd = open()?;
+    let _blocked = SignalsBlocked::now();
+    let mut thread = MaybeUninit::uninit();
+    let argument = core::ptr::without_provenance_mut(fd as usize);
+    let mut attributes = MaybeUninit::uninit();
+    // SAFETY: `run` takes the descriptor as its argument; the thread is detached.
+    let made = unsafe {
+        libc::pthread_attr_init(attributes.as_mut_ptr());
+        libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK);
+        let made = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), run, argument);
+        libc::pthread_attr_destroy(attributes.as_mut_ptr());
+        if made == 0 {
+            libc::pthread_detach(thread.assume_init());
+        } else {
+            libc::close(fd);
+        }
+        made
+    };
+    if made != 0 {
+        return Err(Why { call: "pthread_create(the thread that reads userfaultfd)", errno: made });
+    }
+    let generation = u64::from(fork::generation()) + 1;
+    SERVING.store(generation << 32 | fd as u64, Release);
+    Ok(())
+}
+
+fn open() -> Result<i32, Why> {
+    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+    // SAFETY: no memory is passed. User-mode only: no privilege is needed
+    // (Linux 5.11), and we answer no faults of the kernel's.
+    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags | USER_MODE_ONLY) } as i32;
+    if fd < 0 {
+        return Err(Why { call: "userfaultfd(UFFD_USER_MODE_ONLY)", errno: errno() });
+    }
+    for features in [EVENTS | WRITE_PROTECT | WRITE_PROTECT_SHARED, EVENTS | WRITE_PROTECT] {
+        let mut api = [API, features, 0];
+        // SAFETY: `struct uffdio_api` is these three words.
+        if unsafe { libc::ioctl(fd, UFFDIO_API, api.as_mut_ptr()) } == 0 {
+            return Ok(fd);
+        }
+    }
+    let why = Why { call: "ioctl(UFFDIO_API, write protection and events)", errno: errno() };
+    // SAFETY: opened above.
+    unsafe { libc::close(fd) };
+    Err(why)
+}
+
+fn errno() -> i32 {
+    // SAFETY: the calling thread's errno.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Events for `range` (whole pages, private anonymous memory) from now on; call
+/// after [`start`] and before pages are pinned.
+pub fn watch(range: Range<usize>) -> Result<(), Why> {
+    let fd = serving().ok_or(Why { call: "userfaultfd is not started", errno: 0 })?;
+    let mut register = [range.start as u64, range.len() as u64, MODE_WRITE_PROTECT, 0];
+    // SAFETY: `struct uffdio_register` is these four words. Without a protected
+    // page the range behaves as before, except that its changes are told.
+    if unsafe { libc::ioctl(fd, UFFDIO_REGISTER, register.as_mut_ptr()) } == 0 {
+        return Ok(());
+    }
+    Err(Why { call: "ioctl(UFFDIO_REGISTER)", errno: errno() })
+}
+
+/// No more events for `range`. What has been unmapped meanwhile has none anyway.
+pub fn unwatch(range: Range<usize>) {
+    let Some(fd) = serving() else { return };
+    let mut unregister = [range.start as u64, range.len() as u64];
+    // SAFETY: `struct uffdio_range` is these two words. Where the range is not
+    // ours any more, the kernel refuses and nothing has changed.
+    unsafe { libc::ioctl(fd, UFFDIO_UNREGISTER, unregister.as_mut_ptr()) };
+}
+
+/// A change that had not happened when it was told.
+type Announced = (Ticket, usize, usize);
+
+extern "C" fn run(argument: *mut libc::c_void) -> *mut libc::c_void {
+    let fd = argument.addr() as i32;
+    let mut announced: [Option<Announced>; BATCH] = [None; BATCH];
+    loop {
+        let waits = announced.iter().any(Option::is_some);
+        let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry, of this frame.
+        let ready = unsafe { libc::poll(&raw mut poll, 1, if waits { AGAIN_AFTER_MS } else { -1 }) };
+        for (ticket, start, len) in announced.iter_mut().filter_map(Option::take) {
+            after(ticket, start, len);
+        }
+        if ready > 0 && poll.revents & libc::POLLIN == 0 {
+            return null_mut(); // the descriptor is broken: nobody waits for it
+        }
+        if ready > 0 {
+            settled::suspend();
+            announced = read(fd);
+            settled::resume();
+        }
+    }
+}
+
+/// Reads what is pending, and publishes it. From the read on, the callers run.
+fn read(fd: i32) -> [Option<Announced>; BATCH] {
+    let mut announced = [None; BATCH];
+    let mut messages = [Message { event: 0, reserved: [0; 7], words: [0; 3] }; BATCH];
+    // SAFETY: the buffer's own length.
+    let got = unsafe { libc::read(fd, messages.as_mut_ptr().cast(), size_of_val(&messages)) };
+    let count = usize::try_from(got).unwrap_or(0) / size_of::<Message>();
+    EVENTS_READ.fetch_add(count as u64, Relaxed);
+    for (message, announced) in messages.iter().take(count).zip(&mut announced) {
+        let [first, second, third] = message.words.map(|word| word as usize);
+        match message.event {
+            EVENT_REMAP => {
+                before(first, third);
+                before(second, third);
+            }
+            EVENT_UNMAP => {
+                before(first, second.saturating_sub(first));
+            }
+            EVENT_REMOVE => {
+                let len = second.saturating_sub(first);
+                *announced = Some((before(first, len), first, len));
+            }
+            _ => {
+                before(PAGE_SIZE, usize::MAX - PAGE_SIZE);
+            }
+        }
+    }
+    announced
+}

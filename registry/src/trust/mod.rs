@@ -1,0 +1,163 @@
+//! Whether every change of a range will be told, decided at each registration.
+//!
+//! Patched entries see what goes through libc. Two things do not: system calls of
+//! an object's own (`raw_callers.rs`), and what other processes do to shared
+//! memory. Where an object that makes such calls is loaded, each registration is
+//! watched by userfaultfd as well; what the kernel cannot watch, and shared
+//! memory, is registered but not kept for the next `get`.
+
+mod mapping;
+mod mechanism;
+mod raw_callers;
+mod watched;
+
+pub use mechanism::{Mechanism, VARIABLE};
+pub use raw_callers::RawCaller;
+
+use crate::range::PageRange;
+use mapping::{Kind, Maps};
+use parking_lot::Mutex;
+use pinyard_hooks::{Why, ride, userfaultfd};
+use raw_callers::Scan;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use watched::WATCHED;
+
+/// Why a registration is not kept for the next `get`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Uncached {
+    /// Another process may drop pages of shared memory, or of its file, untold.
+    Shared,
+    /// Objects that make system calls of their own are loaded, and userfaultfd
+    /// does not watch the range.
+    Unwatched(Why),
+    /// The kernel does not say what is mapped there.
+    Unknown,
+}
+
+impl fmt::Display for Uncached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Uncached::Shared => f.write_str(
+                "shared memory: other processes may drop its pages, and nothing tells; \
+                 if none does, Builder::trust_shared_memory",
+            ),
+            Uncached::Unwatched(why) => {
+                write!(f, "system calls that bypass libc are possible, and the range is not watched: {why}")
+            }
+            Uncached::Unknown => f.write_str("what is mapped there is unknown: /proc is not to be had"),
+        }
+    }
+}
+
+/// On the slow path, before anything is found: waits for events that have been
+/// read, and looks at the objects that have been loaded.
+pub(crate) fn settle() {
+    if !pinyard_hooks::unsettled() {
+        return;
+    }
+    pinyard_hooks::wait_until_published();
+    let mut scan = SCAN.lock();
+    pinyard_hooks::look_at_loaded_objects(|| {
+        scan.look();
+        if !scan.found.is_empty() && !WATCHES.swap(true, SeqCst) {
+            // What is registered has not been watched: nobody finds it any more.
+            pinyard_hooks::notify_unmapped(std::ptr::without_provenance(1), usize::MAX);
+        }
+    });
+}
+
+/// The loaded objects whose own system calls may change mappings. While there are
+/// any, each registration is watched by userfaultfd.
+pub fn raw_callers() -> Vec<RawCaller> {
+    settle();
+    SCAN.lock().found.clone()
+}
+
+/// A registry's judgement of what it registers.
+pub(crate) struct Trust {
+    maps: Maps,
+    /// What the environment forces.
+    forced: Option<Mechanism>,
+    shared_is_trusted: bool,
+    /// The registry hears of changes at all, and not only from its callers.
+    listens: bool,
+}
+
+/// The process's objects.
+static SCAN: Mutex<Scan> = Mutex::new(Scan::new());
+/// Each registration is watched by userfaultfd, from the first raw caller on.
+static WATCHES: AtomicBool = AtomicBool::new(false);
+
+impl Trust {
+    pub(crate) fn new(listens: bool, forced: Option<Mechanism>, trust_shared: bool) -> Result<Trust, Why> {
+        let trust = Trust {
+            maps: Maps::open(),
+            forced,
+            shared_is_trusted: trust_shared || forced == Some(Mechanism::Entry),
+            listens,
+        };
+        match forced {
+            Some(Mechanism::Ucm) => ride::on_ucm()?,
+            Some(Mechanism::Opal) => ride::on_open_mpi()?,
+            _ => {}
+        }
+        if listens && forced.is_some_and(|mechanism| !mechanism.patches()) {
+            userfaultfd::start()?;
+            WATCHES.store(true, SeqCst);
+        }
+        settle();
+        Ok(trust)
+    }
+
+    /// Before `range` is registered. Why it must not be kept, if so; either way
+    /// [`end`](Trust::end) follows.
+    pub(crate) fn begin(&self, range: PageRange) -> Option<Uncached> {
+        if !self.listens {
+            return None;
+        }
+        let kind = self.maps.kind(range);
+        if kind != Kind::Private {
+            pinyard_hooks::declare_shared();
+        }
+        if let Some(why) = self.distrusts(kind) {
+            return Some(why);
+        }
+        if !WATCHES.load(SeqCst) || self.forced == Some(Mechanism::Entry) {
+            return None;
+        }
+        if kind == Kind::PrivateFile {
+            let why = Why { call: "truncating a file gives no event", errno: 0 };
+            return Some(Uncached::Unwatched(why));
+        }
+        WATCHED.begin(range).err().map(Uncached::Unwatched)
+    }
+
+    /// Once `range` is pinned: more may be known.
+    pub(crate) fn confirm(&self, range: PageRange) -> Option<Uncached> {
+        let kind = if self.listens { self.maps.kind_of_pinned(range) } else { None };
+        kind.and_then(|kind| self.distrusts(kind))
+    }
+
+    fn distrusts(&self, kind: Kind) -> Option<Uncached> {
+        match kind {
+            Kind::Private | Kind::PrivateSomehow | Kind::PrivateFile => None,
+            Kind::Shared => (!self.shared_is_trusted).then_some(Uncached::Shared),
+            Kind::Unknown => Some(Uncached::Unknown),
+        }
+    }
+
+    /// Why registrations of `range` would not be kept, if so.
+    pub(crate) fn judge(&self, range: PageRange) -> Option<Uncached> {
+        let why = self.begin(range).or_else(|| self.confirm(range));
+        self.end(range);
+        why
+    }
+
+    /// `range` is registered no more, or has never been.
+    pub(crate) fn end(&self, range: PageRange) {
+        if WATCHES.load(SeqCst) {
+            WATCHED.end(range);
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! The ranges that userfaultfd watches, of all registries of the process.
+
+use crate::range::PageRange;
+use parking_lot::Mutex;
+use pinyard_hooks::{Why, userfaultfd};
+use std::collections::BTreeMap;
+
+/// Each watched range may cut the process's mappings in three; the kernel allows
+/// 65,530 of them (`vm.max_map_count`) and the program needs its own.
+const MOST: usize = 16_384;
+
+struct Ranges {
+    /// By start and end: the registrations of each.
+    counts: BTreeMap<(usize, usize), usize>,
+    /// No range has been longer.
+    longest: usize,
+}
+
+pub(super) struct Watched(Mutex<Ranges>);
+
+pub(super) static WATCHED: Watched = Watched(Mutex::new(Ranges { counts: BTreeMap::new(), longest: 0 }));
+
+impl Watched {
+    /// Starts to watch `range`, before its pages are pinned.
+    pub(super) fn begin(&self, range: PageRange) -> Result<(), Why> {
+        userfaultfd::start()?;
+        let mut ranges = self.0.lock();
+        if ranges.counts.len() >= MOST {
+            return Err(Why { call: "16,384 ranges are watched, as many as mappings allow", errno: 0 });
+        }
+        userfaultfd::watch(range.start..range.end)?;
+        ranges.longest = ranges.longest.max(range.len());
+        *ranges.counts.entry((range.start, range.end)).or_default() += 1;
+        Ok(())
+    }
+
+    /// One registration of `range` has ended. The kernel goes on watching while
+    /// others overlap it; a needless event costs its caller time, nothing else.
+    pub(super) fn end(&self, range: PageRange) {
+        let mut ranges = self.0.lock();
+        let Some(count) = ranges.counts.get_mut(&(range.start, range.end)) else { return };
+        *count -= 1;
+        if *count != 0 {
+            return;
+        }
+        ranges.counts.remove(&(range.start, range.end));
+        let first = range.start.saturating_sub(ranges.longest);
+        let mut near = ranges.counts.range((first, 0)..(range.end, 0));
+        if !near.any(|(&(_, end), _)| range.start < end) {
+            userfaultfd::unwatch(range.start..range.end);
+        }
+    }
+}

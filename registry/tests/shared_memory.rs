@@ -1,0 +1,57 @@
+//! Shared memory, whose pages other processes may drop untold: registered by each
+//! `get` anew, unless the program vouches for it. Changes of the file that go
+//! through libc are then noticed.
+#![allow(unsafe_code, clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)]
+#![cfg(not(loom))]
+
+mod common;
+
+use common::*;
+use pinyard_registry::backend::IoUring;
+use pinyard_registry::{Registry, Uncached};
+use std::sync::Arc;
+
+/// A memfd of two pages, mapped.
+fn shared() -> (i32, usize) {
+    // SAFETY: a file and a mapping of the test's own.
+    unsafe {
+        let fd = libc::memfd_create(c"shared".as_ptr(), libc::MFD_CLOEXEC);
+        assert_eq!(libc::ftruncate(fd, 2 * PAGE as i64), 0);
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        let at = libc::mmap(std::ptr::null_mut(), 2 * PAGE, both, libc::MAP_SHARED, fd, 0);
+        assert_ne!(at, libc::MAP_FAILED);
+        (fd, at as usize)
+    }
+}
+
+fn write(at: usize, byte: u8) {
+    // SAFETY: the first byte of the test's own mapping.
+    unsafe { (at as *mut u8).write_volatile(byte) };
+}
+
+#[test]
+fn shared_memory_is_kept_only_if_the_program_vouches_for_it() {
+    let ring = Arc::new(IoUring::new(16).unwrap());
+    let careful = Registry::builder().backend(ring.clone()).build().unwrap();
+    let (fd, at) = shared();
+    let buffer = (at as *const u8, PAGE);
+    write(at, 1);
+    for _ in 0..2 {
+        assert_eq!(through(&ring, read(&careful, buffer).key(), at), 1);
+    }
+    assert_eq!((careful.stats().uncached, careful.stats().hits), (2, 0));
+    assert_eq!(careful.why_uncached(buffer).unwrap(), Some(Uncached::Shared));
+    let private = Pages::new(1);
+    assert_eq!(careful.why_uncached(&private).unwrap(), None);
+
+    let trusting = Registry::builder().backend(ring.clone()).trust_shared_memory().build().unwrap();
+    for _ in 0..2 {
+        assert_eq!(through(&ring, read(&trusting, buffer).key(), at), 1);
+    }
+    assert_eq!((trusting.stats().uncached, trusting.stats().hits), (0, 1));
+    let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: the test's own file.
+    assert_eq!(unsafe { libc::fallocate(fd, punch, 0, PAGE as i64) }, 0);
+    write(at, 2);
+    assert_eq!(through(&ring, read(&trusting, buffer).key(), at), 2, "the hole was not noticed");
+}
