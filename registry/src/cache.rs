@@ -14,7 +14,6 @@
 use crate::access::Access;
 use crate::backend::{MemoryKey, Unlocked};
 use crate::budget::Budget;
-use crate::clock;
 use crate::completion::Completion;
 use crate::directory::{Leaves, first_in, leaves_for};
 use crate::eviction::EvictionList;
@@ -89,6 +88,10 @@ pub(crate) struct Writer {
     pub(crate) deregistering: Ticks,
     /// The latest retirements.
     pub(crate) retired: VecDeque<Retired>,
+    /// About now, in ticks.
+    pub(crate) now: u64,
+    /// How often the directory has changed.
+    changes: u64,
     /// Who is called back when a slot's registration is gone.
     waiting: Vec<(SlotId, Completion)>,
 }
@@ -109,6 +112,8 @@ struct Inflight {
 pub(crate) struct Ticket {
     number: u64,
     slot: SlotId,
+    /// The directory had changed this often when nothing overlapped the range.
+    vacant_at: Option<u64>,
     pub(crate) range: PageRange,
     pub(crate) access: Access,
 }
@@ -197,6 +202,8 @@ impl<M: Deref<Target = Map>> Cache<M> {
                 registering: Ticks::default(),
                 deregistering: Ticks::default(),
                 retired: VecDeque::new(),
+                now: 0,
+                changes: 0,
                 waiting: Vec::new(),
             }),
         })
@@ -279,8 +286,9 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         self.cache.map.finish_drain();
     }
 
-    /// Retires every region in `range` that may no longer be served.
-    pub(crate) fn settle(&mut self, range: PageRange) {
+    /// Retires every region in `range` that may no longer be served. Whether any
+    /// is left there.
+    pub(crate) fn settle(&mut self, range: PageRange) -> bool {
         if !self.writer.wide.is_empty() {
             let wide = std::mem::take(&mut self.writer.wide);
             for event in wide {
@@ -293,14 +301,16 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
                 self.writer.wide.extend(event.without(range));
             }
         }
-        let mut rest = Some(range);
+        let (mut rest, mut occupied) = (Some(range), false);
         while let Some(id) = rest.and_then(|rest| self.first_in(rest)) {
             let end = regions::range_of(self.cache.slot(id)).end;
-            if let Some(reason) = self.doom(id) {
-                self.kill(id, reason);
+            match self.doom(id) {
+                Some(reason) => self.kill(id, reason),
+                None => occupied = true,
             }
             rest = PageRange::from(end, range.end);
         }
+        occupied
     }
 
     /// Why nobody finds the region any more, if so.
@@ -362,7 +372,9 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
 
     /// As `hit`, after a `drain` under this lock; the hit is not counted.
     pub(crate) fn find(&mut self, wanted: Wanted, pages: PageRange) -> Option<Held> {
-        self.settle(pages);
+        if !self.settle(pages) {
+            return None;
+        }
         self.cache.counts.find(&self.cache.map, self.writer.epoch, wanted)
     }
 
@@ -401,6 +413,7 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
     /// Reserves budget and a slot; events mark the registration from now on. The
     /// caller asks the backend next, without the lock.
     pub(crate) fn begin(&mut self, range: PageRange, access: Access) -> Result<Ticket, NoRoom> {
+        let vacant_at = (!self.settle(range)).then_some(self.writer.changes);
         let geometry = &self.cache.geometry;
         let writer = &mut *self.writer;
         let slot = match writer.free_slots.pop() {
@@ -427,7 +440,7 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         writer.next_ticket += 1;
         let number = writer.next_ticket;
         writer.inflight.push(Inflight { ticket: number, slot, coming, range, access });
-        Ok(Ticket { number, slot, range, access })
+        Ok(Ticket { number, slot, vacant_at, range, access })
     }
 
     fn land(&mut self, ticket: &Ticket) {
@@ -465,12 +478,15 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         regions::set_key(slot, key);
         slot.access.store(access.bits(), Release);
         slot.touched.store(0, Relaxed);
-        let redundant = if self.doom(id).is_some() { None } else { self.find(wanted, range) };
+        let fresh = self.doom(id).is_none();
+        let vacant = ticket.vacant_at == Some(self.writer.changes);
+        let redundant = if fresh && !vacant { self.find(wanted, range) } else { None };
         let mut entered = false;
-        if self.doom(id).is_none() && redundant.is_none() && !uncached {
-            while let Some(other) = self.first_in(range) {
+        if fresh && redundant.is_none() && !uncached {
+            while !vacant && let Some(other) = self.first_in(range) {
                 self.kill(other, Reason::Merged);
             }
+            self.writer.changes += 1;
             entered = self.writer.leaves.insert(self.cache.map.directory(), range, id);
         }
         // In the directory first, off the set of what is coming last: an event
@@ -515,7 +531,8 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         if writer.retired.len() == REMEMBERED {
             writer.retired.pop_front();
         }
-        writer.retired.push_back(Retired { range, reason, at: clock::ticks() });
+        writer.retired.push_back(Retired { range, reason, at: writer.now });
+        writer.changes += 1;
         match reason {
             Reason::Invalidated | Reason::Flushed => writer.counters.invalidations += 1,
             Reason::Merged => writer.counters.merges += 1,

@@ -81,6 +81,7 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, GetError> {
                 untrusted = untrusted.or_else(|| inner.trust.confirm(ticket.range));
                 let mut locked = inner.cache.lock(&mut unlocked);
                 locked.writer.registering.add(took);
+                locked.writer.now = began;
                 // A patcher that came meanwhile may have kept events from us.
                 let unseen = inner.events == Events::Hooks && !pinyard_hooks::untouched();
                 let published =

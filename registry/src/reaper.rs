@@ -8,6 +8,7 @@
 
 use crate::backend::Unlocked;
 use crate::builder::Events;
+use crate::clock;
 use crate::registry::Inner;
 use pinyard_hooks::SignalsBlocked;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -83,7 +84,10 @@ impl Inner {
             self.cache.lock(&mut unlocked).flush();
         }
         self.tidy(&mut unlocked);
-        let idle = self.cache.lock(&mut unlocked).is_idle();
+        let mut locked = self.cache.lock(&mut unlocked);
+        locked.writer.now = clock::ticks();
+        let idle = locked.is_idle();
+        drop(locked);
         self.bury(&mut unlocked);
         idle
     }
