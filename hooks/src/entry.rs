@@ -50,7 +50,7 @@ fn bracketed(ranges: Ranges, change: impl FnOnce() -> isize) -> isize {
 }
 
 /// Turns the kernel's result into libc's: -1 and errno.
-extern "C" fn to_libc(result: isize) -> isize {
+pub(crate) extern "C" fn to_libc(result: isize) -> isize {
     if (-4095..0).contains(&result) {
         // SAFETY: glibc's `__errno_location` returns the calling thread's errno,
         // which lives as long as the thread. It is static TLS of libc: no lazy
@@ -120,12 +120,17 @@ extern "C" fn brk(new: usize) -> isize {
             // SAFETY: the argument is the caller's, unchanged.
             return unsafe { real(Function::Brk, libc::SYS_brk, [new, 0, 0, 0, 0, 0]) };
         }
-        // SAFETY: brk(2) takes any address and answers with the break in force.
-        let now = unsafe { syscall6(libc::SYS_brk as usize, [new, 0, 0, 0, 0, 0]) };
-        // SAFETY: libc's brk keeps its record in exactly this way.
-        unsafe { (&raw mut __curbrk).write_volatile(now as usize) };
-        if (now as usize) < new { to_libc(-(libc::ENOMEM as isize)) } else { 0 }
+        real_brk(new)
     })
+}
+
+/// libc's own brk.
+pub(crate) extern "C" fn real_brk(new: usize) -> isize {
+    // SAFETY: brk(2) takes any address and answers with the break in force.
+    let now = unsafe { syscall6(libc::SYS_brk as usize, [new, 0, 0, 0, 0, 0]) };
+    // SAFETY: libc's brk keeps its record in exactly this way.
+    unsafe { (&raw mut __curbrk).write_volatile(now as usize) };
+    if (now as usize) < new { to_libc(-(libc::ENOMEM as isize)) } else { 0 }
 }
 
 /// Only ever put in front of another patcher's sbrk: libc's own is left alone,

@@ -34,6 +34,8 @@ mod fork;
 #[cfg(not(loom))]
 mod install;
 #[cfg(not(loom))]
+mod passthrough;
+#[cfg(not(loom))]
 mod patch;
 mod report;
 #[cfg(not(loom))]
@@ -50,4 +52,4 @@ pub use signals::SignalsBlocked;
 #[cfg(not(loom))]
 pub use fork::generation as fork_generation;
 #[cfg(not(loom))]
-pub use install::{install, report, test_again, untouched, verify};
+pub use install::{install, remove, report, test_again, untouched, verify};
