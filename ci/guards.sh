@@ -72,6 +72,10 @@ guard 'patching: an old jump of ours leads past us' hooks/src/patch/trampolines.
     generation' 'let _ = next;
     generation' \
     $hooks --test neighbours_in_text whoever_calls
+guard '2 whoever makes text writable is noticed' hooks/src/entry.rs 'if text::touches(addr, len) {' 'if false {' \
+    $registry --test a_later_patcher
+guard '2 nothing counts while text is writable' hooks/src/text.rs 'WRITABLE.load(SeqCst) == 0' 'true' \
+    $hooks --test neighbours_in_text nothing_counts
 guard 'fork: an abandoned installer is taken over' hooks/src/install.rs 'let abandoned = matches' 'let abandoned = false && matches' \
     $hooks --test forks a_child_of_a_fork
 guard '2 published before the change' hooks/src/monitor.rs $'let ticket = BEGUN.ticket();\n        publish(start, len);' 'let ticket = BEGUN.ticket();' \

@@ -13,6 +13,7 @@ use crate::effect::{self, Ranges};
 use crate::monitor::{Ticket, after, before};
 use crate::report::Function;
 use crate::sys::syscall6;
+use crate::text;
 use core::sync::atomic::{AtomicUsize, Ordering::Acquire};
 
 /// The hook that another patcher had installed, per function; 0 for none.
@@ -34,6 +35,7 @@ pub(crate) fn replacement(function: Function) -> usize {
         Function::Sbrk => sbrk as *const () as usize,
         Function::Shmdt => shmdt as *const () as usize,
         Function::ProcessMadvise => process_madvise as *const () as usize,
+        Function::Mprotect => mprotect as *const () as usize,
         Function::Syscall => syscall as *const () as usize,
     }
 }
@@ -163,6 +165,16 @@ extern "C" fn process_madvise(pidfd: i32, ranges: usize, count: usize, advice: i
     })
 }
 
+extern "C" fn mprotect(addr: usize, len: usize, prot: i32) -> isize {
+    // SAFETY: the arguments are the caller's, unchanged.
+    let change =
+        || unsafe { real(Function::Mprotect, libc::SYS_mprotect, [addr, len, prot as usize, 0, 0, 0]) };
+    if text::touches(addr, len) {
+        return text::bracketed(addr, len, prot & libc::PROT_WRITE != 0, change);
+    }
+    change()
+}
+
 /// The process meant may be another one; finding out would take a system call,
 /// so its ranges are published as if they were ours. Iovecs that cannot be read
 /// end the program here, where the kernel would answer EFAULT.
@@ -213,6 +225,9 @@ extern "C" fn syscall_that_changes_a_mapping(
         libc::SYS_brk => effect::brk(a, unsafe { (&raw const __curbrk).read_volatile() }),
         libc::SYS_shmdt => effect::shmdt(a),
         libc::SYS_process_madvise => return bracketed_iovecs(b, c, d as i32, change),
+        libc::SYS_mprotect if text::touches(a, b) => {
+            return text::bracketed(a, b, c as i32 & libc::PROT_WRITE != 0, change);
+        }
         _ => return change(),
     };
     bracketed(ranges, change)
@@ -241,6 +256,8 @@ unsafe extern "C" fn syscall() {
         "je 2f",
         "cmp rdi, {process_madvise}",
         "je 2f",
+        "cmp rdi, {mprotect}",
+        "je 2f",
         "mov rax, rdi",
         "mov rdi, rsi",
         "mov rsi, rdx",
@@ -262,6 +279,7 @@ unsafe extern "C" fn syscall() {
         madvise = const libc::SYS_madvise,
         shmdt = const libc::SYS_shmdt,
         process_madvise = const libc::SYS_process_madvise,
+        mprotect = const libc::SYS_mprotect,
         slow = sym syscall_that_changes_a_mapping,
         to_libc = sym to_libc,
     );

@@ -14,6 +14,7 @@ pub fn generation() -> u32 {
 /// Runs in the child, before fork returns: atomics only, as a signal handler.
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Release);
+    crate::text::forget_writers();
     // Every next `get` takes its slow path, which compares the generation.
     publish_everything();
 }

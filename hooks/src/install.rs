@@ -11,7 +11,7 @@ use crate::entry::NEXT;
 use crate::monitor::publish_everything;
 use crate::patch::{self, Mode};
 use crate::report::{Function, FunctionReport, Owner, Report, Seen, Why};
-use crate::{fork, self_test};
+use crate::{fork, self_test, text};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 
@@ -170,6 +170,10 @@ pub fn report() -> Option<Report> {
 ///
 /// Before [`install`]: false. Not for signal handlers or hooks.
 pub fn verify() -> bool {
+    if !text::is_sealed() {
+        // Somebody is patching at this moment: nothing is repaired meanwhile.
+        return false;
+    }
     if untouched() || !INSTALLED.load(Acquire) {
         return COMPLETE.load(Acquire);
     }
@@ -180,14 +184,16 @@ pub fn verify() -> bool {
 }
 
 /// Whether the entries are as they were left: nobody has patched over them since
-/// the last [`install`] or [`verify`]. Loads only: callable anywhere.
+/// the last [`install`] or [`verify`], nor is about to. Loads only: callable
+/// anywhere.
 pub fn untouched() -> bool {
-    (0..COUNT).all(|index| {
-        let entry = ENTRIES[index].load(Acquire);
-        // SAFETY: a non-zero entry is a function of libc, which is never
-        // unloaded; glibc aligns functions to 16 bytes.
-        entry == 0 || unsafe { patch::load_word(entry) } == WORDS[index].load(Relaxed)
-    })
+    text::is_sealed()
+        && (0..COUNT).all(|index| {
+            let entry = ENTRIES[index].load(Acquire);
+            // SAFETY: a non-zero entry is a function of libc, which is never
+            // unloaded; glibc aligns functions to 16 bytes.
+            entry == 0 || unsafe { patch::load_word(entry) } == WORDS[index].load(Relaxed)
+        })
 }
 
 /// Our code is jumped to from libc for ever: forbid dlclose of the object it is in.
@@ -222,6 +228,7 @@ fn find_entries() {
         ENTRIES[function as usize].store(at.addr(), Release);
         remember(function);
     }
+    text::set_range(Function::ALL.into_iter().filter_map(entry_of));
 }
 
 /// The address of `function` in libc, or `None`.

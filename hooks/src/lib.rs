@@ -41,6 +41,8 @@ mod report;
 #[cfg(not(loom))]
 mod self_test;
 mod signals;
+#[cfg(not(loom))]
+mod text;
 
 pub use event::{Event, PAGE_SHIFT, PAGE_SIZE};
 pub use filter::Filter;

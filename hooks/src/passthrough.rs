@@ -19,6 +19,7 @@ pub(crate) fn of(function: Function) -> usize {
         Function::Sbrk => sbrk as *const () as usize,
         Function::Shmdt => shmdt as *const () as usize,
         Function::ProcessMadvise => process_madvise as *const () as usize,
+        Function::Mprotect => mprotect as *const () as usize,
         Function::Syscall => syscall as *const () as usize,
     }
 }
@@ -40,6 +41,7 @@ real_calls! {
     madvise = SYS_madvise
     shmdt = SYS_shmdt
     process_madvise = SYS_process_madvise
+    mprotect = SYS_mprotect
 }
 
 /// libc's own is never patched; this stands where another's sbrk was, which is

@@ -15,12 +15,14 @@ pub enum Function {
     Sbrk,
     Shmdt,
     ProcessMadvise,
+    /// Changes no contents; but who makes libc's text writable is about to patch.
+    Mprotect,
     Syscall,
 }
 
 impl Function {
     /// How many there are.
-    pub const COUNT: usize = 9;
+    pub const COUNT: usize = 10;
     /// All, in the order of their discriminants.
     pub const ALL: [Function; Self::COUNT] = [
         Function::Munmap,
@@ -31,6 +33,7 @@ impl Function {
         Function::Sbrk,
         Function::Shmdt,
         Function::ProcessMadvise,
+        Function::Mprotect,
         Function::Syscall,
     ];
 
@@ -49,6 +52,7 @@ impl Function {
             Function::Sbrk => c"sbrk",
             Function::Shmdt => c"shmdt",
             Function::ProcessMadvise => c"process_madvise",
+            Function::Mprotect => c"mprotect",
             Function::Syscall => c"syscall",
         }
     }

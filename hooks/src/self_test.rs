@@ -179,6 +179,12 @@ fn exercise(function: Function, call: Six, scratch: &Scratch) -> Seen {
             // Older kernels refuse this advice here; the event must come either way.
             verdict(true, scratch.page_arrived(), "")
         }
+        Function::Mprotect => {
+            // No bytes of text: another patcher may be in the middle of its own.
+            let text = entry_of(function).unwrap_or_default() & !(PAGE_SIZE - 1);
+            let done = call(text, 0, libc::PROT_READ as usize, 0, 0, 0) == 0;
+            verdict(done, scratch.page_arrived(), "mprotect(libc text, no bytes)")
+        }
         Function::Syscall => {
             call(libc::SYS_madvise as usize, base, PAGE_SIZE, dontneed, 0, 0);
             verdict(scratch.first_byte() == 0, scratch.page_arrived(), "syscall(SYS_madvise, scratch page)")

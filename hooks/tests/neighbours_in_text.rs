@@ -127,6 +127,33 @@ fn an_entry_that_they_give_back_is_taken_again() {
 }
 
 #[test]
+fn nothing_counts_as_seen_while_text_is_writable() {
+    child(|| {
+        assert!(install().is_complete());
+        let page = Page::new();
+        let text = libc_entry(Function::Munmap).map_addr(|at| at & !(PAGE - 1)).cast();
+        let protect = |protection| {
+            let pushed = page.sink.pushed();
+            // SAFETY: text stays executable.
+            assert_eq!(unsafe { libc::mprotect(text, PAGE, protection) }, 0);
+            assert!(page.sink.pushed() > pushed, "nobody is told to look");
+        };
+        protect(BOTH | libc::PROT_EXEC);
+        assert!(!verify() && !pinyard_hooks::untouched());
+        protect(libc::PROT_READ | libc::PROT_EXEC);
+        assert!(verify() && pinyard_hooks::untouched());
+        let pushed = page.sink.pushed();
+        // SAFETY: the test's own page; then one that is no mapping.
+        unsafe {
+            assert_eq!(libc::mprotect(page.at.cast(), PAGE, libc::PROT_READ), 0);
+            assert_eq!(libc::mprotect(null_mut(), PAGE, BOTH), -1);
+        }
+        assert_eq!(page.sink.pushed(), pushed, "a change of protection elsewhere is nobody's business");
+        assert!(verify());
+    });
+}
+
+#[test]
 fn a_patcher_that_never_gives_up_is_reported() {
     child(|| {
         assert!(install().is_complete());
