@@ -41,6 +41,7 @@ step tsan ci/tsan.sh
 step instructions ci/instructions.sh
 step book ci/docs.sh
 step incidents mpi-tests/incidents/run.sh
+step neighbours mpi-tests/neighbours/run.sh
 step mpi mpi-tests/run.sh
 
 echo
