@@ -4,7 +4,8 @@
 set -euo pipefail
 
 demo=(build-essential pkg-config openmpi-bin libopenmpi-dev libclang-dev)
-test=(mpich libmpich-dev libfabric-dev libibverbs-dev librdmacm-dev libucx-dev valgrind python3)
+test=(mpich libmpich-dev libfabric-dev libibverbs-dev librdmacm-dev libucx-dev libmimalloc-dev libjemalloc-dev
+    libgoogle-perftools-dev libtcmalloc-minimal4 valgrind python3 python3-pip)
 
 fail() { echo "deps: $*" >&2; exit 1; }
 

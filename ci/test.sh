@@ -42,6 +42,7 @@ step instructions ci/instructions.sh
 step book ci/docs.sh
 step incidents mpi-tests/incidents/run.sh
 step neighbours mpi-tests/neighbours/run.sh
+step soak soak/run.sh
 step mpi mpi-tests/run.sh
 
 echo
