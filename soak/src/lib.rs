@@ -46,9 +46,11 @@ impl Block {
     fn new(len: usize, source: Source) -> Block {
         let layout = Layout::from_size_align(len, 16).unwrap_or(Layout::new::<u128>());
         // SAFETY: the length is not zero.
-        let at = match source {
-            Source::Rust => unsafe { alloc(layout) },
-            Source::C => unsafe { libc::malloc(len) }.cast(),
+        let at = unsafe {
+            match source {
+                Source::Rust => alloc(layout),
+                Source::C => libc::malloc(len).cast(),
+            }
         };
         if at.is_null() {
             std::alloc::handle_alloc_error(layout);
@@ -58,9 +60,11 @@ impl Block {
 
     fn resize(&mut self, len: usize) {
         // SAFETY: allocated by `new` from the same source; the length is not zero.
-        let at = match self.source {
-            Source::Rust => unsafe { realloc(self.at, self.layout, len) },
-            Source::C => unsafe { libc::realloc(self.at.cast(), len) }.cast(),
+        let at = unsafe {
+            match self.source {
+                Source::Rust => realloc(self.at, self.layout, len),
+                Source::C => libc::realloc(self.at.cast(), len).cast(),
+            }
         };
         self.layout = Layout::from_size_align(len, 16).unwrap_or(self.layout);
         if at.is_null() {
@@ -78,9 +82,11 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         // SAFETY: allocated by `new` from the same source, not used again.
-        match self.source {
-            Source::Rust => unsafe { dealloc(self.at, self.layout) },
-            Source::C => unsafe { libc::free(self.at.cast()) },
+        unsafe {
+            match self.source {
+                Source::Rust => dealloc(self.at, self.layout),
+                Source::C => libc::free(self.at.cast()),
+            }
         }
     }
 }
