@@ -38,6 +38,7 @@ step unit cargo test --workspace --exclude pinyard-mpi-tests --exclude pinyard-b
 step loom ci/loom.sh
 step guards ci/guards.sh
 step tsan ci/tsan.sh
+step aarch64 ci/aarch64.sh
 step instructions ci/instructions.sh
 step book ci/docs.sh
 step incidents mpi-tests/incidents/run.sh

@@ -240,6 +240,7 @@ extern "C" fn syscall_that_changes_a_mapping(
 /// # Safety
 /// As libc's `syscall`: only ever reached by a jump from its entry.
 #[unsafe(naked)]
+#[cfg(target_arch = "x86_64")]
 unsafe extern "C" fn syscall() {
     core::arch::naked_asm!(
         "cmp rdi, {mmap}",
@@ -282,5 +283,45 @@ unsafe extern "C" fn syscall() {
         mprotect = const libc::SYS_mprotect,
         slow = sym syscall_that_changes_a_mapping,
         to_libc = sym to_libc,
+    );
+}
+
+/// As above. All arguments are in registers.
+///
+/// # Safety
+/// As above.
+#[unsafe(naked)]
+#[cfg(target_arch = "aarch64")]
+unsafe extern "C" fn syscall() {
+    core::arch::naked_asm!(
+        "hint 34", // bti c
+        "cmp x0, {mmap}",
+        "b.eq 2f",
+        "cmp x0, {munmap}",
+        "b.eq 2f",
+        "cmp x0, {brk}",
+        "b.eq 2f",
+        "cmp x0, {mremap}",
+        "b.eq 2f",
+        "cmp x0, {madvise}",
+        "b.eq 2f",
+        "cmp x0, {shmdt}",
+        "b.eq 2f",
+        "cmp x0, {process_madvise}",
+        "b.eq 2f",
+        "cmp x0, {mprotect}",
+        "b.eq 2f",
+        "b {other}",
+        "2: b {slow}",
+        mmap = const libc::SYS_mmap,
+        munmap = const libc::SYS_munmap,
+        brk = const libc::SYS_brk,
+        mremap = const libc::SYS_mremap,
+        madvise = const libc::SYS_madvise,
+        shmdt = const libc::SYS_shmdt,
+        process_madvise = const libc::SYS_process_madvise,
+        mprotect = const libc::SYS_mprotect,
+        other = sym crate::passthrough::syscall,
+        slow = sym syscall_that_changes_a_mapping,
     );
 }

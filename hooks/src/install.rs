@@ -245,6 +245,10 @@ fn remember(function: Function) {
 }
 
 fn map_trampolines() -> Result<(), Why> {
+    // SAFETY: sysconf has no preconditions.
+    if unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize != crate::PAGE_SIZE {
+        return Err(Why { call: "not patched: this kernel's pages are not of 4096 bytes", errno: 0 });
+    }
     match entry_of(Function::Munmap) {
         Some(near) => patch::map(near),
         None => Err(Why { call: "dlsym(libc.so.6, munmap): not a glibc process", errno: 0 }),

@@ -12,11 +12,15 @@
 //! consumer    -> Sink::has_news -> begin / take / finish
 //! ```
 //!
-//! Linux on x86-64 with glibc.
+//! Linux on x86-64 and aarch64 with glibc.
 #![cfg_attr(not(loom), no_std)]
 
-#[cfg(not(all(target_os = "linux", target_arch = "x86_64", target_env = "gnu")))]
-compile_error!("pinyard-hooks patches glibc's entries on x86-64 Linux; other targets are not supported yet");
+#[cfg(not(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    target_env = "gnu"
+)))]
+compile_error!("pinyard-hooks patches glibc's entries on x86-64 and aarch64 Linux; there are no others yet");
 
 mod event;
 mod filter;

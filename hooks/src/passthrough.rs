@@ -74,3 +74,28 @@ unsafe extern "C" fn syscall() {
         to_libc = sym to_libc,
     );
 }
+
+/// As above.
+///
+/// # Safety
+/// As above.
+#[unsafe(naked)]
+#[cfg(target_arch = "aarch64")]
+pub(crate) unsafe extern "C" fn syscall() {
+    core::arch::naked_asm!(
+        "hint 34", // bti c
+        "mov x8, x0",
+        "mov x0, x1",
+        "mov x1, x2",
+        "mov x2, x3",
+        "mov x3, x4",
+        "mov x4, x5",
+        "mov x5, x6",
+        "svc 0",
+        "cmn x0, 4095",
+        "b.hs 3f",
+        "ret",
+        "3: b {to_libc}",
+        to_libc = sym to_libc,
+    );
+}

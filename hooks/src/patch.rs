@@ -12,6 +12,10 @@
 //! - what is taken out again is taken out only where our bytes still stand.
 #![allow(unsafe_code)]
 
+#[cfg(target_arch = "aarch64")]
+#[path = "patch/aarch64.rs"]
+mod arch;
+#[cfg(target_arch = "x86_64")]
 #[path = "patch/x86_64.rs"]
 mod arch;
 mod symbol;
@@ -37,6 +41,9 @@ struct Patch {
     word_at: usize,
     old: u64,
     new: u64,
+    /// The architecture promises that other threads run what was there, or what
+    /// is there.
+    promised: bool,
 }
 
 /// The last patch of each function: what [`take_out`] takes back.
@@ -94,6 +101,7 @@ pub(crate) unsafe fn owner(entry: usize) -> Owner {
 /// What stands in the way of a safe patch.
 pub(crate) enum Refusal {
     /// There is none that is safe while other threads run.
+    #[cfg_attr(target_arch = "aarch64", allow(dead_code))]
     OtherThreads(Why),
     /// There is none at all.
     Never(Why),
@@ -122,6 +130,7 @@ pub(crate) unsafe fn put_in(
         planned = unsafe { arch::plan(function, entry, target, true) };
     }
     let patch = planned.map_err(|(Refusal::OtherThreads(why) | Refusal::Never(why))| why)?;
+    boundary |= !patch.promised && !alone();
     // SAFETY: `plan` has looked at every instruction that the word changes.
     unsafe { apply(&patch) }?;
     let index = function as usize;
@@ -144,7 +153,7 @@ pub(crate) fn take_out(function: Function) -> Result<(), Why> {
     let (old, new) = (NEW[index].load(Relaxed), OLD[index].load(Relaxed));
     // SAFETY: a word of libc's text that `put_in` has written: the inverse of
     // its change replaces one whole instruction (our jump) in turn.
-    unsafe { apply(&Patch { word_at, old, new }) }
+    unsafe { apply(&Patch { word_at, old, new, promised: true }) }
 }
 
 /// # Safety

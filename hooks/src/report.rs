@@ -140,9 +140,10 @@ pub struct FunctionReport {
     pub owner: Owner,
     /// Whether its calls reach the inbox.
     pub seen: Seen,
-    /// Our jump covers an instruction boundary: a thread that was preempted
-    /// exactly there while the hook was installed would have gone astray.
-    /// Install before other threads run.
+    /// Whether the moment of the install mattered. x86-64: our jump covers an
+    /// instruction boundary, and went in because no other thread ran. aarch64: other
+    /// threads ran, and it replaced what the architecture does not promise to
+    /// replace under them. Install before other threads run.
     pub boundary: bool,
 }
 

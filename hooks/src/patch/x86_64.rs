@@ -177,7 +177,7 @@ fn patch(at: usize, bytes: &[u8]) -> Patch {
     // SAFETY: `at` is at most 4 bytes into a 16-byte aligned entry, or at the end
     // of padding before such an entry: 8 bytes of libc's text, one cache line.
     let old = unsafe { load_word(word_at) };
-    Patch { word_at, old, new: overlay(old, at - word_at, bytes) }
+    Patch { word_at, old, new: overlay(old, at - word_at, bytes), promised: true }
 }
 
 /// The last 5 bytes of padding that a short jump at `at` reaches: behind the
