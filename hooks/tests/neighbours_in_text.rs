@@ -102,11 +102,17 @@ fn whoever_calls_our_jump_as_the_original_does_not_call_in_a_ring() {
         assert_eq!(page.change(), (1, 1), "they call us: both are told without our doing anything");
         assert!(verify());
         assert_eq!(page.change(), (1, 1));
-        // However often they come back.
+        // They go, and come back without calling us, so we go in front; then they
+        // remember what they had kept.
         for _ in 0..3 {
+            THEIR_ORIGINAL.store(0, SeqCst);
+            overwrite(libc_entry(Function::Madvise), &before);
+            assert!(verify());
             they_patch();
             assert!(verify());
-            assert_eq!(page.change(), (1, 1));
+            assert_eq!((page.change(), owner()), ((1, 1), Owner::Pinyard));
+            THEIR_ORIGINAL.store(ours, SeqCst);
+            assert_eq!(page.change(), (1, 1), "their original leads past us by now");
         }
     });
 }
