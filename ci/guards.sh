@@ -66,6 +66,18 @@ guard '1 no other system call' hooks/src/entry.rs 'let result = change();
     unsafe { syscall6(libc::SYS_getpid as usize, [0; 6]) };
     after(ticket, first.0, first.1);' \
     $hooks --test the_hook_itself makes_no_other_system_call
+guard 'patching: no boundary is covered' hooks/src/patch/x86_64.rs 'if length >= NEAR && at == entry {' 'if at == entry {' \
+    $hooks --test flips what_is_taken_out
+guard 'patching: an old jump of ours leads past us' hooks/src/patch/trampolines.rs 'set_mode(function, Mode::Past(next));
+    generation' 'let _ = next;
+    generation' \
+    $hooks --test neighbours_in_text whoever_calls
+guard '2 whoever makes text writable is noticed' hooks/src/entry.rs 'if text::touches(addr, len) {' 'if false {' \
+    $registry --test a_later_patcher
+guard '2 nothing counts while text is writable' hooks/src/text.rs 'WRITABLE.load(SeqCst) == 0' 'true' \
+    $hooks --test neighbours_in_text nothing_counts
+guard 'fork: an abandoned installer is taken over' hooks/src/install.rs 'let abandoned = matches' 'let abandoned = false && matches' \
+    $hooks --test forks a_child_of_a_fork
 guard '2 published before the change' hooks/src/monitor.rs $'let ticket = BEGUN.ticket();\n        publish(start, len);' 'let ticket = BEGUN.ticket();' \
     $registry --test every_change_is_noticed
 guard '2 a hit looks at the mark' hooks/src/map/slot.rs 'self.0 & (PHASE | STALE) == LIVE' 'self.0 & PHASE == LIVE' \

@@ -38,10 +38,13 @@ step unit cargo test --workspace --exclude pinyard-mpi-tests --exclude pinyard-b
 step loom ci/loom.sh
 step guards ci/guards.sh
 step tsan ci/tsan.sh
+step aarch64 ci/aarch64.sh
 step instructions ci/instructions.sh
 step fuzz ci/fuzz.sh 60
 step book ci/docs.sh
 step incidents mpi-tests/incidents/run.sh
+step neighbours mpi-tests/neighbours/run.sh
+step soak soak/run.sh
 step mpi mpi-tests/run.sh
 
 echo

@@ -67,8 +67,8 @@ void pny_notify_unmapped(const void *address, size_t length);
 
 /*
  * Installs hooks on munmap, mmap, mremap, madvise, brk, sbrk, shmdt,
- * process_madvise and syscall, for the rest of the process, and tests each of
- * them by use. A further call does so again where something has changed. Best
+ * process_madvise, mprotect and syscall, for the rest of the process, and tests
+ * each of them by use. A further call does so again where something has changed. Best
  * called before other threads run.
  *
  * PNY_ERR_HOOKS_INCOMPLETE: the hooks that could be installed are; the others

@@ -13,8 +13,8 @@
 pub(crate) type Ranges = [(usize, usize); 2];
 
 const NOTHING: (usize, usize) = (0, 0);
-/// One past the highest address of a 47-bit user space.
-const TOP: usize = 1 << 47;
+/// One past the highest address of a 48-bit user space (x86-64 has 47 bits).
+const TOP: usize = 1 << 48;
 
 const MADV_DONTNEED_LOCKED: i32 = 24;
 const MADV_GUARD_INSTALL: i32 = 102;

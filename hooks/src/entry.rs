@@ -13,7 +13,7 @@ use crate::effect::{self, Ranges};
 use crate::monitor::{Ticket, after, before};
 use crate::report::Function;
 use crate::sys::syscall6;
-use crate::{entry_shared, loader};
+use crate::{entry_shared, loader, text};
 use core::sync::atomic::{AtomicUsize, Ordering::Acquire};
 
 /// The hook that another patcher had installed, per function; 0 for none.
@@ -35,6 +35,7 @@ pub(crate) fn replacement(function: Function) -> usize {
         Function::Sbrk => sbrk as *const () as usize,
         Function::Shmdt => shmdt as *const () as usize,
         Function::ProcessMadvise => process_madvise as *const () as usize,
+        Function::Mprotect => mprotect as *const () as usize,
         Function::Syscall => syscall as *const () as usize,
         Function::Shmat
         | Function::RemapFilePages
@@ -57,7 +58,7 @@ pub(crate) fn bracketed(ranges: Ranges, change: impl FnOnce() -> isize) -> isize
 }
 
 /// Turns the kernel's result into libc's: -1 and errno.
-extern "C" fn to_libc(result: isize) -> isize {
+pub(crate) extern "C" fn to_libc(result: isize) -> isize {
     if (-4095..0).contains(&result) {
         // SAFETY: glibc's `__errno_location` returns the calling thread's errno,
         // which lives as long as the thread. It is static TLS of libc: no lazy
@@ -127,12 +128,17 @@ extern "C" fn brk(new: usize) -> isize {
             // SAFETY: the argument is the caller's, unchanged.
             return unsafe { real(Function::Brk, libc::SYS_brk, [new, 0, 0, 0, 0, 0]) };
         }
-        // SAFETY: brk(2) takes any address and answers with the break in force.
-        let now = unsafe { syscall6(libc::SYS_brk as usize, [new, 0, 0, 0, 0, 0]) };
-        // SAFETY: libc's brk keeps its record in exactly this way.
-        unsafe { (&raw mut __curbrk).write_volatile(now as usize) };
-        if (now as usize) < new { to_libc(-(libc::ENOMEM as isize)) } else { 0 }
+        real_brk(new)
     })
+}
+
+/// libc's own brk.
+pub(crate) extern "C" fn real_brk(new: usize) -> isize {
+    // SAFETY: brk(2) takes any address and answers with the break in force.
+    let now = unsafe { syscall6(libc::SYS_brk as usize, [new, 0, 0, 0, 0, 0]) };
+    // SAFETY: libc's brk keeps its record in exactly this way.
+    unsafe { (&raw mut __curbrk).write_volatile(now as usize) };
+    if (now as usize) < new { to_libc(-(libc::ENOMEM as isize)) } else { 0 }
 }
 
 /// Only ever put in front of another patcher's sbrk: libc's own is left alone,
@@ -163,6 +169,16 @@ extern "C" fn process_madvise(pidfd: i32, ranges: usize, count: usize, advice: i
         // SAFETY: the arguments are the caller's, unchanged.
         unsafe { real(Function::ProcessMadvise, libc::SYS_process_madvise, args) }
     })
+}
+
+extern "C" fn mprotect(addr: usize, len: usize, prot: i32) -> isize {
+    // SAFETY: the arguments are the caller's, unchanged.
+    let change =
+        || unsafe { real(Function::Mprotect, libc::SYS_mprotect, [addr, len, prot as usize, 0, 0, 0]) };
+    if text::touches(addr, len) {
+        return text::bracketed(addr, len, prot & libc::PROT_WRITE != 0, change);
+    }
+    change()
 }
 
 /// The process meant may be another one; finding out would take a system call,
@@ -231,6 +247,9 @@ extern "C" fn syscall_that_changes_a_mapping(
         libc::SYS_fallocate if effect::only_allocates(b as i32) => return change(),
         libc::SYS_fallocate => return entry_shared::by_file(change),
         libc::SYS_process_madvise => return bracketed_iovecs(b, c, d as i32, change),
+        libc::SYS_mprotect if text::touches(a, b) => {
+            return text::bracketed(a, b, c as i32 & libc::PROT_WRITE != 0, change);
+        }
         _ => return change(),
     };
     bracketed(ranges, change)
@@ -243,6 +262,7 @@ extern "C" fn syscall_that_changes_a_mapping(
 /// # Safety
 /// As libc's `syscall`: only ever reached by a jump from its entry.
 #[unsafe(naked)]
+#[cfg(target_arch = "x86_64")]
 unsafe extern "C" fn syscall() {
     core::arch::naked_asm!(
         "cmp rdi, {mmap}",
@@ -268,6 +288,8 @@ unsafe extern "C" fn syscall() {
         "cmp rdi, {truncate}",
         "je 2f",
         "cmp rdi, {fallocate}",
+        "je 2f",
+        "cmp rdi, {mprotect}",
         "je 2f",
         "mov r11, qword ptr [rip + {next} + {nth}]",
         "test r11, r11",
@@ -304,7 +326,48 @@ unsafe extern "C" fn syscall() {
         ftruncate = const libc::SYS_ftruncate,
         truncate = const libc::SYS_truncate,
         fallocate = const libc::SYS_fallocate,
+        mprotect = const libc::SYS_mprotect,
         slow = sym syscall_that_changes_a_mapping,
         to_libc = sym to_libc,
+    );
+}
+
+/// As above. All arguments are in registers.
+///
+/// # Safety
+/// As above.
+#[unsafe(naked)]
+#[cfg(target_arch = "aarch64")]
+unsafe extern "C" fn syscall() {
+    core::arch::naked_asm!(
+        "hint 34", // bti c
+        "cmp x0, {mmap}",
+        "b.eq 2f",
+        "cmp x0, {munmap}",
+        "b.eq 2f",
+        "cmp x0, {brk}",
+        "b.eq 2f",
+        "cmp x0, {mremap}",
+        "b.eq 2f",
+        "cmp x0, {madvise}",
+        "b.eq 2f",
+        "cmp x0, {shmdt}",
+        "b.eq 2f",
+        "cmp x0, {process_madvise}",
+        "b.eq 2f",
+        "cmp x0, {mprotect}",
+        "b.eq 2f",
+        "b {other}",
+        "2: b {slow}",
+        mmap = const libc::SYS_mmap,
+        munmap = const libc::SYS_munmap,
+        brk = const libc::SYS_brk,
+        mremap = const libc::SYS_mremap,
+        madvise = const libc::SYS_madvise,
+        shmdt = const libc::SYS_shmdt,
+        process_madvise = const libc::SYS_process_madvise,
+        mprotect = const libc::SYS_mprotect,
+        other = sym crate::passthrough::syscall,
+        slow = sym syscall_that_changes_a_mapping,
     );
 }

@@ -16,6 +16,7 @@ pub fn generation() -> u32 {
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Release);
     userfaultfd::forget_parent();
+    crate::text::forget_writers();
     // Every next `get` takes its slow path, which compares the generation.
     publish_everything();
 }

@@ -7,11 +7,11 @@
 //! the newcomer, which is then called in place of the system call.
 #![allow(unsafe_code)]
 
-use crate::entry::{NEXT, replacement};
+use crate::entry::NEXT;
 use crate::monitor::publish_everything;
-use crate::patch::{self, Trampolines};
+use crate::patch::{self, Mode};
 use crate::report::{Function, FunctionReport, Owner, Report, Seen, Why};
-use crate::{fork, loader, self_test};
+use crate::{fork, loader, self_test, text};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 
@@ -26,23 +26,25 @@ static WORDS: [AtomicU64; COUNT] = [const { AtomicU64::new(0) }; COUNT];
 static COMPLETE: AtomicBool = AtomicBool::new(false);
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
+/// Whether what is done once per process has been.
+static READY: AtomicBool = AtomicBool::new(false);
+
 struct State {
-    trampolines: Option<Trampolines>,
     report: Option<Report>,
 }
 
 /// The installer's state behind a spin lock: installing is rare, is never done
 /// in a hook, and must not need an allocator.
 struct Guarded {
-    held: AtomicBool,
+    /// 0, or one more than the fork generation of the process whose thread is
+    /// inside.
+    holder: AtomicU64,
     state: UnsafeCell<State>,
 }
-// SAFETY: `state` is only reached through `with`, which holds `held`.
+// SAFETY: `state` is only reached through `try_with`, which holds `holder`.
 unsafe impl Sync for Guarded {}
-static GUARDED: Guarded = Guarded {
-    held: AtomicBool::new(false),
-    state: UnsafeCell::new(State { trampolines: None, report: None }),
-};
+static GUARDED: Guarded =
+    Guarded { holder: AtomicU64::new(0), state: UnsafeCell::new(State { report: None }) };
 
 fn with<R>(mut work: impl FnMut(&mut State) -> R) -> R {
     loop {
@@ -56,14 +58,25 @@ fn with<R>(mut work: impl FnMut(&mut State) -> R) -> R {
 
 /// `None` where another thread is inside.
 fn try_with<R>(work: impl FnOnce(&mut State) -> R) -> Option<R> {
-    if GUARDED.held.compare_exchange(false, true, Acquire, Relaxed).is_err() {
+    let us = u64::from(fork::generation()) + 1;
+    let found = GUARDED.holder.compare_exchange(0, us, Acquire, Relaxed);
+    // A thread that was inside when this process was forked off does not exist
+    // here: its lock is taken over, and what it may have half written is dropped.
+    let abandoned = matches!(found, Err(holder) if holder != us)
+        && found.is_err_and(|holder| GUARDED.holder.compare_exchange(holder, us, Acquire, Relaxed).is_ok());
+    if found.is_err() && !abandoned {
         return None;
     }
-    // SAFETY: `held` was taken with Acquire and is given back with Release
+    // SAFETY: `holder` was taken with Acquire and is given back with Release
     // below; `work` cannot reach this function again (it is private, and no
-    // hook calls it), so the reference is the only one.
-    let result = work(unsafe { &mut *GUARDED.state.get() });
-    GUARDED.held.store(false, Release);
+    // hook calls it), so the reference is the only one. A report is plain data:
+    // writing it over needs nothing of what stood there.
+    let state = unsafe { &mut *GUARDED.state.get() };
+    if abandoned {
+        *state = State { report: None };
+    }
+    let result = work(state);
+    GUARDED.holder.store(0, Release);
     Some(result)
 }
 
@@ -87,23 +100,56 @@ fn install_locked(state: &mut State) -> Report {
 }
 
 fn install_anew(state: &mut State) -> Report {
-    if state.report.is_none() {
+    if !READY.load(Relaxed) {
         fork::install();
         keep_loaded();
         find_entries();
+        READY.store(true, Relaxed);
     }
-    let refused = if state.trampolines.is_none() { map_trampolines(state).err() } else { None };
-    let mut report = self_test::run(|function| hook(state, function, refused));
+    let refused = map_trampolines().err();
+    let mut report = self_test::run(|function| hook(function, refused));
     for line in &mut report.functions {
         if line.seen == Seen::No(self_test::UNSEEN) {
             // Its owner was not known to end elsewhere: go in front of it.
-            *line = hook(state, line.function, refused);
+            *line = hook(line.function, refused);
         }
     }
     state.report = Some(report);
     COMPLETE.store(report.is_complete(), Release);
     INSTALLED.store(true, Release);
     report
+}
+
+/// Takes the hooks out, for a program that is done with registered memory, and
+/// for tests. An entry gets its bytes back only where ours still stand; where
+/// another patcher has come after us, its hook stays and calls past ours. No
+/// event arrives any more: [`verify`] says so, until [`install`] is called again.
+///
+/// Whether every entry was given back. Not for signal handlers.
+pub fn remove() -> bool {
+    with(|state| {
+        if !READY.load(Relaxed) {
+            return true;
+        }
+        COMPLETE.store(false, Release);
+        state.report = None;
+        let given_back = Function::ALL.map(take_out);
+        // What was registered while events arrived is now on its own.
+        publish_everything();
+        given_back.iter().all(|&given_back| given_back)
+    })
+}
+
+fn take_out(function: Function) -> bool {
+    let Some(entry) = entry_of(function) else { return true };
+    // SAFETY: a function of libc.
+    let ours = unsafe { patch::jump_target(entry) } == Some(patch::current(function));
+    let given_back = !ours || patch::take_out(function).is_ok();
+    // Relaxed: stored under the lock, and in force since.
+    patch::set_mode(function, Mode::Past(NEXT[function as usize].load(Relaxed)));
+    remember(function);
+    // SAFETY: as above.
+    given_back && unsafe { patch::owner(entry) } == Owner::Libc
 }
 
 /// Tests every function anew although nothing has changed, for a diagnosis. Makes
@@ -124,6 +170,10 @@ pub fn report() -> Option<Report> {
 ///
 /// Before [`install`]: false. Not for signal handlers or hooks.
 pub fn verify() -> bool {
+    if !text::is_sealed() {
+        // Somebody is patching at this moment: nothing is repaired meanwhile.
+        return false;
+    }
     if untouched() || !INSTALLED.load(Acquire) {
         return COMPLETE.load(Acquire);
     }
@@ -134,14 +184,16 @@ pub fn verify() -> bool {
 }
 
 /// Whether the entries are as they were left: nobody has patched over them since
-/// the last [`install`] or [`verify`]. Loads only: callable anywhere.
+/// the last [`install`] or [`verify`], nor is about to. Loads only: callable
+/// anywhere.
 pub fn untouched() -> bool {
-    (0..COUNT).all(|index| {
-        let entry = ENTRIES[index].load(Acquire);
-        // SAFETY: a non-zero entry is a function of libc, which is never
-        // unloaded; glibc aligns functions to 16 bytes.
-        entry == 0 || unsafe { patch::load_word(entry) } == WORDS[index].load(Relaxed)
-    })
+    text::is_sealed()
+        && (0..COUNT).all(|index| {
+            let entry = ENTRIES[index].load(Acquire);
+            // SAFETY: a non-zero entry is a function of libc, which is never
+            // unloaded; glibc aligns functions to 16 bytes.
+            entry == 0 || unsafe { patch::load_word(entry) } == WORDS[index].load(Relaxed)
+        })
 }
 
 /// Calls `function` through its entry as it stands, and says whether its event
@@ -193,6 +245,9 @@ fn find_entries() {
         ENTRIES[function as usize].store(at.addr(), Release);
         remember(function);
     }
+    // The loader's one lies elsewhere, with other objects between.
+    let in_libc = Function::ALL.into_iter().filter(|&function| function != Function::DlDebugState);
+    text::set_range(in_libc.filter_map(entry_of));
 }
 
 /// The address of `function` in libc, or `None`.
@@ -208,67 +263,73 @@ fn remember(function: Function) {
     }
 }
 
-fn map_trampolines(state: &mut State) -> Result<(), Why> {
-    let Some(near) = entry_of(Function::Munmap) else {
-        return Err(Why { call: "dlsym(libc.so.6, munmap): not a glibc process", errno: 0 });
-    };
-    let targets = Function::ALL.map(replacement);
-    state.trampolines = Some(Trampolines::map_near(near, &targets)?);
-    Ok(())
+fn map_trampolines() -> Result<(), Why> {
+    // SAFETY: sysconf has no preconditions.
+    if unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize != crate::PAGE_SIZE {
+        return Err(Why { call: "not patched: this kernel's pages are not of 4096 bytes", errno: 0 });
+    }
+    match entry_of(Function::Munmap) {
+        Some(near) => patch::map(near),
+        None => Err(Why { call: "dlsym(libc.so.6, munmap): not a glibc process", errno: 0 }),
+    }
 }
 
 /// Puts our jump at the entry of `function` unless its calls are seen as it is,
 /// and remembers the entry as it then is: what failed is not tried again until
 /// somebody touches it.
-fn hook(state: &State, function: Function, refused: Option<Why>) -> FunctionReport {
-    let line = patch_and_test(state, function, refused);
+fn hook(function: Function, refused: Option<Why>) -> FunctionReport {
+    let line = patch_and_test(function, refused);
     remember(function);
     line
 }
 
-fn patch_and_test(state: &State, function: Function, refused: Option<Why>) -> FunctionReport {
+fn patch_and_test(function: Function, refused: Option<Why>) -> FunctionReport {
     let line = |owner, seen, boundary| FunctionReport { function, owner, seen, boundary };
     let Some(entry) = entry_of(function) else {
         let why = Why { call: "this libc has no such function", errno: 0 };
         return line(Owner::Absent, Seen::NotExercised(why), false);
     };
     // SAFETY: a function of libc.
-    let code = unsafe { patch::prologue(entry) };
-    let boundary = patch::covers_boundary(&code);
-    let failed = |why| line(patch::owner(entry, &code), Seen::No(why), boundary);
-    let Some(trampolines) = &state.trampolines else {
-        let why = Why { call: "no trampoline page", errno: 0 };
-        return failed(refused.unwrap_or(why));
-    };
-    let ours = trampolines.slot(function as usize);
-    let at_entry = patch::jump_target(entry, &code);
+    let (owner, at_entry) = unsafe { (patch::owner(entry), patch::jump_target(entry)) };
+    let failed = |why| line(owner, Seen::No(why), false);
+    if let Some(why) = refused {
+        return failed(why);
+    }
+    // Another's hook, where one stands.
+    let next = at_entry.filter(|&target| !patch::is_ours(target));
     if function == Function::Sbrk && at_entry.is_none() {
         // libc's own, which calls brk's patched entry.
         return line(Owner::Libc, self_test::call(function), false);
     }
-    if at_entry != Some(ours) {
-        if at_entry.is_some() && self_test::call(function) == Seen::Yes {
+    let mut boundary = false;
+    if at_entry != Some(patch::current(function)) {
+        if next.is_some() && self_test::call(function) == Seen::Yes {
             // Another's hook that ends in one of ours (Open MPI's ends in
             // `syscall`): leave both as they are.
-            return line(patch::owner(entry, &code), Seen::Yes, false);
+            return line(owner, Seen::Yes, false);
         }
-        if at_entry.is_none() && code.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]) {
-            return failed(Why {
-                call: "the entry starts with endbr64: no 5-byte instruction to replace",
-                errno: 0,
-            });
-        }
-        let Some(word) = patch::jump_word(entry, &code, ours) else {
-            return failed(Why { call: "the trampoline page is out of reach of this entry", errno: 0 });
-        };
-        // Release: pairs with the Acquire in `entry::real`; in force before the jump is.
-        NEXT[function as usize].store(at_entry.unwrap_or(0), Release);
-        // SAFETY: a function of libc; the word is a jump to a trampoline that
-        // tail-calls a replacement of the same signature. The bytes behind it
-        // are unchanged; a boundary among the first five is reported.
-        if let Err(why) = unsafe { patch::store(entry, word) } {
-            return failed(why);
+        match put_in(function, entry, next) {
+            Ok(covered) => boundary = covered,
+            Err(why) => return failed(why),
         }
     }
-    line(Owner::Pinyard, self_test::call(function), boundary && at_entry.is_none())
+    patch::set_mode(function, Mode::Hook);
+    line(Owner::Pinyard, self_test::call(function), boundary)
+}
+
+/// Puts our jump at the entry, in front of `next` where somebody else's stands.
+fn put_in(function: Function, entry: usize, next: Option<usize>) -> Result<bool, Why> {
+    let index = function as usize;
+    if let Some(next) = next {
+        // Relaxed: stored under the lock. Who comes back in front of us is not
+        // called from behind as well.
+        let before = NEXT[index].load(Relaxed);
+        patch::renew(function, if before == next { 0 } else { before })?;
+    }
+    // Release: pairs with the Acquire in `entry::real`; in force before the jump is.
+    NEXT[index].store(next.unwrap_or(0), Release);
+    patch::set_mode(function, Mode::Hook);
+    // SAFETY: a function of libc; the slot leads to a replacement of the same
+    // signature.
+    unsafe { patch::put_in(function, entry, patch::current(function), self_test::single_threaded) }
 }

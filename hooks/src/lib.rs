@@ -15,11 +15,15 @@
 //! others      -> Sink::has_news -> begin / take / finish
 //! ```
 //!
-//! Linux on x86-64 with glibc.
+//! Linux on x86-64 and aarch64 with glibc.
 #![cfg_attr(not(loom), no_std)]
 
-#[cfg(not(all(target_os = "linux", target_arch = "x86_64", target_env = "gnu")))]
-compile_error!("pinyard-hooks patches glibc's entries on x86-64 Linux; other targets are not supported yet");
+#[cfg(not(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    target_env = "gnu"
+)))]
+compile_error!("pinyard-hooks patches glibc's entries on x86-64 and aarch64 Linux; there are no others yet");
 
 mod array;
 mod event;
@@ -45,6 +49,8 @@ mod install;
 #[cfg(not(loom))]
 mod loader;
 #[cfg(not(loom))]
+mod passthrough;
+#[cfg(not(loom))]
 mod patch;
 #[cfg(not(loom))]
 mod places;
@@ -56,6 +62,8 @@ mod self_test;
 #[cfg(not(loom))]
 mod settled;
 mod signals;
+#[cfg(not(loom))]
+mod text;
 #[cfg(not(loom))]
 pub mod userfaultfd;
 
@@ -75,6 +83,6 @@ pub use files::declare_shared;
 #[cfg(not(loom))]
 pub use fork::{generation as fork_generation, install as notice_forks};
 #[cfg(not(loom))]
-pub use install::{install, report, test_again, untouched, verify};
+pub use install::{install, remove, report, test_again, untouched, verify};
 #[cfg(not(loom))]
 pub use settled::{look_at_loaded_objects, unsettled, wait_until_published};

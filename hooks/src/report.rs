@@ -15,6 +15,8 @@ pub enum Function {
     Sbrk,
     Shmdt,
     ProcessMadvise,
+    /// Changes no contents; but who makes libc's text writable is about to patch.
+    Mprotect,
     Syscall,
     Shmat,
     RemapFilePages,
@@ -27,7 +29,7 @@ pub enum Function {
 
 impl Function {
     /// How many there are.
-    pub const COUNT: usize = 15;
+    pub const COUNT: usize = 16;
     /// All, in the order of their discriminants.
     pub const ALL: [Function; Self::COUNT] = [
         Function::Munmap,
@@ -38,6 +40,7 @@ impl Function {
         Function::Sbrk,
         Function::Shmdt,
         Function::ProcessMadvise,
+        Function::Mprotect,
         Function::Syscall,
         Function::Shmat,
         Function::RemapFilePages,
@@ -62,6 +65,7 @@ impl Function {
             Function::Sbrk => c"sbrk",
             Function::Shmdt => c"shmdt",
             Function::ProcessMadvise => c"process_madvise",
+            Function::Mprotect => c"mprotect",
             Function::Syscall => c"syscall",
             Function::Shmat => c"shmat",
             Function::RemapFilePages => c"remap_file_pages",
@@ -155,9 +159,10 @@ pub struct FunctionReport {
     pub owner: Owner,
     /// Whether its calls reach the inbox.
     pub seen: Seen,
-    /// Our jump covers an instruction boundary: a thread that was preempted
-    /// exactly there while the hook was installed would have gone astray.
-    /// Install before other threads run.
+    /// Whether the moment of the install mattered. x86-64: our jump covers an
+    /// instruction boundary, and went in because no other thread ran. aarch64: other
+    /// threads ran, and it replaced what the architecture does not promise to
+    /// replace under them. Install before other threads run.
     pub boundary: bool,
 }
 

@@ -6,7 +6,7 @@ use crate::install::entry_of;
 use crate::monitor::{Subscription, subscribe_for_self_test};
 use crate::report::{Function, FunctionReport, Report, Seen, Why};
 use crate::{PAGE_SIZE, files, loader, sys};
-use core::cell::Cell;
+use core::cell::{Cell, UnsafeCell};
 
 /// Asks `line` for every function's line.
 pub(crate) fn run(mut line: impl FnMut(Function) -> FunctionReport) -> Report {
@@ -15,9 +15,25 @@ pub(crate) fn run(mut line: impl FnMut(Function) -> FunctionReport) -> Report {
 
 type Six = extern "C" fn(usize, usize, usize, usize, usize, usize) -> isize;
 
+/// The self-test's own place among the subscribers, claimed once and kept: a
+/// thread that is in a self-test while another forks must not take it along.
+struct OwnSink(UnsafeCell<Option<Subscription>>);
+// SAFETY: only reached from `call`, under the installer's lock.
+unsafe impl Sync for OwnSink {}
+static OWN_SINK: OwnSink = OwnSink(UnsafeCell::new(None));
+
+fn own_sink() -> Option<&'static Subscription> {
+    // SAFETY: under the installer's lock; once filled it is only read.
+    let own = unsafe { &mut *OWN_SINK.0.get() };
+    if own.is_none() {
+        *own = subscribe_for_self_test();
+    }
+    own.as_ref()
+}
+
 /// Two pages that nobody else knows, watched.
 struct Scratch {
-    sink: Subscription,
+    sink: &'static Subscription,
     base: usize,
     /// The first page is still ours to unmap. Once given back, the kernel may
     /// have handed its address to another thread.
@@ -29,8 +45,7 @@ const MARK: u8 = 0x5a;
 
 impl Scratch {
     fn new() -> Result<Scratch, Why> {
-        let sink =
-            subscribe_for_self_test().ok_or(Why { call: "the self-test's own sink is taken", errno: 0 })?;
+        let sink = own_sink().ok_or(Why { call: "the self-test's own sink is taken", errno: 0 })?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: a fresh anonymous mapping.
         let base = unsafe { sys::mmap(0, SCRATCH, libc::PROT_READ | libc::PROT_WRITE, flags) }
@@ -181,6 +196,12 @@ fn exercise(function: Function, call: Six, scratch: &Scratch) -> Seen {
             loader::as_if_removing(|| call(0, 0, 0, 0, 0, 0));
             verdict(true, scratch.page_arrived(), "")
         }
+        Function::Mprotect => {
+            // No bytes of text: another patcher may be in the middle of its own.
+            let text = entry_of(function).unwrap_or_default() & !(PAGE_SIZE - 1);
+            call(text, 0, libc::PROT_READ as usize, 0, 0, 0);
+            verdict(true, scratch.page_arrived(), "")
+        }
         Function::Syscall => {
             call(libc::SYS_madvise as usize, base, PAGE_SIZE, dontneed, 0, 0);
             verdict(scratch.first_byte() == 0, scratch.page_arrived(), "syscall(SYS_madvise, scratch page)")
@@ -206,7 +227,7 @@ fn exercise_sbrk(call: Six, scratch: &Scratch) -> Seen {
     verdict(shrunk == range.end, scratch.arrived(range.start, range.end), "sbrk(-4096)")
 }
 
-fn single_threaded() -> bool {
+pub(crate) fn single_threaded() -> bool {
     // SAFETY: all-zero is a valid stat buffer, and stat fills it.
     unsafe {
         let mut stat: libc::stat = core::mem::zeroed();

@@ -19,6 +19,7 @@ pub const MARK: u32 = 0x7069_6e79;
 #[inline(always)]
 pub unsafe fn syscall6(number: usize, args: [usize; 6]) -> isize {
     let result: isize;
+    #[cfg(target_arch = "x86_64")]
     // SAFETY: the x86-64 Linux convention: number in rax, arguments in rdi,
     // rsi, rdx, r10, r8, r9, result in rax; rcx and r11 are clobbered, the stack
     // is not used. What the call does to memory is the caller's contract.
@@ -32,6 +33,18 @@ pub unsafe fn syscall6(number: usize, args: [usize; 6]) -> isize {
             in("rdi") args[0], in("rsi") args[1], in("rdx") args[2],
             in("r10") args[3], in("r8") args[4], in("r9") args[5],
             lateout("rcx") _, lateout("r11") _,
+            options(nostack)
+        );
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: the aarch64 Linux convention: number in x8, arguments in x0 to x5,
+    // result in x0; nothing else is clobbered. Otherwise as above.
+    unsafe {
+        asm!(
+            "svc 0",
+            in("x8") number,
+            inlateout("x0") args[0] as isize => result,
+            in("x1") args[1], in("x2") args[2], in("x3") args[3], in("x4") args[4], in("x5") args[5],
             options(nostack)
         );
     }

@@ -1,0 +1,115 @@
+//! libc's functions without a hook: the system call and errno, nothing else.
+//!
+//! Where a trampoline leads once its hook is out, or another's hook has come
+//! between: whoever still jumps there gets the real call.
+#![allow(unsafe_code)]
+
+use crate::entry::{self, to_libc};
+use crate::report::Function;
+use crate::sys::syscall6;
+
+/// The address of the real `function`.
+pub(crate) fn of(function: Function) -> usize {
+    match function {
+        Function::Munmap => munmap as *const () as usize,
+        Function::Mmap => mmap as *const () as usize,
+        Function::Mremap => mremap as *const () as usize,
+        Function::Madvise => madvise as *const () as usize,
+        Function::Brk => entry::real_brk as *const () as usize,
+        Function::Sbrk => sbrk as *const () as usize,
+        Function::Shmdt => shmdt as *const () as usize,
+        Function::ProcessMadvise => process_madvise as *const () as usize,
+        Function::Mprotect => mprotect as *const () as usize,
+        Function::Syscall => syscall as *const () as usize,
+        Function::Shmat => shmat as *const () as usize,
+        Function::RemapFilePages => remap_file_pages as *const () as usize,
+        Function::Ftruncate => ftruncate as *const () as usize,
+        Function::Truncate => truncate as *const () as usize,
+        Function::Fallocate => fallocate as *const () as usize,
+        Function::DlDebugState => nothing as *const () as usize,
+    }
+}
+
+macro_rules! real_calls {
+    ($($name:ident = $number:ident)*) => {$(
+        extern "C" fn $name(a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize {
+            // SAFETY: the arguments are those of the function's own caller; the
+            // kernel ignores registers that the call has no argument for.
+            to_libc(unsafe { syscall6(libc::$number as usize, [a, b, c, d, e, f]) })
+        }
+    )*};
+}
+
+real_calls! {
+    munmap = SYS_munmap
+    mmap = SYS_mmap
+    mremap = SYS_mremap
+    madvise = SYS_madvise
+    shmdt = SYS_shmdt
+    process_madvise = SYS_process_madvise
+    mprotect = SYS_mprotect
+    shmat = SYS_shmat
+    remap_file_pages = SYS_remap_file_pages
+    ftruncate = SYS_ftruncate
+    truncate = SYS_truncate
+    fallocate = SYS_fallocate
+}
+
+/// `_dl_debug_state` is empty.
+extern "C" fn nothing() {}
+
+/// libc's own is never patched; this stands where another's sbrk was, which is
+/// called on. Without it there is no break to move.
+extern "C" fn sbrk(_: isize) -> isize {
+    to_libc(-(libc::ENOMEM as isize))
+}
+
+/// libc's `syscall`, with no stack frame of ours (see `entry::syscall`).
+///
+/// # Safety
+/// As libc's `syscall`: only ever reached by a jump from its entry.
+#[unsafe(naked)]
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" fn syscall() {
+    core::arch::naked_asm!(
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "mov rsi, rdx",
+        "mov rdx, rcx",
+        "mov r10, r8",
+        "mov r8, r9",
+        "mov r9, [rsp + 8]",
+        "syscall",
+        "cmp rax, -4095",
+        "jae 3f",
+        "ret",
+        "3: mov rdi, rax",
+        "jmp {to_libc}",
+        to_libc = sym to_libc,
+    );
+}
+
+/// As above.
+///
+/// # Safety
+/// As above.
+#[unsafe(naked)]
+#[cfg(target_arch = "aarch64")]
+pub(crate) unsafe extern "C" fn syscall() {
+    core::arch::naked_asm!(
+        "hint 34", // bti c
+        "mov x8, x0",
+        "mov x0, x1",
+        "mov x1, x2",
+        "mov x2, x3",
+        "mov x3, x4",
+        "mov x4, x5",
+        "mov x5, x6",
+        "svc 0",
+        "cmn x0, 4095",
+        "b.hs 3f",
+        "ret",
+        "3: b {to_libc}",
+        to_libc = sym to_libc,
+    );
+}

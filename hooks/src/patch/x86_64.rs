@@ -1,0 +1,383 @@
+//! x86-64: instructions of different lengths.
+//!
+//! A jump to the trampoline takes 5 bytes. Where the first instruction is at least
+//! as long (glibc's `mov eax, number`), it takes that instruction's place. Where
+//! it is shorter, a thread may stand behind it, inside the 5 bytes: then a 2-byte
+//! jump takes its place, to a 5-byte one in the padding between functions, which
+//! nobody runs. An entry that begins with `endbr64` keeps it, and what follows is
+//! the first instruction. What is not recognised is not touched.
+
+use super::{Patch, Prologue, Refusal, overlay, symbol};
+use crate::report::{Function, Why};
+use core::arch::asm;
+use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// How far from libc the trampolines may lie: `jmp rel32` reaches 2 GiB.
+pub(super) const REACH: usize = 1 << 30;
+
+const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
+const NEAR: usize = 5;
+const SHORT: usize = 2;
+/// Functions start at multiples of this; the gaps before are padding.
+const ALIGNMENT: usize = 16;
+
+/// The padding that each function's short jump uses, 0 for none.
+static PADS: [AtomicUsize; Function::COUNT] = [const { AtomicUsize::new(0) }; Function::COUNT];
+
+/// # Safety
+/// 8 bytes at `at` are readable and lie in one cache line.
+pub(super) unsafe fn load_word(at: usize) -> u64 {
+    let word;
+    // SAFETY: a load of readable memory.
+    unsafe {
+        asm!("mov {}, qword ptr [{}]", out(reg) word, in(reg) at, options(nostack, readonly, preserves_flags));
+    }
+    word
+}
+
+/// Stores `new` over `old`, unless something else stands there.
+///
+/// # Safety
+/// 8 writable bytes of one cache line.
+pub(super) unsafe fn replace_word(at: usize, old: u64, new: u64) -> bool {
+    let found: u64;
+    // SAFETY: a locked instruction within a cache line is one store for every
+    // other core, aligned or not.
+    unsafe {
+        asm!("lock cmpxchg qword ptr [{}], {}", in(reg) at, in(reg) new, inout("rax") old => found, options(nostack));
+    }
+    found == old
+}
+
+/// Instruction caches follow stores on x86-64.
+pub(super) fn code_was_written(_: usize, _: usize) {}
+
+/// `jmp [word]`.
+pub(super) fn jump_through(at: usize, word: usize) -> [u8; 16] {
+    let [a, b, c, d] = (word.wrapping_sub(at + 6) as u32).to_le_bytes();
+    [0xff, 0x25, a, b, c, d, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc]
+}
+
+/// Where the first instruction is.
+fn first_instruction(entry: usize, code: &Prologue) -> usize {
+    if code.starts_with(&ENDBR64) { entry + ENDBR64.len() } else { entry }
+}
+
+/// # Safety
+/// `code` was found at `entry`, the entry of a function in a loaded object.
+pub(super) unsafe fn jump_target(entry: usize, code: &Prologue) -> Option<usize> {
+    let at = first_instruction(entry, code);
+    let target = decode_jump(at, code.get(at - entry..)?)?;
+    if matches!(code.get(at - entry), Some(0xeb)) {
+        // A short jump, as ours: on to what stands in the padding.
+        // SAFETY: within 129 bytes of a function of libc lies its text.
+        let bytes: [u8; NEAR] = core::array::from_fn(|index| unsafe { load_byte(target + index) });
+        return decode_jump(target, &bytes).or(Some(target));
+    }
+    Some(target)
+}
+
+/// Known shapes: near and short `jmp`; Open MPI's and libfabric's `movabs r11;
+/// jmp r11`; UCX's `movabs rax; jmp rax`; `jmp [rip + 0]`.
+fn decode_jump(at: usize, code: &[u8]) -> Option<usize> {
+    let word = |from: usize| -> Option<usize> {
+        Some(u64::from_le_bytes(code.get(from..from + 8)?.try_into().ok()?) as usize)
+    };
+    match code {
+        [0xe9, a, b, c, d, ..] => {
+            let distance = i32::from_le_bytes([*a, *b, *c, *d]) as isize;
+            Some(at.wrapping_add(NEAR).wrapping_add_signed(distance))
+        }
+        [0xeb, distance, ..] => Some(at.wrapping_add(SHORT).wrapping_add_signed(*distance as i8 as isize)),
+        [0x49, 0xbb, _, _, _, _, _, _, _, _, 0x41, 0xff, 0xe3, ..] => word(2),
+        [0x48, 0xb8, _, _, _, _, _, _, _, _, 0xff, 0xe0, ..] => word(2),
+        [0xff, 0x25, 0, 0, 0, 0, ..] => word(6),
+        _ => None,
+    }
+}
+
+/// The length of the first instruction, of those that functions of libc, and
+/// patchers' jumps, start with.
+fn instruction_length(code: &[u8]) -> Option<usize> {
+    match code {
+        [0x50..=0x57, ..] => Some(1),                                   // push
+        [0x41, 0x50..=0x57, ..] | [0xeb, ..] => Some(2),                // push r8-r15; jmp short
+        [0x31 | 0x33 | 0x85 | 0x89 | 0x8b, 0xc0..=0xff, ..] => Some(2), // xor, test, mov
+        [0x40..=0x4f, 0x31 | 0x33 | 0x85 | 0x89 | 0x8b, 0xc0..=0xff, ..] => Some(3),
+        [0x48, 0x83, 0xec, ..] => Some(4),            // sub rsp, imm8
+        [0xb8..=0xbf, ..] | [0xe9, ..] => Some(NEAR), // mov r32, imm32; jmp
+        [0xff, 0x25, ..] => Some(6),                  // jmp [rip + disp32]
+        [0x48, 0x81, 0xec, ..] => Some(7),            // sub rsp, imm32
+        [0x80 | 0x83, 0x3d, ..] => Some(7),           // cmp [rip + disp32], imm8
+        [0x48 | 0x49, 0xb8..=0xbf, ..] => Some(10),   // movabs
+        _ => None,
+    }
+}
+
+fn never<T>(call: &'static str) -> Result<T, Refusal> {
+    Err(Refusal::Never(Why { call, errno: 0 }))
+}
+
+/// # Safety
+/// As [`jump_target`]; `target` as `put_in`'s.
+pub(super) unsafe fn plan(
+    function: Function,
+    entry: usize,
+    target: usize,
+    alone: bool,
+) -> Result<Patch, Refusal> {
+    if !entry.is_multiple_of(ALIGNMENT) {
+        return never("not patched: the entry is not 16-byte aligned");
+    }
+    // SAFETY: passed on to the caller.
+    let code = unsafe { super::prologue(entry) };
+    let at = first_instruction(entry, &code);
+    // SAFETY: up to the next aligned address lies the function or its padding.
+    if code.get(at - entry) == Some(&0xc3) && unsafe { is_padding(at + 1, entry + ALIGNMENT) } {
+        // An empty function: nobody runs what follows its `ret`.
+        return near(at, target);
+    }
+    let Some(length) = instruction_length(code.get(at - entry..).unwrap_or_default()) else {
+        return never("not patched: the entry's first instruction is not one that is known");
+    };
+    // A near jump behind an endbr64 crosses an 8-byte boundary: one store only
+    // under a lock, so the short one is preferred there.
+    if length >= NEAR && at == entry {
+        return near(at, target);
+    }
+    // SAFETY: passed on to the caller.
+    let pad = if length >= SHORT { unsafe { pad(function, entry, at) } } else { None };
+    if let Some(pad) = pad {
+        // SAFETY: padding, which nobody runs but through the jump made next.
+        unsafe { fill_pad(pad, target) }.map_err(Refusal::Never)?;
+        PADS[function as usize].store(pad, Relaxed);
+        let distance = pad.wrapping_sub(at + SHORT) as u8;
+        return Ok(patch(at, &[0xeb, distance]));
+    }
+    if length >= NEAR || alone {
+        return near(at, target);
+    }
+    Err(Refusal::OtherThreads(Why {
+        call: "not patched: an instruction boundary lies in the entry's first 5 bytes, no padding is within \
+               reach, and other threads run; install earlier",
+        errno: 0,
+    }))
+}
+
+fn near(at: usize, target: usize) -> Result<Patch, Refusal> {
+    match jump(at, target) {
+        Some(bytes) => Ok(patch(at, &bytes)),
+        None => never("not patched: the trampoline page is out of reach of this entry"),
+    }
+}
+
+fn jump(at: usize, target: usize) -> Option<[u8; NEAR]> {
+    let distance = i32::try_from(target.wrapping_sub(at.wrapping_add(NEAR)) as isize).ok()?;
+    let [a, b, c, d] = distance.to_le_bytes();
+    Some([0xe9, a, b, c, d])
+}
+
+/// `bytes` at `at` as the change of one word: the aligned one where they fit.
+fn patch(at: usize, bytes: &[u8]) -> Patch {
+    let word_at = if at % 8 + bytes.len() <= 8 { at & !7 } else { at };
+    // SAFETY: `at` is at most 4 bytes into a 16-byte aligned entry, or at the end
+    // of padding before such an entry: 8 bytes of libc's text, one cache line.
+    let old = unsafe { load_word(word_at) };
+    Patch { word_at, old, new: overlay(old, at - word_at, bytes), promised: true }
+}
+
+/// The last 5 bytes of padding that a short jump at `at` reaches: behind the
+/// function's end, or before its entry.
+///
+/// # Safety
+/// As [`plan`].
+unsafe fn pad(function: Function, entry: usize, at: usize) -> Option<usize> {
+    let known = PADS[function as usize].load(Relaxed);
+    if known != 0 {
+        return Some(known);
+    }
+    let reachable = |pad: usize| i8::try_from(pad.wrapping_sub(at + SHORT) as isize).is_ok();
+    let behind = symbol::end_of(entry).and_then(|end| {
+        let next = end.next_multiple_of(ALIGNMENT);
+        // SAFETY: up to the next aligned address lies libc's text.
+        (next - end >= NEAR && unsafe { is_padding(end, next) }).then_some(next - NEAR)
+    });
+    // What comes before is only known to end where it returns.
+    let before = || {
+        // SAFETY: before an entry of libc that is not its first lies its text.
+        (NEAR..ALIGNMENT).find_map(|gap| unsafe {
+            (load_byte(entry - gap - 1) == 0xc3 && is_padding(entry - gap, entry)).then_some(entry - NEAR)
+        })
+    };
+    behind.filter(|&pad| reachable(pad)).or_else(before).filter(|&pad| reachable(pad))
+}
+
+/// Makes the padding jump to `target`. Its 5 bytes end at a multiple of 16, so
+/// one aligned word has them all; if they are a jump already, it changes at once.
+///
+/// # Safety
+/// `pad` is padding, or was.
+unsafe fn fill_pad(pad: usize, target: usize) -> Result<(), Why> {
+    let Some(bytes) = jump(pad, target) else {
+        return Err(Why {
+            call: "not patched: the trampoline page is out of reach of the padding",
+            errno: 0,
+        });
+    };
+    let patch = patch(pad, &bytes);
+    // SAFETY: nobody runs padding; a jump of ours is replaced as a whole.
+    if patch.old == patch.new { Ok(()) } else { unsafe { super::apply(&patch) } }
+}
+
+/// Whether `from..to` is filled with instructions that do nothing.
+///
+/// # Safety
+/// The range, and 8 bytes behind it, are readable text.
+unsafe fn is_padding(from: usize, to: usize) -> bool {
+    let mut at = from;
+    while at < to {
+        let start = at;
+        // SAFETY: the caller's range.
+        unsafe {
+            while matches!(load_byte(at), 0x66 | 0x2e) && at - start < 10 {
+                at += 1;
+            }
+            at += match [load_byte(at), load_byte(at + 1), load_byte(at + 2)] {
+                [0x90 | 0xcc, ..] => 1,
+                [0x0f, 0x1f, 0x00] => 3,
+                [0x0f, 0x1f, 0x40] => 4,
+                [0x0f, 0x1f, 0x44] => 5,
+                [0x0f, 0x1f, 0x80] => 7,
+                [0x0f, 0x1f, 0x84] => 8,
+                _ => return false,
+            };
+        }
+    }
+    at == to
+}
+
+/// # Safety
+/// `at` is readable text.
+unsafe fn load_byte(at: usize) -> u8 {
+    let byte;
+    // SAFETY: a load of readable memory.
+    unsafe {
+        asm!("mov {}, byte ptr [{}]", out(reg_byte) byte, in(reg) at, options(nostack, readonly, preserves_flags));
+    }
+    byte
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys;
+
+    const PAGE: usize = crate::PAGE_SIZE;
+    const RETURN_9: [u8; 6] = [0xb8, 9, 0, 0, 0, 0xc3];
+
+    /// A page of code with a function at byte 64 and one that returns 9 at 256.
+    fn page_with(before: &[u8], function: &[u8]) -> (usize, usize) {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a fresh page, filled before it becomes executable.
+        unsafe {
+            let base = sys::mmap(0, PAGE, libc::PROT_READ | libc::PROT_WRITE, flags).unwrap();
+            (base as *mut u8).write_bytes(0xf4, PAGE); // hlt: faults
+            let put = |at: usize, bytes: &[u8]| {
+                ((base + at) as *mut u8).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            };
+            put(64 - before.len(), before);
+            put(64, function);
+            put(256, &RETURN_9);
+            sys::mprotect(base, PAGE, libc::PROT_READ | libc::PROT_EXEC).unwrap();
+            (base + 64, base + 256)
+        }
+    }
+
+    /// Patches, and calls what was patched.
+    fn patched(function: Function, entry: usize, target: usize) -> (Patch, i32) {
+        // SAFETY: code of the test's own, which takes no arguments.
+        unsafe {
+            let patch = plan(function, entry, target, false).ok().unwrap();
+            super::super::apply(&patch).unwrap();
+            assert_eq!(jump_target(entry, &super::super::prologue(entry)), Some(target));
+            let call = core::mem::transmute::<usize, extern "C" fn() -> i32>(entry);
+            (patch, call())
+        }
+    }
+
+    const MOV: [u8; 6] = [0xb8, 7, 0, 0, 0, 0xc3];
+    const NOP_6: [u8; 7] = [0xc3, 0x66, 0x0f, 0x1f, 0x44, 0, 0];
+
+    #[test]
+    fn a_long_first_instruction_is_replaced_by_one_jump() {
+        let (entry, target) = page_with(&[], &MOV);
+        let (patch, result) = patched(Function::Munmap, entry, target);
+        assert_eq!((patch.word_at, result), (entry, 9));
+    }
+
+    #[test]
+    fn a_short_one_by_a_jump_through_the_padding() {
+        // mov r10d, ecx; mov eax, 7; ret
+        let (entry, target) = page_with(&NOP_6, &[0x41, 0x89, 0xca, 0xb8, 7, 0, 0, 0, 0xc3]);
+        let (patch, result) = patched(Function::Mmap, entry, target);
+        assert_eq!(result, 9);
+        assert_eq!((patch.old ^ patch.new) >> 16, 0, "nothing behind the first two bytes changes");
+    }
+
+    #[test]
+    fn a_landing_pad_stays() {
+        let mut code = [0; 10];
+        code[..4].copy_from_slice(&ENDBR64);
+        code[4..].copy_from_slice(&MOV);
+        for (function, before) in [(Function::Mremap, &NOP_6[..]), (Function::Shmdt, &[])] {
+            let (entry, target) = page_with(before, &code);
+            let (patch, result) = patched(function, entry, target);
+            assert_eq!(result, 9);
+            // Without padding the 5 bytes cross an 8-byte boundary, under a lock.
+            assert_eq!(patch.word_at, if before.is_empty() { entry + 4 } else { entry });
+            // SAFETY: the function that was patched.
+            assert!(unsafe { super::super::prologue(entry) }.starts_with(&ENDBR64));
+        }
+    }
+
+    #[test]
+    fn what_is_not_safe_is_refused() {
+        let refused = |code: &[u8], alone| {
+            let (entry, target) = page_with(&[], code);
+            // SAFETY: code of the test's own.
+            unsafe { plan(Function::Brk, entry, target, alone) }
+        };
+        let pushes = [0x55, 0x53, 0x41, 0x54, 0x41, 0x55, 0xc3];
+        assert!(matches!(refused(&pushes, false), Err(Refusal::OtherThreads(_))));
+        assert!(refused(&pushes, true).is_ok());
+        let unknown = [0x0f, 0x0b, 0x90, 0x90, 0x90];
+        assert!(matches!(refused(&unknown, true), Err(Refusal::Never(_))));
+        let (entry, _) = page_with(&[], &MOV);
+        // SAFETY: as above.
+        let far = unsafe { plan(Function::Brk, entry, entry + (1 << 33), false) };
+        assert!(matches!(far, Err(Refusal::Never(_))));
+    }
+
+    #[test]
+    fn jumps_of_every_known_patcher_are_decoded() {
+        let target = |code: &[u8]| decode_jump(0x7f00_0000_1000, code);
+        assert_eq!(target(&[0xe9, 0xfb, 0xff, 0xff, 0x00]), Some(0x7f00_0100_1000));
+        assert_eq!(target(&[0xeb, 0xfe]), Some(0x7f00_0000_1000));
+        let open_mpi = [0x49, 0xbb, 8, 7, 6, 5, 4, 3, 2, 1, 0x41, 0xff, 0xe3, 0, 0, 0];
+        assert_eq!(target(&open_mpi), Some(0x0102_0304_0506_0708));
+        let ucx = [0x48, 0xb8, 8, 7, 6, 5, 4, 3, 2, 1, 0xff, 0xe0, 0, 0, 0, 0];
+        assert_eq!(target(&ucx), Some(0x0102_0304_0506_0708));
+        assert_eq!(target(&MOV), None);
+    }
+
+    #[test]
+    fn padding_is_what_does_nothing_to_its_end() {
+        let (entry, _) = page_with(&[], &[0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0, 0x66, 0x90]);
+        // SAFETY: the page's own bytes.
+        unsafe {
+            assert!(is_padding(entry, entry + 12));
+            assert!(!is_padding(entry, entry + 11), "ends inside an instruction");
+            assert!(!is_padding(entry, entry + 13), "hlt is none");
+        }
+    }
+}

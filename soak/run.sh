@@ -1,0 +1,66 @@
+#!/bin/bash
+# The registry under every allocator: linked (C's malloc and Rust's global
+# allocator) and preloaded, each told to give pages back at once, judged by bytes
+# through io_uring. Every allocator first runs without hooks: that must go wrong,
+# or it shows nothing. Ends with "N passed, M failed".
+#
+#   soak/run.sh [NAME...]      all unless named
+#
+# $PINYARD_SOAK_SECONDS  a run of each (3); raise it for hours
+set -u
+cd "$(dirname "$0")/.." || exit 2
+target=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-target}" && pwd) || exit 2
+seconds=${PINYARD_SOAK_SECONDS:-3}
+limit=$((${seconds%.*} + 30))
+log=$(mktemp) || exit 2
+trap 'rm -f "$log"' EXIT
+passed=0 failed=0
+
+cargo build --quiet --release -p pinyard-soak || { echo "soak: the programs do not build"; echo "0 passed, 1 failed"; exit 1; }
+programs=$target/release
+
+# Pages go back to the kernel inside the very malloc or free.
+export MALLOC_TRIM_THRESHOLD_=0 MALLOC_TOP_PAD_=0 MALLOC_MMAP_THRESHOLD_=131072                # glibc
+export MIMALLOC_PAGE_RESET=1 MIMALLOC_RESET_DELAY=0 MIMALLOC_PURGE_DELAY=0                      # mimalloc 2, 3
+export MALLOC_CONF=dirty_decay_ms:0,muzzy_decay_ms:0,retain:false                               # jemalloc
+export TCMALLOC_AGGRESSIVE_DECOMMIT=1 TCMALLOC_RELEASE_RATE=10000                               # tcmalloc
+
+row() { # name, seconds, control or nothing, command…
+	local name=$1 seconds=$2 how=$3 status=0
+	shift 3
+	timeout -s KILL $limit env "$@" "$seconds" $how >"$log" 2>&1 </dev/null || status=$?
+	if [ $status -eq 0 ]; then
+		passed=$((passed + 1))
+		printf 'ok      %-28s %s\n' "$name" "$(tail -n 1 "$log")"
+	else
+		failed=$((failed + 1))
+		printf 'FAILED  %-28s status %d%s\n' "$name" $status "$([ $status -eq 137 ] && echo ': hangs')"
+		tail -n 20 "$log" | sed 's/^/        | /'
+	fi
+}
+
+both() { # name, command…
+	local name=$1
+	shift
+	row "$name, without hooks" 1 control "$@"
+	row "$name" "$seconds" "" "$@"
+}
+
+matrix=(glibc mimalloc2 mimalloc3 jemalloc tcmalloc)
+[ $# -gt 0 ] || set -- "${matrix[@]}"
+for name in "$@"; do
+	case $name in
+	glibc) both glibc "$programs/soak-glibc" ;;
+	mimalloc2) library=libmimalloc.so.2 ;;&
+	jemalloc) library=libjemalloc.so.2 ;;&
+	tcmalloc) library=libtcmalloc_minimal.so.4 ;;&
+	mimalloc2 | jemalloc | tcmalloc)
+		both "$name linked" "$programs/soak-$name"
+		both "$name preloaded" LD_PRELOAD=$library "$programs/soak-glibc"
+		;;
+	mimalloc3) both "mimalloc3 linked" "$programs/soak-mimalloc3" ;;
+	*) echo "soak: no allocator is called $name; there are: ${matrix[*]}" && exit 2 ;;
+	esac
+done
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]

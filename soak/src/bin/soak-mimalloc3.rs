@@ -1,0 +1,8 @@
+//! mimalloc 3 from its crate: Rust's allocator, and C's malloc as well.
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> std::process::ExitCode {
+    pinyard_soak::main()
+}
