@@ -80,11 +80,13 @@ unsafe extern "C" fn syscall() {
         "mov r8, r9",
         "mov r9, [rsp + 8]",
         "syscall",
+        "nop dword ptr [rax + {mark}]",
         "cmp rax, -4095",
         "jae 3f",
         "ret",
         "3: mov rdi, rax",
         "jmp {to_libc}",
+        mark = const crate::sys::MARK,
         to_libc = sym to_libc,
     );
 }
