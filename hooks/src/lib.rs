@@ -90,3 +90,5 @@ pub use install::{install, remove, report, test_again, untouched, verify};
 pub use plain::{is_plain, note_doubtful};
 #[cfg(not(loom))]
 pub use settled::{look_at_loaded_objects, unsettled, wait_until_published};
+#[cfg(not(loom))]
+pub use text::is_sealed;

@@ -28,8 +28,9 @@ pub(crate) fn set_range(entries: impl Iterator<Item = usize> + Clone) {
     LEN.store(last - first + crate::PAGE_SIZE, Release);
 }
 
-/// Whether nobody can write to libc's text at the moment.
-pub(crate) fn is_sealed() -> bool {
+/// Whether nobody has made libc's text writable, as far as its mprotect tells. One
+/// load.
+pub fn is_sealed() -> bool {
     // SeqCst: pairs with `bracketed`.
     WRITABLE.load(SeqCst) == 0
 }

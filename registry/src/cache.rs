@@ -370,11 +370,9 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         }
     }
 
-    /// As `hit`, after a `drain` under this lock; the hit is not counted.
-    pub(crate) fn find(&mut self, wanted: Wanted, pages: PageRange) -> Option<Held> {
-        if !self.settle(pages) {
-            return None;
-        }
+    /// As `hit`, after a `drain` and a `settle` under this lock; the hit is not
+    /// counted.
+    pub(crate) fn find_settled(&self, wanted: Wanted) -> Option<Held> {
         self.cache.counts.find(&self.cache.map, self.writer.epoch, wanted)
     }
 
@@ -411,9 +409,10 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
     }
 
     /// Reserves budget and a slot; events mark the registration from now on. The
-    /// caller asks the backend next, without the lock.
-    pub(crate) fn begin(&mut self, range: PageRange, access: Access) -> Result<Ticket, NoRoom> {
-        let vacant_at = (!self.settle(range)).then_some(self.writer.changes);
+    /// caller asks the backend next, without the lock. `vacant`: nothing overlaps the
+    /// range now.
+    pub(crate) fn begin(&mut self, range: PageRange, access: Access, vacant: bool) -> Result<Ticket, NoRoom> {
+        let vacant_at = vacant.then_some(self.writer.changes);
         let geometry = &self.cache.geometry;
         let writer = &mut *self.writer;
         let slot = match writer.free_slots.pop() {
@@ -480,7 +479,7 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         slot.touched.store(0, Relaxed);
         let fresh = self.doom(id).is_none();
         let vacant = ticket.vacant_at == Some(self.writer.changes);
-        let redundant = if fresh && !vacant { self.find(wanted, range) } else { None };
+        let redundant = if fresh && !vacant && self.settle(range) { self.find_settled(wanted) } else { None };
         let mut entered = false;
         if fresh && redundant.is_none() && !uncached {
             while !vacant && let Some(other) = self.first_in(range) {

@@ -21,6 +21,9 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
+/// A few microseconds, in ticks.
+const BRIEF: u64 = 10_000;
+
 /// Registrations of one `get` that the mapping may spoil before it gives up.
 const ATTEMPTS: u32 = 16;
 
@@ -45,9 +48,9 @@ enum Step {
 }
 
 #[cold]
-pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, GetError> {
-    let pages = wanted.bytes.pages()?;
-    inner.check_fork()?;
+pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, Box<GetError>> {
+    let pages = wanted.bytes.pages().map_err(|error| Box::new(error.into()))?;
+    inner.check_fork().map_err(Box::new)?;
     trust::settle();
     let mut unlocked = Unlocked::at_entry();
     let mut attempt = Attempt { pages: inner.coarsen.grow(pages), merge: true, squeezed: false, spoiled: 0 };
@@ -82,8 +85,10 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, GetError> {
                 let mut locked = inner.cache.lock(&mut unlocked);
                 locked.writer.registering.add(took);
                 locked.writer.now = began;
-                // A patcher that came meanwhile may have kept events from us.
-                let unseen = inner.events == Events::Hooks && !pinyard_hooks::untouched();
+                // A patcher that came meanwhile may have kept events from us. One that
+                // writes past mprotect, in less time than this, is found by the next miss.
+                let unseen = inner.events == Events::Hooks
+                    && !(pinyard_hooks::is_sealed() && (took < BRIEF || pinyard_hooks::untouched()));
                 let published =
                     locked.publish(ticket, key, wanted, uncached || unseen || untrusted.is_some());
                 let spoiled = matches!(published, Published::Spoiled);
@@ -103,7 +108,7 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, GetError> {
                         attempt.merge = false;
                         attempt.spoiled += 1;
                         if attempt.spoiled == ATTEMPTS {
-                            return Err(GetError::Unstable { range: pages, attempts: ATTEMPTS });
+                            return Err(Box::new(GetError::Unstable { range: pages, attempts: ATTEMPTS }));
                         }
                     }
                 }
@@ -130,7 +135,7 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, GetError> {
                     attempt.merge &= attempt.pages != pages;
                     attempt.pages = pages;
                 } else {
-                    return Err(diagnose::explain(pages, wanted.access, pinned, error));
+                    return Err(Box::new(diagnose::explain(pages, wanted.access, pinned, error)));
                 }
             }
         }
@@ -145,10 +150,11 @@ fn reserve(
     attempt: &Attempt,
     missed: &mut bool,
     unlocked: &mut Unlocked,
-) -> Result<Step, GetError> {
+) -> Result<Step, Box<GetError>> {
     let mut locked = inner.cache.lock(unlocked);
     locked.drain();
-    if let Some(held) = locked.find(wanted, pages) {
+    let mut vacant = !locked.settle(pages);
+    if !vacant && let Some(held) = locked.find_settled(wanted) {
         // After a miss of this `get` the reference is not a hit.
         locked.writer.counters.hits += !*missed as u64;
         return Ok(Step::Served(held));
@@ -163,16 +169,21 @@ fn reserve(
     }
     let limit = inner.cache.geometry.max_region_bytes;
     if pages.len() > limit {
-        return Err(GetError::TooLong { range: pages, backend: inner.backend.name(), limit });
+        return Err(Box::new(GetError::TooLong { range: pages, backend: inner.backend.name(), limit }));
+    }
+    if pages.len() > inner.cache.geometry.budget.bytes() {
+        return Err(refusal(inner, NoRoom::Bytes, pages));
     }
     let (mut whole, mut merge) = (attempt.pages, attempt.merge);
     if whole.len() > limit {
         whole = pages;
     }
+    vacant &= whole == pages;
     loop {
+        vacant = vacant || !locked.settle(whole);
         let (range, access) =
-            if merge { locked.merged(whole, wanted.access) } else { (whole, wanted.access) };
-        let no_room = match locked.begin(range, access) {
+            if merge && !vacant { locked.merged(whole, wanted.access) } else { (whole, wanted.access) };
+        let no_room = match locked.begin(range, access, vacant) {
             Ok(ticket) => return Ok(Step::Register(ticket)),
             // Alone it may fit, and takes the place of what it overlaps.
             Err(NoRoom::Bytes) if range != pages => {
@@ -182,6 +193,8 @@ fn reserve(
             }
             Err(no_room) => no_room,
         };
+        // Not once the lock has been given up.
+        vacant = false;
         let retired = no_room != NoRoom::Coming && locked.make_room();
         // Retired regions count until the backend has let them go.
         if let Some(mut graves) = locked.graves() {
@@ -237,9 +250,9 @@ fn others_made_room(inner: &Inner, pages: PageRange) -> bool {
     }
 }
 
-fn refusal(inner: &Inner, no_room: NoRoom, range: PageRange) -> GetError {
+fn refusal(inner: &Inner, no_room: NoRoom, range: PageRange) -> Box<GetError> {
     let geometry = &inner.cache.geometry;
-    match no_room {
+    Box::new(match no_room {
         NoRoom::Bytes => GetError::Budget {
             range,
             budget: geometry.budget.bytes(),
@@ -252,7 +265,7 @@ fn refusal(inner: &Inner, no_room: NoRoom, range: PageRange) -> GetError {
             GetError::TooManyRegions { range, backend: inner.backend.name(), limit: geometry.regions }
         }
         NoRoom::Coming => GetError::TooManyUnderWay { range, limit: MAX_COMING },
-    }
+    })
 }
 
 /// Without the lock: the backend pins.

@@ -47,7 +47,7 @@ fn register(cache: &Model, begun: &Begun, pin: impl FnOnce() -> u64) -> Publishe
     let mut unlocked = Unlocked::at_entry();
     let mut locked = cache.lock(&mut unlocked);
     locked.drain();
-    let ticket = locked.begin(PAGES, Access::LOCAL_READ).unwrap();
+    let ticket = locked.begin(PAGES, Access::LOCAL_READ, false).unwrap();
     drop(locked);
     begun.declare();
     let key = MemoryKey { lkey: pin(), rkey: 0, handle: 0 };
@@ -202,7 +202,9 @@ fn register_against(event: impl Fn(&Map) + Copy + Send + Sync + 'static) {
         let mut unlocked = Unlocked::at_entry();
         let mut locked = cache.lock(&mut unlocked);
         locked.drain();
-        if let Some(held) = locked.find(wanted(1), PAGES) {
+        if locked.settle(PAGES)
+            && let Some(held) = locked.find_settled(wanted(1))
+        {
             assert_eq!(key_of(&cache, &held), 1, "stale pages");
             cache.counts.release(&held, 1);
         }

@@ -84,7 +84,10 @@ impl Registry {
     #[inline(never)]
     fn miss(&self, start: usize, len: usize, access: Access, shard: u32) -> Result<Lease<'_>, GetError> {
         let wanted = Wanted { bytes: ByteRange { start, len }, access, shard };
-        miss::get(&self.inner, wanted).map(|held| Lease { registry: self, held })
+        match miss::get(&self.inner, wanted) {
+            Ok(held) => Ok(Lease { registry: self, held }),
+            Err(error) => Err(*error),
+        }
     }
 
     /// The key of a cached registration that covers `buffer`, without holding

@@ -173,8 +173,8 @@ impl Slot {
         // Loses a mark that comes at the same time, which says no more than DEAD.
         let state = self.state.load(Relaxed);
         debug_assert!(matches!(state & PHASE, COMING | LIVE));
-        // SeqCst: before the counts that the retirer reads.
-        self.state.store(state & !(PHASE | STALE) | DEAD, SeqCst);
+        // Before the counts that the retirer reads, by the fence that it runs first.
+        self.state.store(state & !(PHASE | STALE) | DEAD, Release);
     }
 
     /// DEAD to FREE: nobody holds the region any more.
