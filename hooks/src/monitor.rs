@@ -18,6 +18,8 @@ use crate::filter::Filter;
 use crate::inbox::{Inbox, Mark};
 use crate::sync::{AtomicBool, AtomicU64, const_unless_loom};
 use core::ops::Range;
+#[cfg(not(loom))]
+use core::sync::atomic::Ordering::AcqRel;
 use core::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 
 /// Events that fit into a sink before it asks for a flush.
@@ -53,12 +55,16 @@ impl<const N: usize, const G: usize> Sink<N, G> {
     /// Call before the backend pins a page of it: a hook that has passed its
     /// filter check by then publishes again after its change.
     pub fn watch(&self, range: Range<usize>) {
+        #[cfg(not(loom))]
+        process::WATCHED.fetch_add(1, AcqRel);
         self.filter.add(range.start, range.end);
     }
 
     /// Takes back one [`watch`](Sink::watch) of the same range.
     pub fn unwatch(&self, range: Range<usize>) {
         self.filter.remove(range.start, range.end);
+        #[cfg(not(loom))]
+        process::WATCHED.fetch_sub(1, AcqRel);
     }
 
     /// Whether events wait that no drain has applied. Two loads of one line.
@@ -189,7 +195,6 @@ mod process {
     use crate::map::MapSize;
     use crate::places::{MapPlace, publish_to_maps, publish_to_maps_everything};
     use crate::sync::AtomicU32;
-    use core::sync::atomic::Ordering::AcqRel;
 
     /// One more than the subscribers: the self-test always finds a place, the first.
     const SINKS: usize = MAX_SUBSCRIBERS + 1;
@@ -198,6 +203,8 @@ mod process {
     /// Sinks below this index have been claimed at some time.
     static HIGH: AtomicU32 = AtomicU32::new(0);
     static BEGUN: Begun = Begun::new();
+    /// Ranges that sinks watch, of all sinks: most processes have none.
+    pub(super) static WATCHED: AtomicU32 = AtomicU32::new(0);
 
     /// Sees every later event that its filter lets through, or `None` when
     /// [`MAX_SUBSCRIBERS`] are there already.
@@ -263,6 +270,14 @@ mod process {
         }
         let last = start.saturating_add(len - 1);
         publish_to_maps(start, last);
+        // Acquire: as the filter's own; pairs with `watch`.
+        if WATCHED.load(Acquire) != 0 {
+            publish_to_sinks(start, len);
+        }
+    }
+
+    #[inline(never)]
+    fn publish_to_sinks(start: usize, len: usize) {
         for sink in sinks() {
             sink.publish(start, len);
         }
