@@ -80,11 +80,13 @@ unsafe extern "C" fn syscall() {
         "mov r8, r9",
         "mov r9, [rsp + 8]",
         "syscall",
+        "nop dword ptr [rax + {mark}]",
         "cmp rax, -4095",
         "jae 3f",
         "ret",
         "3: mov rdi, rax",
         "jmp {to_libc}",
+        mark = const crate::sys::MARK,
         to_libc = sym to_libc,
     );
 }
@@ -106,10 +108,14 @@ pub(crate) unsafe extern "C" fn syscall() {
         "mov x4, x5",
         "mov x5, x6",
         "svc 0",
+        "movz xzr, {low}",
+        "movz xzr, {high}, lsl 16",
         "cmn x0, 4095",
         "b.hs 3f",
         "ret",
         "3: b {to_libc}",
+        low = const crate::sys::MARK & 0xffff,
+        high = const crate::sys::MARK >> 16,
         to_libc = sym to_libc,
     );
 }
