@@ -59,6 +59,8 @@ pub mod membarrier;
 #[cfg(not(loom))]
 mod miss;
 #[cfg(not(loom))]
+mod of_process;
+#[cfg(not(loom))]
 mod reaper;
 #[cfg(not(loom))]
 mod registry;

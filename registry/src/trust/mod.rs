@@ -6,6 +6,7 @@
 //! watched by userfaultfd as well; what the kernel cannot watch, and shared
 //! memory, is registered but not kept for the next `get`.
 
+mod instructions;
 mod mapping;
 mod mechanism;
 mod raw_callers;
@@ -14,6 +15,7 @@ mod watched;
 pub use mechanism::{Mechanism, VARIABLE};
 pub use raw_callers::RawCaller;
 
+use crate::of_process::OfProcess;
 use crate::range::PageRange;
 use mapping::{Kind, Maps};
 use parking_lot::Mutex;
@@ -57,7 +59,7 @@ pub(crate) fn settle() {
         return;
     }
     pinyard_hooks::wait_until_published();
-    let mut scan = SCAN.lock();
+    let mut scan = SCAN.get().lock();
     pinyard_hooks::look_at_loaded_objects(|| {
         scan.look();
         if !scan.found.is_empty() && !WATCHES.swap(true, SeqCst) {
@@ -71,7 +73,7 @@ pub(crate) fn settle() {
 /// any, each registration is watched by userfaultfd.
 pub fn raw_callers() -> Vec<RawCaller> {
     settle();
-    SCAN.lock().found.clone()
+    SCAN.get().lock().found.clone()
 }
 
 /// A registry's judgement of what it registers.
@@ -85,7 +87,7 @@ pub(crate) struct Trust {
 }
 
 /// The process's objects.
-static SCAN: Mutex<Scan> = Mutex::new(Scan::new());
+static SCAN: OfProcess<Mutex<Scan>> = OfProcess::new(|| Mutex::new(Scan::new()));
 /// Each registration is watched by userfaultfd, from the first raw caller on.
 static WATCHES: AtomicBool = AtomicBool::new(false);
 
@@ -130,7 +132,7 @@ impl Trust {
             let why = Why { call: "truncating a file gives no event", errno: 0 };
             return Some(Uncached::Unwatched(why));
         }
-        WATCHED.begin(range).err().map(Uncached::Unwatched)
+        WATCHED.get().begin(range).err().map(Uncached::Unwatched)
     }
 
     /// Once `range` is pinned: more may be known.
@@ -157,7 +159,7 @@ impl Trust {
     /// `range` is registered no more, or has never been.
     pub(crate) fn end(&self, range: PageRange) {
         if WATCHES.load(SeqCst) {
-            WATCHED.end(range);
+            WATCHED.get().end(range);
         }
     }
 }
