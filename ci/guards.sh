@@ -112,6 +112,10 @@ guard '2 the loader announces removals' hooks/src/loader.rs 'if REMOVING.swap(re
     $coverage --test table dlclose
 guard '2 shared pages are declared' hooks/src/files.rs 'SHARED.fetch_or(EVER, SeqCst);' '' \
     $coverage --test table punch-hole-number
+guard '2 mappings that are not private are noted' hooks/src/plain.rs 'note_doubtful(at as usize, len);' '' \
+    $registry --test shared_memory shared_memory_is_kept_only
+guard '2 mappings from before are noted' registry/src/trust/mod.rs 'mapping::note_doubtful();' '' \
+    $registry --test shared_memory however_it_was_mapped
 guard '2 shared memory is not kept' registry/src/trust/mod.rs '(!self.shared_is_trusted).then_some(Uncached::Shared)' 'None' \
     $coverage --test table punch-hole-elsewhere
 guard '2 raw callers are looked for' registry/src/trust/mod.rs 'if !scan.found.is_empty() &&' 'if scan.found.len() > 9 &&' \

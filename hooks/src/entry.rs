@@ -13,7 +13,7 @@ use crate::effect::{self, Ranges};
 use crate::monitor::{Ticket, after, before};
 use crate::report::Function;
 use crate::sys::syscall6;
-use crate::{entry_shared, loader, text};
+use crate::{entry_shared, loader, plain, settled, text};
 use core::sync::atomic::{AtomicUsize, Ordering::Acquire};
 
 /// The hook that another patcher had installed, per function; 0 for none.
@@ -96,20 +96,28 @@ extern "C" fn munmap(addr: usize, len: usize) -> isize {
 
 extern "C" fn mmap(addr: usize, len: usize, prot: i32, flags: i32, fd: i32, offset: i64) -> isize {
     let args = [addr, len, prot as usize, flags as usize, fd as isize as usize, offset as usize];
-    bracketed(effect::mmap(addr, len, flags), || {
-        // SAFETY: the arguments are the caller's, unchanged.
-        unsafe { real(Function::Mmap, libc::SYS_mmap, args) }
-    })
+    let map = || {
+        bracketed(effect::mmap(addr, len, flags), || {
+            // SAFETY: the arguments are the caller's, unchanged.
+            unsafe { real(Function::Mmap, libc::SYS_mmap, args) }
+        })
+    };
+    let fixed = (flags & libc::MAP_FIXED != 0).then_some(addr);
+    plain::mapping(!plain::is_plain_mapping(flags), fixed, len, map)
 }
 
 /// mremap is variadic in C; its fifth argument is in r8 whether given or not,
 /// and only looked at with `MREMAP_FIXED`.
 extern "C" fn mremap(old: usize, old_len: usize, len: usize, flags: i32, new: usize) -> isize {
-    bracketed(effect::mremap(old, old_len, len, flags, new), || {
-        let args = [old, old_len, len, flags as usize, new, 0];
-        // SAFETY: the arguments are the caller's, unchanged.
-        unsafe { real(Function::Mremap, libc::SYS_mremap, args) }
-    })
+    let remap = || {
+        bracketed(effect::mremap(old, old_len, len, flags, new), || {
+            let args = [old, old_len, len, flags as usize, new, 0];
+            // SAFETY: the arguments are the caller's, unchanged.
+            unsafe { real(Function::Mremap, libc::SYS_mremap, args) }
+        })
+    };
+    let fixed = (flags & libc::MREMAP_FIXED != 0).then_some(new);
+    plain::mapping(!plain::is_plain(old, old_len), fixed, len, remap)
 }
 
 extern "C" fn madvise(addr: usize, len: usize, advice: i32) -> isize {
@@ -235,13 +243,25 @@ extern "C" fn syscall_that_changes_a_mapping(
     };
     let ranges = match number as libc::c_long {
         libc::SYS_munmap => effect::munmap(a, b),
-        libc::SYS_mmap => effect::mmap(a, b, d as i32),
-        libc::SYS_mremap => effect::mremap(a, b, c, d as i32, e),
+        libc::SYS_mmap => {
+            let fixed = (d as i32 & libc::MAP_FIXED != 0).then_some(a);
+            let map = || bracketed(effect::mmap(a, b, d as i32), change);
+            return plain::mapping(!plain::is_plain_mapping(d as i32), fixed, b, map);
+        }
+        libc::SYS_mremap => {
+            let fixed = (d as i32 & libc::MREMAP_FIXED != 0).then_some(e);
+            let remap = || bracketed(effect::mremap(a, b, c, d as i32, e), change);
+            return plain::mapping(!plain::is_plain(a, b), fixed, c, remap);
+        }
         libc::SYS_madvise => effect::madvise(a, b, c as i32),
         // SAFETY: see `brk`.
         libc::SYS_brk => effect::brk(a, unsafe { (&raw const __curbrk).read_volatile() }),
         libc::SYS_shmdt => effect::shmdt(a),
-        libc::SYS_shmat => effect::shmat(b, c as i32),
+        libc::SYS_shmat => {
+            let at = bracketed(effect::shmat(b, c as i32), change);
+            settled::objects_loaded();
+            return at;
+        }
         libc::SYS_remap_file_pages => effect::munmap(a, b),
         libc::SYS_ftruncate | libc::SYS_truncate => return entry_shared::by_file(change),
         libc::SYS_fallocate if effect::only_allocates(b as i32) => return change(),

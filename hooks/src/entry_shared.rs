@@ -7,7 +7,7 @@
 use crate::entry::{bracketed, real};
 use crate::monitor::{after, before};
 use crate::report::Function;
-use crate::{effect, files};
+use crate::{effect, files, settled};
 
 /// The replacement's address for `function`, one of this file's.
 pub(crate) fn replacement(function: Function) -> usize {
@@ -21,10 +21,13 @@ pub(crate) fn replacement(function: Function) -> usize {
 }
 
 extern "C" fn shmat(id: i32, addr: usize, flags: i32) -> isize {
-    bracketed(effect::shmat(addr, flags), || {
+    let at = bracketed(effect::shmat(addr, flags), || {
         // SAFETY: the arguments are the caller's, unchanged.
         unsafe { real(Function::Shmat, libc::SYS_shmat, [id as usize, addr, flags as usize, 0, 0, 0]) }
-    })
+    });
+    // How long the segment is would take a system call to find out: not here.
+    settled::objects_loaded();
+    at
 }
 
 extern "C" fn remap_file_pages(addr: usize, len: usize, prot: i32, page: usize, flags: i32) -> isize {

@@ -11,7 +11,7 @@ use crate::entry::NEXT;
 use crate::monitor::publish_everything;
 use crate::patch::{self, Mode};
 use crate::report::{Function, FunctionReport, Owner, Report, Seen, Why};
-use crate::{fork, loader, self_test, text};
+use crate::{fork, loader, self_test, settled, text};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 
@@ -179,6 +179,8 @@ pub fn verify() -> bool {
     }
     // Another thread is at it, perhaps waiting for the loader: do not wait too.
     let complete = try_with(|state| install_locked(state).is_complete());
+    // What was mapped while calls escaped us has to be looked for.
+    settled::objects_loaded();
     publish_everything();
     complete.unwrap_or(false)
 }

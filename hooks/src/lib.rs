@@ -54,6 +54,8 @@ mod passthrough;
 mod patch;
 #[cfg(not(loom))]
 mod places;
+#[cfg(not(loom))]
+mod plain;
 mod report;
 #[cfg(not(loom))]
 pub mod ride;
@@ -84,5 +86,7 @@ pub use files::declare_shared;
 pub use fork::{generation as fork_generation, install as notice_forks};
 #[cfg(not(loom))]
 pub use install::{install, remove, report, test_again, untouched, verify};
+#[cfg(not(loom))]
+pub use plain::{is_plain, note_doubtful};
 #[cfg(not(loom))]
 pub use settled::{look_at_loaded_objects, unsettled, wait_until_published};

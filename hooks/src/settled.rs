@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering::*};
 
 /// An event has been read and is not published yet.
 const READING: u64 = 1;
-/// Objects were loaded that nobody has looked at.
+/// Objects were loaded, or memory mapped, that nobody has looked at.
 const OBJECTS: u64 = 2;
 /// Above the bits: how often objects were loaded.
 const ONE_LOAD: u64 = 1 << 8;
@@ -31,7 +31,8 @@ pub(crate) fn resume() {
     UNSETTLED.fetch_and(!READING, Release);
 }
 
-/// Objects have been loaded; none of their code has run. Called in a hook.
+/// Objects have been loaded, and none of their code has run; or shared memory has
+/// been attached. Called in a hook.
 pub(crate) fn objects_loaded() {
     UNSETTLED.fetch_add(ONE_LOAD, SeqCst);
     UNSETTLED.fetch_or(OBJECTS, SeqCst);

@@ -55,3 +55,45 @@ fn shared_memory_is_kept_only_if_the_program_vouches_for_it() {
     write(at, 2);
     assert_eq!(through(&ring, read(&trusting, buffer).key(), at), 2, "the hole was not noticed");
 }
+
+/// Whoever mapped it, and how: nothing that is shared is taken for private memory.
+fn no_way_of_mapping_is_overlooked() {
+    let before = shared().1;
+    let careful = Registry::builder().backend(IoUring::new(64).unwrap()).build().unwrap();
+    let both = libc::PROT_READ | libc::PROT_WRITE;
+    let anonymous = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+    let over = Pages::apart(4);
+    let null = std::ptr::null_mut();
+    // SAFETY: mappings of the test's own, which stay.
+    let mapped: Vec<(&str, usize)> = unsafe {
+        let segment = libc::shmget(libc::IPC_PRIVATE, 2 * PAGE, 0o600);
+        let attached = libc::shmat(segment, null, 0) as usize;
+        libc::shmctl(segment, libc::IPC_RMID, null.cast());
+        let fixed = anonymous | libc::MAP_FIXED;
+        let moved = libc::mmap(null, PAGE, both, anonymous, -1, 0);
+        vec![
+            ("before the hooks, or long ago", before),
+            ("a file", shared().1),
+            ("anonymous", libc::mmap(null, PAGE, both, anonymous, -1, 0) as usize),
+            ("over private memory", libc::mmap(over.at as *mut _, PAGE, both, fixed, -1, 0) as usize),
+            ("by number", libc::syscall(libc::SYS_mmap, 0, PAGE, both, anonymous, -1, 0) as usize),
+            ("moved", libc::mremap(moved, PAGE, 64 * PAGE, libc::MREMAP_MAYMOVE) as usize),
+            ("attached", attached),
+        ]
+    };
+    for (how, at) in mapped {
+        let buffer = (at as *const u8, PAGE);
+        assert_eq!(careful.why_uncached(buffer).unwrap(), Some(Uncached::Shared), "{how}");
+        drop(read(&careful, buffer));
+        assert_eq!(careful.lookup(buffer, pinyard_registry::Access::LOCAL_READ), None, "{how}");
+    }
+    assert_eq!(careful.why_uncached(&Pages::new(1)).unwrap(), None);
+}
+
+#[test]
+fn however_it_was_mapped_shared_memory_is_not_kept() {
+    if !is_child() {
+        return passes(in_child("however_it_was_mapped_shared_memory_is_not_kept"));
+    }
+    no_way_of_mapping_is_overlooked();
+}

@@ -89,6 +89,27 @@ impl Maps {
     }
 }
 
+/// Tells the hooks of every mapping that is not private and anonymous: those that
+/// they did not see being made.
+pub(super) fn note_doubtful() {
+    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else {
+        return pinyard_hooks::note_doubtful(0, usize::MAX);
+    };
+    for line in maps.lines() {
+        // start-end permissions offset device inode name
+        let mut fields = line.split_ascii_whitespace();
+        let (range, permissions) = (fields.next().unwrap_or_default(), fields.next().unwrap_or_default());
+        let is_plain = permissions.ends_with('p') && fields.nth(2) == Some("0");
+        let at = |hex: &str| usize::from_str_radix(hex, 16).ok();
+        if let Some((start, end)) =
+            range.split_once('-').and_then(|(start, end)| Some((at(start)?, at(end)?)))
+            && !is_plain
+        {
+            pinyard_hooks::note_doubtful(start, end - start);
+        }
+    }
+}
+
 /// The mapping at `address` or the next one; `Ok(None)` where there is none.
 fn query(maps: &File, address: usize) -> Result<Option<Query>, i32> {
     let mut query = Query {

@@ -61,6 +61,7 @@ pub(crate) fn settle() {
     pinyard_hooks::wait_until_published();
     let mut scan = SCAN.get().lock();
     pinyard_hooks::look_at_loaded_objects(|| {
+        mapping::note_doubtful();
         scan.look();
         if !scan.found.is_empty() && !WATCHES.swap(true, SeqCst) {
             // What is registered has not been watched: nobody finds it any more.
@@ -118,7 +119,7 @@ impl Trust {
         if !self.listens {
             return None;
         }
-        let kind = self.maps.kind(range);
+        let kind = self.kind(range);
         if kind != Kind::Private {
             pinyard_hooks::declare_shared();
         }
@@ -135,9 +136,19 @@ impl Trust {
         WATCHED.get().begin(range).err().map(Uncached::Unwatched)
     }
 
+    /// Where every mapping call is seen, the kernel is asked only when in doubt.
+    fn kind(&self, range: PageRange) -> Kind {
+        let sees_mappings = self.forced.is_none_or(Mechanism::patches) && !WATCHES.load(SeqCst);
+        match sees_mappings && pinyard_hooks::is_plain(range.start, range.len()) {
+            true => Kind::Private,
+            false => self.maps.kind(range),
+        }
+    }
+
     /// Once `range` is pinned: more may be known.
     pub(crate) fn confirm(&self, range: PageRange) -> Option<Uncached> {
-        let kind = if self.listens { self.maps.kind_of_pinned(range) } else { None };
+        let plain = self.kind(range) == Kind::Private;
+        let kind = if self.listens && !plain { self.maps.kind_of_pinned(range) } else { None };
         kind.and_then(|kind| self.distrusts(kind))
     }
 
