@@ -10,10 +10,12 @@ mod instructions;
 mod mapping;
 mod mechanism;
 mod raw_callers;
+mod serving;
 mod watched;
 
 pub use mechanism::{Mechanism, VARIABLE};
 pub use raw_callers::RawCaller;
+pub use serving::{Entries, Serving, Watch, serving};
 
 use crate::of_process::OfProcess;
 use crate::range::PageRange;
@@ -80,8 +82,10 @@ pub fn raw_callers() -> Vec<RawCaller> {
 /// A registry's judgement of what it registers.
 pub(crate) struct Trust {
     maps: Maps,
-    /// What the environment forces.
+    /// What the environment forces, or the entries' refusal does.
     forced: Option<Mechanism>,
+    /// What the environment forces.
+    asked: Option<Mechanism>,
     shared_is_trusted: bool,
     /// The registry hears of changes at all, and not only from its callers.
     listens: bool,
@@ -93,10 +97,18 @@ static SCAN: OfProcess<Mutex<Scan>> = OfProcess::new(|| Mutex::new(Scan::new()))
 static WATCHES: AtomicBool = AtomicBool::new(false);
 
 impl Trust {
-    pub(crate) fn new(listens: bool, forced: Option<Mechanism>, trust_shared: bool) -> Result<Trust, Why> {
+    /// `entries` says that patched entries see what goes through libc.
+    pub(crate) fn new(
+        listens: bool,
+        entries: bool,
+        asked: Option<Mechanism>,
+        trust_shared: bool,
+    ) -> Result<Trust, Why> {
+        let forced = if entries || !listens { asked } else { asked.or(Some(Mechanism::Userfaultfd)) };
         let trust = Trust {
             maps: Maps::open(),
             forced,
+            asked,
             shared_is_trusted: trust_shared || forced == Some(Mechanism::Entry),
             listens,
         };
@@ -111,6 +123,12 @@ impl Trust {
         }
         settle();
         Ok(trust)
+    }
+
+    /// Which mechanisms tell, and why those.
+    pub(crate) fn serving(&self) -> Serving {
+        let asked = if self.listens { self.asked } else { Some(Mechanism::Notify) };
+        Serving::find(asked, pinyard_hooks::report())
     }
 
     /// Before `range` is registered. Why it must not be kept, if so; either way
