@@ -120,8 +120,8 @@ guard '2 shared memory is not kept' registry/src/trust/mod.rs '(!self.shared_is_
     $coverage --test table punch-hole-elsewhere
 guard '2 raw callers are looked for' registry/src/trust/mod.rs 'if !scan.found.is_empty() &&' 'if scan.found.len() > 9 &&' \
     $coverage --test table rustix
-guard '2 other namespaces are looked at' registry/src/trust/raw_callers.rs '&& ours.contains(&code.range.start)' '&& ours.start < usize::MAX' \
-    $coverage --test two_copies madv-dontneed
+guard '2 our own C library is told from others' registry/src/trust/raw_callers.rs $'if object.0.contains(&address) {\n                break;\n            }' '' \
+    $registry --lib one_c_library
 guard '2 hits wait for what has been read' hooks/src/userfaultfd.rs 'settled::suspend();' '' \
     $coverage --test watched
 guard '2 a second copy replaces the jump in the padding' hooks/src/patch/x86_64.rs 'if let Some(jump) = unsafe { jump_in_padding(function, at, &code, at - entry) } {' 'if let Some(jump) = None {' \
@@ -133,7 +133,7 @@ guard 'fork: a child has its own' registry/src/of_process.rs $'&& slot.generatio
 guard '10 forks are noticed without hooks' registry/src/builder.rs 'pinyard_hooks::notice_forks();' '' \
     $coverage --test table child-gets
 refused '7 a backend called under the lock' registry/src/registry.rs 'locked.look_again();' \
-    'if let Some(graves) = locked.graves() { self.deregister(&graves, unlocked); locked.buried(graves); }' $registry
+    'if let Some(mut graves) = locked.graves() { self.deregister(&mut graves, unlocked); locked.buried(graves); }' $registry
 
 # The models, which must find what the tests above meet only by luck.
 profile=(--release)
