@@ -18,4 +18,6 @@ hooks --lib
 hooks --test every_function_is_seen
 hooks --test others_keep_their_pages
 hooks --test the_hook_itself -- --skip makes_no_other_system_call
+# The registry's search for such instructions, in this architecture's code.
+cargo test --target $host -p pinyard-registry --lib -- trust::instructions trust::raw_callers
 hooks --test flips -- --test-threads 1 threads_survive what_is_taken_out

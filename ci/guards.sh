@@ -87,7 +87,7 @@ guard '2 a hit looks at the epoch' registry/src/regions.rs $'slot.epoch() != epo
 guard '2 a change during the registration' hooks/src/map/mod.rs $'if mask != 0 {\n            self.mark_coming(mask, start, last);\n        }' 'let _ = mask;' \
     $registry --test no_stale_hit a_change_during
 guard '3 a miss elsewhere does not wait' registry/src/cache.rs \
-    'flight.range.contains(range) && flight.access.contains(access) && !self.is_doomed(flight.slot)' 'let _ = (range, access); !self.is_doomed(flight.slot)' \
+    'flight.range.contains(range) && flight.access.contains(access) && self.doom(flight.slot).is_none()' 'let _ = (range, access); self.doom(flight.slot).is_none()' \
     $registry --test lifetimes hits_never_wait
 guard '4 what finds no place takes everything out' hooks/src/inbox.rs 'self.overflow.store(true, Release);' '' \
     $hooks --lib more_wide_events_than_fit
@@ -101,7 +101,7 @@ guard '5 the reaper retires' registry/src/reaper.rs 'self.tidy(&mut unlocked);' 
     $registry --test lifetimes the_reaper_unpins
 guard '6 what is held is not buried' registry/src/cache.rs 'if cache.counts.is_held(id) {' 'if false {' \
     $registry --test lifetimes a_region_in_use
-guard '8 the byte budget' registry/src/cache.rs 'if range.len() > geometry.budget.saturating_sub(writer.pinned) {' 'if false {' \
+guard '8 the byte budget' registry/src/cache.rs 'if !geometry.budget.take(range.len()) {' 'if false {' \
     $registry --test lifetimes the_byte_budget
 guard '8 eviction spares what is held' registry/src/cache.rs 'cache.counts.is_held(id) || regions::take_touched' 'regions::take_touched' \
     $registry --test lifetimes the_byte_budget
@@ -120,14 +120,20 @@ guard '2 shared memory is not kept' registry/src/trust/mod.rs '(!self.shared_is_
     $coverage --test table punch-hole-elsewhere
 guard '2 raw callers are looked for' registry/src/trust/mod.rs 'if !scan.found.is_empty() &&' 'if scan.found.len() > 9 &&' \
     $coverage --test table rustix
-guard '2 other namespaces are looked at' registry/src/trust/raw_callers.rs 'self.look_elsewhere();' '' \
-    $coverage --test two_copies madv-dontneed
+guard '2 our own C library is told from others' registry/src/trust/raw_callers.rs $'if object.0.contains(&address) {\n                break;\n            }' '' \
+    $registry --lib one_c_library
 guard '2 hits wait for what has been read' hooks/src/userfaultfd.rs 'settled::suspend();' '' \
     $coverage --test watched
+guard '2 a second copy replaces the jump in the padding' hooks/src/patch/x86_64.rs 'if let Some(jump) = unsafe { jump_in_padding(function, at, &code, at - entry) } {' 'if let Some(jump) = None {' \
+    $coverage --test two_copies munmap
+guard '2 system calls of our own are marked' hooks/src/passthrough.rs $'        "syscall",\n        "nop dword ptr [rax + {mark}]",' $'        "nop dword ptr [rax + {mark}]",\n        "syscall",' \
+    $registry --test every_change_is_noticed
+guard 'fork: a child has its own' registry/src/of_process.rs $'&& slot.generation == generation' '&& slot.generation <= generation' \
+    $registry --test scenarios_process a_child_forked_during
 guard '10 forks are noticed without hooks' registry/src/builder.rs 'pinyard_hooks::notice_forks();' '' \
     $coverage --test table child-gets
 refused '7 a backend called under the lock' registry/src/registry.rs 'locked.look_again();' \
-    'if let Some(graves) = locked.graves() { self.deregister(&graves, unlocked); locked.buried(graves); }' $registry
+    'if let Some(mut graves) = locked.graves() { self.deregister(&mut graves, unlocked); locked.buried(graves); }' $registry
 
 # The models, which must find what the tests above meet only by luck.
 profile=(--release)

@@ -17,6 +17,8 @@ extern "C" fn in_child() {
     GENERATION.fetch_add(1, Release);
     userfaultfd::forget_parent();
     crate::text::forget_writers();
+    // Whoever was looking at the loaded objects is not here: somebody has to.
+    crate::settled::objects_loaded();
     // Every next `get` takes its slow path, which compares the generation.
     publish_everything();
 }

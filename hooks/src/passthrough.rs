@@ -108,10 +108,14 @@ pub(crate) unsafe extern "C" fn syscall() {
         "mov x4, x5",
         "mov x5, x6",
         "svc 0",
+        "movz xzr, {low}",
+        "movz xzr, {high}, lsl 16",
         "cmn x0, 4095",
         "b.hs 3f",
         "ret",
         "3: b {to_libc}",
+        low = const crate::sys::MARK & 0xffff,
+        high = const crate::sys::MARK >> 16,
         to_libc = sym to_libc,
     );
 }

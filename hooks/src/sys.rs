@@ -6,8 +6,9 @@
 
 use core::arch::asm;
 
-/// What follows each of pinyard's own system call instructions: a no-op with
-/// this displacement (bytes `0f 1f 80`, then the number, low byte first).
+/// What follows each of pinyard's own system call instructions, for those who look
+/// for others': on x86-64 a no-op with this displacement (bytes `0f 1f 80`, then the
+/// number, low byte first), on aarch64 two moves of its halves to nowhere.
 pub const MARK: u32 = 0x7069_6e79;
 
 /// A system call with six arguments. Returns the kernel's result: an errno is
@@ -26,7 +27,6 @@ pub unsafe fn syscall6(number: usize, args: [usize; 6]) -> isize {
     unsafe {
         asm!(
             "syscall",
-            // Marks the instruction as pinyard's own for those who look for others'.
             "nop dword ptr [rax + {mark}]",
             mark = const MARK,
             inlateout("rax") number as isize => result,
@@ -42,6 +42,10 @@ pub unsafe fn syscall6(number: usize, args: [usize; 6]) -> isize {
     unsafe {
         asm!(
             "svc 0",
+            "movz xzr, {low}",
+            "movz xzr, {high}, lsl 16",
+            low = const MARK & 0xffff,
+            high = const MARK >> 16,
             in("x8") number,
             inlateout("x0") args[0] as isize => result,
             in("x1") args[1], in("x2") args[2], in("x3") args[3], in("x4") args[4], in("x5") args[5],

@@ -98,22 +98,26 @@ impl Builder {
         self
     }
 
-    /// Installs the hooks if they are not there yet, and starts the reaper. The
+    /// Installs the hooks if they are not there yet, and starts the reaper. Where
+    /// the entries cannot be patched, userfaultfd takes their place;
+    /// [`Registry::serving`] tells. The
     /// environment variable `PINYARD_HOOKS` overrides [`events`](Builder::events);
     /// see [`Mechanism`].
     pub fn build(self) -> Result<Registry, BuildError> {
         let backend = self.backend.ok_or(BuildError::NoBackend)?;
         let forced = Mechanism::from_environment().map_err(|value| BuildError::UnknownMechanism { value })?;
         let events = if forced == Some(Mechanism::Notify) { Events::NotifyOnly } else { self.events };
-        let patches = events == Events::Hooks && forced.is_none_or(Mechanism::patches);
+        let mut patches = events == Events::Hooks && forced.is_none_or(Mechanism::patches);
         pinyard_hooks::notice_forks();
         if patches && !pinyard_hooks::verify() {
             let report = pinyard_hooks::install();
-            if !report.is_complete() {
+            patches = report.is_complete();
+            // The kernel itself can tell of nearly as much.
+            if !patches && (forced.is_some() || pinyard_hooks::userfaultfd::start().is_err()) {
                 return Err(BuildError::HooksIncomplete(Box::new(report)));
             }
         }
-        let trust = Trust::new(events == Events::Hooks, forced, self.trust_shared)
+        let trust = Trust::new(events == Events::Hooks, patches, forced, self.trust_shared)
             .map_err(|why| BuildError::Mechanism { name: forced.map_or("", Mechanism::name), why })?;
         clock::prepare();
         membarrier::prepare();

@@ -59,6 +59,8 @@ pub mod membarrier;
 #[cfg(not(loom))]
 mod miss;
 #[cfg(not(loom))]
+mod of_process;
+#[cfg(not(loom))]
 mod reaper;
 #[cfg(not(loom))]
 mod registry;
@@ -88,4 +90,7 @@ pub use lease::{Lease, OwnedLease};
 #[cfg(not(loom))]
 pub use registry::Registry;
 #[cfg(not(loom))]
-pub use trust::{Mechanism, RawCaller, Uncached, VARIABLE as MECHANISM_VARIABLE, raw_callers};
+pub use trust::{
+    Entries, Mechanism, RawCaller, Serving, Uncached, VARIABLE as MECHANISM_VARIABLE, Watch, raw_callers,
+    serving,
+};

@@ -1,23 +1,20 @@
 //! What the machine lets a process pin, read when the first registry is made.
 
 use crate::budget::Budget;
-use once_cell::race::OnceBox;
+use crate::of_process::OfProcess;
 use pinyard_hooks::PAGE_SIZE;
 use std::path::Path;
 
 /// The budget of registries that were given none: one for the process, or, for
 /// backends that lock pages where RLIMIT_MEMLOCK binds, one for all of those.
 pub(crate) fn default_budget(locks_memory: bool) -> Budget {
-    // Racing threads make one each and keep the first: no thread waits for another,
-    // which a forked child would do for ever.
-    static OF_MEMORY: OnceBox<Budget> = OnceBox::new();
-    static OF_MEMLOCK: OnceBox<Budget> = OnceBox::new();
-    let of_memory = OF_MEMORY.get_or_init(|| Box::new(Budget::new(half_of_memory())));
+    static OF_MEMORY: OfProcess<Budget> = OfProcess::new(|| Budget::new(half_of_memory()));
+    static OF_MEMLOCK: OfProcess<Budget> =
+        OfProcess::new(|| Budget::of_memlock(memlock_limit().map_or(usize::MAX, |limit| limit as usize)));
+    let of_memory = OF_MEMORY.get();
     let binding = || memlock_limit().filter(|_| !may_lock_anything());
     match binding() {
-        Some(limit) if locks_memory && limit < of_memory.bytes() as u64 => {
-            OF_MEMLOCK.get_or_init(|| Box::new(Budget::of_memlock(limit as usize))).clone()
-        }
+        Some(limit) if locks_memory && limit < of_memory.bytes() as u64 => OF_MEMLOCK.get().clone(),
         _ => of_memory.clone(),
     }
 }

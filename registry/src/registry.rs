@@ -17,7 +17,7 @@ use crate::reaper::Reaper;
 use crate::regions::{Held, Wanted};
 use crate::shards;
 use crate::stats::Stats;
-use crate::trust::{self, Trust, Uncached};
+use crate::trust::{self, Serving, Trust, Uncached};
 use parking_lot::{Condvar, Mutex};
 use pinyard_hooks::MapPlace;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -176,6 +176,12 @@ impl Registry {
         self.inner.check_fork()?;
         trust::settle();
         Ok(self.inner.trust.judge(range))
+    }
+
+    /// Which mechanisms tell this registry of changes, and why those. For reports: it
+    /// looks at every loaded object that nobody has looked at.
+    pub fn serving(&self) -> Serving {
+        self.inner.trust.serving()
     }
 
     /// Counters, exact when no other thread is at work. Takes the lock, and first

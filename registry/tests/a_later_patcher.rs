@@ -67,7 +67,8 @@ fn patched_over(registry: &Registry, ring: &IoUring, write: Write, knows_at_once
     patch_as_they_do(write);
     pages.advise(libc::MADV_DONTNEED);
     pages.fill(2);
-    assert_eq!(THEIRS.load(SeqCst), called + 1, "their hook stands in front of ours");
+    // The reaper may have been quicker, and tested the entry through theirs.
+    assert!(THEIRS.load(SeqCst) > called, "their hook stands in front of ours");
     if !knows_at_once {
         // Nobody told us. The reaper finds the entry changed and flushes.
         eventually(|| registry.stats().flushes > flushes);

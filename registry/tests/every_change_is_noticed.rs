@@ -16,6 +16,7 @@ use std::sync::Arc;
 fn every_change_is_noticed() {
     let ring = Arc::new(IoUring::new(16).unwrap());
     let registry = Registry::builder().backend(ring.clone()).build().unwrap();
+    assert_eq!(pinyard_registry::raw_callers(), [], "libc and pinyard alone need no userfaultfd");
     for (name, change) in CHANGES {
         assert_eq!(seen_after(&registry, &ring, change), 2, "{name}: stale");
     }

@@ -1,13 +1,14 @@
 //! Where the kernel lets nobody change text, there are no hooks: the report says
-//! why, and no registration is cached. One test, one process: the filter stays.
+//! why, and userfaultfd takes their place. Where the kernel refuses that too, so does
+//! the registry. One test, one process: the filter stays.
 #![allow(unsafe_code, clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)]
 #![cfg(not(loom))]
 
 mod common;
 
 use common::*;
-use pinyard_registry::Registry;
 use pinyard_registry::backend::IoUring;
+use pinyard_registry::{Entries, Registry, Watch};
 use std::sync::Arc;
 
 /// Answers EPERM to pwrite (`/proc/self/mem`) and to mprotect that makes code
@@ -37,14 +38,22 @@ fn harden() {
 }
 
 #[test]
-fn without_hooks_nothing_is_cached() {
+fn without_entries_the_kernel_tells_or_the_registry_is_refused() {
     let ring = Arc::new(IoUring::new(16).unwrap());
     harden();
     let registry = match Registry::builder().backend(ring.clone()).build() {
         Ok(registry) => registry,
-        // A refusal at the start that names the cause is as good.
-        Err(error) => return assert!(error.to_string().contains("not patched"), "{error}"),
+        Err(error) => {
+            assert!(error.to_string().contains("not patched"), "{error}");
+            return assert!(pinyard_hooks::userfaultfd::start().is_err());
+        }
     };
+    let serving = registry.serving();
+    assert_eq!(serving.userfaultfd, Watch::InPlaceOfEntries);
+    assert!(
+        matches!(serving.entries, Entries::Refused("munmap", why) if why.errno == libc::EPERM),
+        "{serving}"
+    );
     let report = pinyard_hooks::report().unwrap();
     assert!(report.missed().count() > 4, "{report}");
     for round in 1..10 {
@@ -56,5 +65,5 @@ fn without_hooks_nothing_is_cached() {
         assert_eq!(through(&ring, read(&registry, &pages).key(), pages.at), round + 100, "stale");
     }
     let stats = registry.stats();
-    assert_eq!((stats.hits, stats.registrations), (0, 18));
+    assert_eq!((stats.hits, stats.registrations, stats.uncached), (0, 18, 0));
 }

@@ -106,6 +106,39 @@ fn a_child_makes_a_registry_of_its_own() {
     assert_eq!(status, 0);
 }
 
+/// Children forked while another thread looks at the loaded objects, of which the
+/// loader says again and again that there are others.
+#[test]
+fn a_child_forked_during_a_look_at_the_objects_looks_for_itself() {
+    let _parents = registry_over(Device::new().backend());
+    // SAFETY: an empty function of the loader's, which it calls after each change.
+    let changed = unsafe {
+        let at = libc::dlsym(libc::RTLD_DEFAULT, c"_dl_debug_state".as_ptr());
+        assert!(!at.is_null());
+        std::mem::transmute::<*mut libc::c_void, extern "C" fn()>(at)
+    };
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _finally = Finally(&done);
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                changed();
+                pinyard_registry::raw_callers();
+            }
+        });
+        for round in 0..100 {
+            let status = forked(|| {
+                let own = Registry::builder().backend(Device::new().backend()).events(events()).build();
+                let own = own.unwrap();
+                drop(read(&own, &Pages::new(1)));
+                pinyard_registry::raw_callers();
+                own.stats().registrations == 1
+            });
+            assert_eq!(status, 0, "child {round}");
+        }
+    });
+}
+
 #[test]
 fn exec_from_any_thread_while_others_are_in_the_cache() {
     if !is_child() {

@@ -6,14 +6,18 @@
 //! watched by userfaultfd as well; what the kernel cannot watch, and shared
 //! memory, is registered but not kept for the next `get`.
 
+mod instructions;
 mod mapping;
 mod mechanism;
 mod raw_callers;
+mod serving;
 mod watched;
 
 pub use mechanism::{Mechanism, VARIABLE};
 pub use raw_callers::RawCaller;
+pub use serving::{Entries, Serving, Watch, serving};
 
+use crate::of_process::OfProcess;
 use crate::range::PageRange;
 use mapping::{Kind, Maps};
 use parking_lot::Mutex;
@@ -57,7 +61,7 @@ pub(crate) fn settle() {
         return;
     }
     pinyard_hooks::wait_until_published();
-    let mut scan = SCAN.lock();
+    let mut scan = SCAN.get().lock();
     pinyard_hooks::look_at_loaded_objects(|| {
         mapping::note_doubtful();
         scan.look();
@@ -72,29 +76,39 @@ pub(crate) fn settle() {
 /// any, each registration is watched by userfaultfd.
 pub fn raw_callers() -> Vec<RawCaller> {
     settle();
-    SCAN.lock().found.clone()
+    SCAN.get().lock().found.clone()
 }
 
 /// A registry's judgement of what it registers.
 pub(crate) struct Trust {
     maps: Maps,
-    /// What the environment forces.
+    /// What the environment forces, or the entries' refusal does.
     forced: Option<Mechanism>,
+    /// What the environment forces.
+    asked: Option<Mechanism>,
     shared_is_trusted: bool,
     /// The registry hears of changes at all, and not only from its callers.
     listens: bool,
 }
 
 /// The process's objects.
-static SCAN: Mutex<Scan> = Mutex::new(Scan::new());
+static SCAN: OfProcess<Mutex<Scan>> = OfProcess::new(|| Mutex::new(Scan::new()));
 /// Each registration is watched by userfaultfd, from the first raw caller on.
 static WATCHES: AtomicBool = AtomicBool::new(false);
 
 impl Trust {
-    pub(crate) fn new(listens: bool, forced: Option<Mechanism>, trust_shared: bool) -> Result<Trust, Why> {
+    /// `entries` says that patched entries see what goes through libc.
+    pub(crate) fn new(
+        listens: bool,
+        entries: bool,
+        asked: Option<Mechanism>,
+        trust_shared: bool,
+    ) -> Result<Trust, Why> {
+        let forced = if entries || !listens { asked } else { asked.or(Some(Mechanism::Userfaultfd)) };
         let trust = Trust {
             maps: Maps::open(),
             forced,
+            asked,
             shared_is_trusted: trust_shared || forced == Some(Mechanism::Entry),
             listens,
         };
@@ -109,6 +123,12 @@ impl Trust {
         }
         settle();
         Ok(trust)
+    }
+
+    /// Which mechanisms tell, and why those.
+    pub(crate) fn serving(&self) -> Serving {
+        let asked = if self.listens { self.asked } else { Some(Mechanism::Notify) };
+        Serving::find(asked, pinyard_hooks::report())
     }
 
     /// Before `range` is registered. Why it must not be kept, if so; either way
@@ -131,7 +151,7 @@ impl Trust {
             let why = Why { call: "truncating a file gives no event", errno: 0 };
             return Some(Uncached::Unwatched(why));
         }
-        WATCHED.begin(range).err().map(Uncached::Unwatched)
+        WATCHED.get().begin(range).err().map(Uncached::Unwatched)
     }
 
     /// Where every mapping call is seen, the kernel is asked only when in doubt.
@@ -168,7 +188,7 @@ impl Trust {
     /// `range` is registered no more, or has never been.
     pub(crate) fn end(&self, range: PageRange) {
         if WATCHES.load(SeqCst) {
-            WATCHED.end(range);
+            WATCHED.get().end(range);
         }
     }
 }

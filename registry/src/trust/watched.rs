@@ -1,5 +1,6 @@
 //! The ranges that userfaultfd watches, of all registries of the process.
 
+use crate::of_process::OfProcess;
 use crate::range::PageRange;
 use parking_lot::Mutex;
 use pinyard_hooks::{Why, userfaultfd};
@@ -18,7 +19,9 @@ struct Ranges {
 
 pub(super) struct Watched(Mutex<Ranges>);
 
-pub(super) static WATCHED: Watched = Watched(Mutex::new(Ranges { counts: BTreeMap::new(), longest: 0 }));
+/// A child has none: userfaultfd does not come along.
+pub(super) static WATCHED: OfProcess<Watched> =
+    OfProcess::new(|| Watched(Mutex::new(Ranges { counts: BTreeMap::new(), longest: 0 })));
 
 impl Watched {
     /// Starts to watch `range`, before its pages are pinned.

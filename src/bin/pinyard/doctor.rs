@@ -110,11 +110,9 @@ fn page(reports: &[Report], functions: &Functions) -> String {
     for line in functions.functions {
         page += &format!("  {line}\n");
     }
-    page += "\nObjects in this process that make such system calls themselves\n";
-    for caller in raw_callers() {
-        page += &format!("  {caller}\n");
-    }
-    page += "  so each registration is watched by userfaultfd as well\n\n";
+    page += "\nMechanisms that tell a registry of changes\n";
+    page += &crate::info::mechanisms();
+    page += "\n";
     page += &text(reports);
     page += "\n\n";
     for (why, rows) in reasons(reports) {
@@ -140,6 +138,7 @@ fn document(reports: &[Report], functions: &Functions) -> Value {
     };
     json!({
         "functions": functions.functions.iter().map(crate::info::function).collect::<Vec<_>>(),
+        "mechanisms": crate::info::mechanisms().lines().map(str::trim).collect::<Vec<_>>(),
         "raw_callers": raw_callers().iter().map(ToString::to_string).collect::<Vec<_>>(),
         "rows": reports.iter().map(row).collect::<Vec<_>>(),
         "unnoticed": unnoticed(reports).map(|report| report.row.name).collect::<Vec<_>>(),

@@ -40,6 +40,8 @@ fn text(report: &Report) -> String {
     } else {
         "  NOT complete: a registry with hooks refuses to start in this process\n"
     };
+    text += "\nMechanisms that tell a registry of changes\n";
+    text += &mechanisms();
     text += "\nEnvironment\n";
     for variable in VARIABLES {
         let value = value_of(variable.name)
@@ -47,6 +49,14 @@ fn text(report: &Report) -> String {
         text += &format!("  {:<19} {:<42} {value}\n", variable.name, variable.meaning);
     }
     text
+}
+
+/// Which mechanisms serve, and why those.
+pub(crate) fn mechanisms() -> String {
+    match pinyard_registry::serving() {
+        Ok(serving) => serving.to_string().lines().map(|line| format!("  {line}\n")).collect(),
+        Err(value) => format!("  PINYARD_HOOKS={value:?} is no mechanism\n"),
+    }
 }
 
 fn document(report: &Report) -> Value {
@@ -64,6 +74,7 @@ fn document(report: &Report) -> Value {
             "complete": report.is_complete(),
             "functions": report.functions.iter().map(function).collect::<Vec<_>>(),
         },
+        "mechanisms": mechanisms().lines().map(str::trim).collect::<Vec<_>>(),
         "environment": variables.collect::<Vec<_>>(),
     })
 }
