@@ -491,7 +491,10 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         }
         // In the directory first, off the set of what is coming last: an event
         // meets it in one or the other. Marked before it went live, it does not.
-        let live = slot.go_live() && slot.epoch() == self.cache.map.epoch();
+        // What is not in the directory does not: a hook that has the slot from an old
+        // entry would pass over what it overlaps.
+        let unmarked = if entered { slot.go_live() } else { !slot.state().is_stale() };
+        let live = unmarked && slot.epoch() == self.cache.map.epoch();
         self.land(&ticket);
         if live && entered {
             self.writer.live.push_back(id);
