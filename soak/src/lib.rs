@@ -162,10 +162,7 @@ fn soak(events: Events, seconds: f64) -> Result<(Counts, String), String> {
             .try_for_each(|thread| thread.join().unwrap_or(Err("a thread panicked".to_owned())))
     })?;
     let stats = registry.stats();
-    let text = format!(
-        "{} hits, {} misses, {} invalidations",
-        stats.hits, stats.misses, stats.invalidations
-    );
+    let text = format!("{} hits, {} misses, {} invalidations", stats.hits, stats.misses, stats.invalidations);
     Ok((counts, text))
 }
 
