@@ -54,7 +54,8 @@ fn register_range(cache: &Model, begun: &Begun, range: PageRange, pin: impl FnOn
     let ticket = locked.begin(range, Access::LOCAL_READ).unwrap();
     drop(locked);
     begun.declare();
-    let key = MemoryKey { lkey: pin(), rkey: 0, handle: 0 };
+    let pinned = pin();
+    let key = MemoryKey { lkey: pinned, rkey: pinned, handle: pinned };
     cache.lock(&mut unlocked).publish(ticket, key, wanted(0), false)
 }
 
@@ -283,6 +284,27 @@ fn a_reused_slot_is_not_confused() {
             assert_eq!(key_of(&cache, &held), 2);
             cache.counts.release(&held, 0);
         }
+        reader.join().unwrap();
+    });
+}
+
+/// Likewise for a lookup without a reference: its key is of one generation.
+#[test]
+fn a_lookup_of_a_reused_slot_is_not_confused() {
+    loom::model(|| {
+        let begun = Begun::new();
+        let cache = registered(&begun);
+        let reader = {
+            let cache = cache.clone();
+            thread::spawn(move || {
+                if let Some(key) = cache.peek(PAGES.start, PAGE, Access::LOCAL_READ) {
+                    assert!(key.lkey == key.rkey && key.lkey == key.handle, "a mixed key: {key:?}");
+                }
+            })
+        };
+        cache.map.publish(PAGES.start, LAST);
+        bury(&cache, || ());
+        drop(register(&cache, &begun, || 2));
         reader.join().unwrap();
     });
 }
