@@ -1,5 +1,7 @@
 //! How many bytes may be pinned, by one registry or by several together.
 
+use crate::sync::fork_generation;
+use once_cell::race::OnceBox;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -16,8 +18,29 @@ struct Shared {
     bytes: usize,
     /// The bytes are RLIMIT_MEMLOCK's.
     is_memlock: bool,
+    book: Book,
+}
+
+/// What one process has pinned. A forked child has pinned nothing, must not ask
+/// its parent's registries, and may find their locks taken for ever: it opens a
+/// book of its own.
+struct Book {
+    /// The fork generation of its process.
+    forks: u32,
     pinned: AtomicUsize,
     members: Mutex<Vec<Weak<dyn Member>>>,
+    childs: OnceBox<Book>,
+}
+
+impl Book {
+    fn new() -> Book {
+        Book {
+            forks: fork_generation(),
+            pinned: AtomicUsize::new(0),
+            members: Mutex::new(Vec::new()),
+            childs: OnceBox::new(),
+        }
+    }
 }
 
 /// A registry, as the others of its budget see it.
@@ -74,8 +97,16 @@ impl Budget {
     }
 
     fn with(bytes: usize, is_memlock: bool) -> Budget {
-        let members = Mutex::new(Vec::new());
-        Budget(Arc::new(Shared { bytes, is_memlock, pinned: AtomicUsize::new(0), members }))
+        Budget(Arc::new(Shared { bytes, is_memlock, book: Book::new() }))
+    }
+
+    /// This process's book.
+    fn book(&self) -> &Book {
+        let (mut book, forks) = (&self.0.book, fork_generation());
+        while book.forks != forks {
+            book = book.childs.get_or_init(|| Box::new(Book::new()));
+        }
+        book
     }
 
     /// What somebody can do who finds it used up.
@@ -95,7 +126,7 @@ impl Budget {
 
     /// Bytes pinned now, by all registries of the budget.
     pub fn pinned(&self) -> usize {
-        self.0.pinned.load(Relaxed)
+        self.book().pinned.load(Relaxed)
     }
 
     /// What each registry holds.
@@ -107,16 +138,16 @@ impl Budget {
     pub(crate) fn take(&self, bytes: usize) -> bool {
         // Relaxed: the number stands for itself.
         let more = |pinned: usize| pinned.checked_add(bytes).filter(|&sum| sum <= self.0.bytes);
-        self.0.pinned.fetch_update(Relaxed, Relaxed, more).is_ok()
+        self.book().pinned.fetch_update(Relaxed, Relaxed, more).is_ok()
     }
 
     /// Gives back what `take` took.
     pub(crate) fn give(&self, bytes: usize) {
-        self.0.pinned.fetch_sub(bytes, Relaxed);
+        self.book().pinned.fetch_sub(bytes, Relaxed);
     }
 
     pub(crate) fn join(&self, member: Weak<dyn Member>) {
-        let mut members = self.0.members.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut members = self.book().members.lock().unwrap_or_else(PoisonError::into_inner);
         members.retain(|member| member.strong_count() > 0);
         members.push(member);
     }
@@ -129,7 +160,7 @@ impl Budget {
     }
 
     fn members(&self) -> Vec<Arc<dyn Member>> {
-        let members = self.0.members.lock().unwrap_or_else(PoisonError::into_inner);
+        let members = self.book().members.lock().unwrap_or_else(PoisonError::into_inner);
         members.iter().filter_map(Weak::upgrade).collect()
     }
 }

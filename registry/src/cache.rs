@@ -74,12 +74,12 @@ pub(crate) struct Writer {
     epoch: u64,
     /// Slots from here on may still be of an older epoch.
     sweep: SlotId,
-    /// Wide events that are being applied.
+    /// Wide events that are being applied; no two share a page.
     wide: Vec<PageRange>,
     /// Word of the marks where the next slice goes on.
     marks: usize,
     /// Graves handed out and not yet buried: their budget comes back soon.
-    pub(crate) burying: usize,
+    burying: Vec<SlotId>,
     /// Live, dead and in-flight bytes.
     pub(crate) pinned: usize,
     pub(crate) counters: Counters,
@@ -196,7 +196,7 @@ impl<M: Deref<Target = Map>> Cache<M> {
                 sweep: SlotId::MAX,
                 wide: Vec::new(),
                 marks: 0,
-                burying: 0,
+                burying: Vec::new(),
                 pinned: 0,
                 counters: Counters::default(),
                 registering: Ticks::default(),
@@ -240,6 +240,29 @@ impl<M: Deref<Target = Map>> Cache<M> {
     }
 }
 
+impl Writer {
+    /// Keeps wide events apart, so that their number is bounded by what lies
+    /// between them: one that is split where a `get` was served stays small.
+    fn add_wide(&mut self, mut range: PageRange) {
+        self.wide.retain(|other| {
+            let apart = !other.overlaps(range);
+            if !apart {
+                range = range.union(*other);
+            }
+            apart
+        });
+        self.wide.push(range);
+    }
+
+    /// The slot's registration is gone: takes out who waits for that.
+    fn tell(&mut self, slot: SlotId, done: &mut Vec<Completion>) {
+        if !self.waiting.is_empty() {
+            let concerned = self.waiting.extract_if(.., |(of, _)| *of == slot);
+            done.extend(concerned.map(|(_, completion)| completion));
+        }
+    }
+}
+
 /// The cache with its writer's lock held.
 pub(crate) struct Locked<'a, M> {
     pub(crate) cache: &'a Cache<M>,
@@ -260,7 +283,7 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
             for flight in writer.inflight.iter().filter(|flight| flight.range.overlaps(range)) {
                 self.cache.slot(flight.slot).spoil();
             }
-            writer.wide.push(range);
+            writer.add_wide(range);
         });
         let epoch = map.epoch();
         if epoch != writer.epoch {
@@ -353,7 +376,7 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
 
     /// Takes out every region that shares a page with `range`. `done` is dropped
     /// when all of them have been deregistered, and those that were taken out
-    /// earlier and are still held.
+    /// earlier or are being registered.
     pub(crate) fn invalidate(&mut self, range: PageRange, done: Option<Completion>) {
         for flight in self.writer.inflight.iter().filter(|flight| flight.range.overlaps(range)) {
             self.cache.slot(flight.slot).spoil();
@@ -364,9 +387,11 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         if let Some(done) = done {
             let cache = self.cache;
             let writer = &mut *self.writer;
-            let retired = writer.dead.iter().chain(&writer.ready).chain(&writer.in_use);
-            let concerned = retired.filter(|&&id| regions::range_of(cache.slot(id)).overlaps(range));
-            writer.waiting.extend(concerned.map(|&id| (id, done.clone())));
+            let retired =
+                writer.dead.iter().chain(&writer.ready).chain(&writer.in_use).chain(&writer.burying);
+            let all = retired.copied().chain(writer.inflight.iter().map(|flight| flight.slot));
+            let concerned = all.filter(|&id| regions::range_of(cache.slot(id)).overlaps(range));
+            writer.waiting.extend(concerned.map(|id| (id, done.clone())));
         }
     }
 
@@ -449,8 +474,10 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         }
     }
 
-    /// The backend refused: gives back what `begin` took.
-    pub(crate) fn abandon(&mut self, ticket: Ticket) {
+    /// The backend refused: gives back what `begin` took. Who waits for it is to be
+    /// dropped without the lock.
+    #[must_use = "dropping it calls somebody back, which is not for under the lock"]
+    pub(crate) fn abandon(&mut self, ticket: Ticket) -> Vec<Completion> {
         self.land(&ticket);
         let slot = self.cache.slot(ticket.slot);
         slot.retire();
@@ -458,6 +485,9 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         self.cache.geometry.budget.give(ticket.range.len());
         self.writer.pinned -= ticket.range.len();
         self.writer.free_slots.push(ticket.slot);
+        let mut done = Vec::new();
+        self.writer.tell(ticket.slot, &mut done);
+        done
     }
 
     /// The backend has registered: enters the region unless its pages changed
@@ -490,7 +520,10 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         }
         // In the directory first, off the set of what is coming last: an event
         // meets it in one or the other. Marked before it went live, it does not.
-        let live = slot.go_live() && slot.epoch() == self.cache.map.epoch();
+        // What is not in the directory does not: a hook that has the slot from an old
+        // entry would pass over what it overlaps.
+        let unmarked = if entered { slot.go_live() } else { !slot.state().is_stale() };
+        let live = unmarked && slot.epoch() == self.cache.map.epoch();
         self.land(&ticket);
         if live && entered {
             self.writer.live.push_back(id);
@@ -515,7 +548,12 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
     /// Whether another thread is about to give room back: it is deregistering, or
     /// registering what may become evictable.
     pub(crate) fn makes_room(&self) -> bool {
-        self.writer.burying > 0 || !self.writer.inflight.is_empty()
+        self.is_burying() || !self.writer.inflight.is_empty()
+    }
+
+    /// Whether graves are handed out and not yet buried.
+    pub(crate) fn is_burying(&self) -> bool {
+        !self.writer.burying.is_empty()
     }
 
     /// Takes a region out of the map and leaves it to its holders.
@@ -596,7 +634,7 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
             writer.graves = graves;
             return None;
         }
-        writer.burying += graves.len();
+        writer.burying.extend(graves.iter().map(|grave| grave.slot));
         Some(graves)
     }
 
@@ -619,14 +657,14 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
     pub(crate) fn buried(&mut self, mut graves: Vec<Grave>) -> Vec<Completion> {
         let mut done = Vec::new();
         let writer = &mut *self.writer;
-        for grave in graves.drain(..) {
-            if !writer.waiting.is_empty() {
-                let concerned = writer.waiting.extract_if(.., |(slot, _)| *slot == grave.slot);
-                done.extend(concerned.map(|(_, completion)| completion));
+        // Latest first: where one thread buries at a time, each is the last.
+        for grave in graves.drain(..).rev() {
+            writer.tell(grave.slot, &mut done);
+            if let Some(at) = writer.burying.iter().rposition(|&slot| slot == grave.slot) {
+                writer.burying.swap_remove(at);
             }
             self.cache.slot(grave.slot).free();
             writer.free_slots.push(grave.slot);
-            writer.burying -= 1;
             writer.pinned -= grave.range.len();
             self.cache.geometry.budget.give(grave.range.len());
             writer.counters.deregistrations += 1;
@@ -646,5 +684,37 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
     /// Nothing is registered or being retired.
     pub(crate) fn is_idle(&self) -> bool {
         self.population() == (0, 0)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn pages(first: usize, end: usize) -> PageRange {
+        PageRange { start: first << 12, end: end << 12 }
+    }
+
+    /// Each `get` splits the events that hold its pages, and must not split as many
+    /// as have come.
+    #[test]
+    fn overlapping_wide_events_become_one() {
+        let geometry = Geometry { regions: 2, budget: usize::MAX.into(), max_region_bytes: usize::MAX };
+        let map = std::sync::Arc::new(Map::new(map_size(2, 1 << 40)).unwrap());
+        let cache = Cache::new(map, geometry).unwrap();
+        let mut unlocked = Unlocked::at_entry();
+        let mut locked = cache.lock(&mut unlocked);
+        for first in 1..=100 {
+            locked.writer.add_wide(pages(first, 1000));
+        }
+        locked.writer.add_wide(pages(2000, 2001));
+        assert_eq!(locked.writer.wide, [pages(1, 1000), pages(2000, 2001)]);
+        for page in 1..50 {
+            locked.settle(pages(10 * page, 10 * page + 1));
+        }
+        assert_eq!(locked.writer.wide.len(), 51);
+        locked.writer.add_wide(pages(5, 2001));
+        assert_eq!(locked.writer.wide, [pages(1, 2001)]);
     }
 }

@@ -31,7 +31,7 @@ impl Coarsen {
         let block = match self {
             Coarsen::Never => return pages,
             Coarsen::HugePage => 2 << 20,
-            Coarsen::Blocks(bytes) => bytes.next_power_of_two(),
+            Coarsen::Blocks(bytes) => bytes.checked_next_power_of_two().unwrap_or(1 << (usize::BITS - 1)),
         };
         let wanted = PageRange {
             start: pages.start & !(block - 1),

@@ -1,5 +1,6 @@
 //! Calls somebody back when the last of a set of registrations is gone.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Runs its work when the last clone is dropped, once.
@@ -20,7 +21,11 @@ impl Completion {
 impl Drop for OnDrop {
     fn drop(&mut self) {
         if let Some(work) = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            work();
+            // It runs on whichever thread is at hand, the reaper's too: a panic, which
+            // has been printed, ends there.
+            if catch_unwind(AssertUnwindSafe(work)).is_err() {
+                tracing::error!("the callback of an invalidate panicked");
+            }
         }
     }
 }

@@ -73,8 +73,9 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, Box<GetError>> 
             Err(panic) => {
                 inner.trust.end(ticket.range);
                 // A custom backend's own bug: nothing may wait for this ticket.
-                inner.cache.lock(&mut unlocked).abandon(ticket);
+                let done = inner.cache.lock(&mut unlocked).abandon(ticket);
                 inner.changed.notify_all();
+                drop(done);
                 resume_unwind(panic);
             }
         };
@@ -118,7 +119,7 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, Box<GetError>> 
                 let merged = ticket.range != pages || ticket.access != wanted.access;
                 let mut locked = inner.cache.lock(&mut unlocked);
                 locked.writer.registering.add(took);
-                locked.abandon(ticket);
+                let done = locked.abandon(ticket);
                 let pinned = locked.writer.pinned;
                 // What is only cached may be using up the backend's own limits.
                 let squeeze = error.is_exhaustion() && !attempt.squeezed;
@@ -128,6 +129,7 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, Box<GetError>> 
                 }
                 drop(locked);
                 inner.changed.notify_all();
+                drop(done);
                 if squeeze && bury_and_wait(inner, &mut unlocked, buried) {
                     attempt.squeezed = true;
                 } else if merged && (attempt.merge || attempt.pages != pages) {
@@ -174,6 +176,11 @@ fn reserve(
     if pages.len() > inner.cache.geometry.budget.bytes() {
         return Err(refusal(inner, NoRoom::Bytes, pages));
     }
+    if pages.len() > inner.cache.geometry.budget.bytes() {
+        // Nothing that could be given back would make it fit.
+        drop(locked);
+        return Err(refusal(inner, NoRoom::Bytes, pages));
+    }
     let (mut whole, mut merge) = (attempt.pages, attempt.merge);
     if whole.len() > limit {
         whole = pages;
@@ -215,8 +222,8 @@ fn reserve(
             }
             let buried = locked.writer.counters.deregistrations;
             drop(locked);
-            let again = bury_and_wait(inner, unlocked, buried)
-                || no_room == NoRoom::Bytes && others_made_room(inner, pages);
+            let again =
+                bury_and_wait(inner, unlocked, buried) || no_room == NoRoom::Bytes && others_made_room(inner);
             return if again { Ok(Step::Again) } else { Err(refusal(inner, no_room, pages)) };
         }
     }
@@ -227,7 +234,7 @@ fn reserve(
 pub(crate) fn bury_and_wait(inner: &Inner, unlocked: &mut Unlocked, before: u64) -> bool {
     inner.bury(unlocked);
     let mut locked = inner.cache.lock(unlocked);
-    while locked.writer.burying > 0 && !IN_BACKEND.get() {
+    while locked.is_burying() && !IN_BACKEND.get() {
         inner.changed.wait(&mut locked.writer);
     }
     locked.writer.counters.deregistrations != before
@@ -235,12 +242,8 @@ pub(crate) fn bury_and_wait(inner: &Inner, unlocked: &mut Unlocked, before: u64)
 
 /// Whether another registry of the same budget gave something back, or is about
 /// to; then this one waits a little, since nobody will wake it.
-fn others_made_room(inner: &Inner, pages: PageRange) -> bool {
-    let budget = &inner.cache.geometry.budget;
-    if pages.len() > budget.bytes() {
-        return false;
-    }
-    match budget.ask_others(std::ptr::from_ref(inner).cast()) {
+fn others_made_room(inner: &Inner) -> bool {
+    match inner.cache.geometry.budget.ask_others(std::ptr::from_ref(inner).cast()) {
         GivenWay::Now => true,
         GivenWay::Soon if !IN_BACKEND.get() => {
             std::thread::sleep(Duration::from_micros(200));

@@ -44,13 +44,18 @@ fn key_of(cache: &Model, held: &Held) -> u64 {
 
 /// Registers the page outside the lock; the key is what was pinned.
 fn register(cache: &Model, begun: &Begun, pin: impl FnOnce() -> u64) -> Published {
+    register_range(cache, begun, PAGES, pin)
+}
+
+fn register_range(cache: &Model, begun: &Begun, range: PageRange, pin: impl FnOnce() -> u64) -> Published {
     let mut unlocked = Unlocked::at_entry();
     let mut locked = cache.lock(&mut unlocked);
     locked.drain();
-    let ticket = locked.begin(PAGES, Access::LOCAL_READ, false).unwrap();
+    let ticket = locked.begin(range, Access::LOCAL_READ, false).unwrap();
     drop(locked);
     begun.declare();
-    let key = MemoryKey { lkey: pin(), rkey: 0, handle: 0 };
+    let pinned = pin();
+    let key = MemoryKey { lkey: pinned, rkey: pinned, handle: pinned };
     cache.lock(&mut unlocked).publish(ticket, key, wanted(0), false)
 }
 
@@ -226,6 +231,37 @@ fn register_against_everything() {
     register_against(|map| map.publish_everything());
 }
 
+/// A region is retired, and its slot used again for a wider registration that is
+/// still under way, while a hook stands on the region's entry: the hook passes over
+/// nothing that is served.
+#[test]
+fn a_walk_does_not_follow_a_slot_that_is_used_again() {
+    const BEFORE: PageRange = PageRange { start: PAGES.start - PAGE, end: PAGES.start };
+    loom::model(|| {
+        let begun = Begun::new();
+        let cache = registered(&begun);
+        let Published::Cached(held) = register_range(&cache, &begun, BEFORE, || 2) else { unreachable!() };
+        cache.counts.release(&held, 0);
+        let registrar = {
+            let cache = cache.clone();
+            thread::spawn(move || {
+                let mut unlocked = Unlocked::at_entry();
+                let mut locked = cache.lock(&mut unlocked);
+                locked.invalidate(BEFORE, None);
+                if let Some(graves) = locked.graves() {
+                    drop(locked.buried(graves));
+                }
+                // It ends here, as if preempted before it declares the registration.
+                drop(locked.begin(BEFORE.union(PAGES), Access::LOCAL_READ, false));
+            })
+        };
+        cache.map.publish(BEFORE.start, LAST);
+        assert!(hit(&cache, 1).is_none(), "a stale hit");
+        registrar.join().unwrap();
+        assert!(hit(&cache, 1).is_none(), "a stale hit");
+    });
+}
+
 /// A slot is retired and used again while another thread reads it: a hit never
 /// mixes two generations.
 #[test]
@@ -250,6 +286,27 @@ fn a_reused_slot_is_not_confused() {
             assert_eq!(key_of(&cache, &held), 2);
             cache.counts.release(&held, 0);
         }
+        reader.join().unwrap();
+    });
+}
+
+/// Likewise for a lookup without a reference: its key is of one generation.
+#[test]
+fn a_lookup_of_a_reused_slot_is_not_confused() {
+    loom::model(|| {
+        let begun = Begun::new();
+        let cache = registered(&begun);
+        let reader = {
+            let cache = cache.clone();
+            thread::spawn(move || {
+                if let Some(key) = cache.peek(PAGES.start, PAGE, Access::LOCAL_READ) {
+                    assert!(key.lkey == key.rkey && key.lkey == key.handle, "a mixed key: {key:?}");
+                }
+            })
+        };
+        cache.map.publish(PAGES.start, LAST);
+        bury(&cache, || ());
+        drop(register(&cache, &begun, || 2));
         reader.join().unwrap();
     });
 }

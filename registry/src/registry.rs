@@ -115,9 +115,10 @@ impl Registry {
 
     /// As [`invalidate`](Registry::invalidate), without waiting: `done` is called
     /// when the device has no registration of these pages left that was made
-    /// before, however long leases are held; at once if there is none. Exactly
-    /// once, on whichever thread deregisters the last one (the reaper's, a thread
-    /// inside `get`, or this one), with no lock held. It may call the registry.
+    /// or begun before, however long leases are held; at once if there is none.
+    /// Exactly once, on whichever thread deregisters the last one (the reaper's, a
+    /// thread inside `get`, or this one), with no lock held. It may call the
+    /// registry; a panic of it is caught.
     pub fn invalidate_then(
         &self,
         buffer: impl AsRange,

@@ -7,6 +7,7 @@
 mod chosen {
     pub(crate) use crate::shards::{SHARDS, SHARED, ever_used, is_alone, order_all_counts};
     pub(crate) use parking_lot::{Mutex, MutexGuard};
+    pub(crate) use pinyard_hooks::fork_generation;
     pub(crate) use std::sync::atomic::{AtomicI64, AtomicU32};
 
     pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -47,6 +48,10 @@ mod chosen {
 
     pub(crate) fn is_alone() -> bool {
         true
+    }
+
+    pub(crate) fn fork_generation() -> u32 {
+        0
     }
 
     /// What the kernel's barrier makes of the pair, in the language's terms.

@@ -108,6 +108,54 @@ fn the_callback_of_an_invalidate_runs_once() {
     assert_eq!(calls.load(SeqCst), 4);
 }
 
+/// One that is being deregistered, or still registered, counts as well.
+#[test]
+fn the_callback_of_an_invalidate_waits_for_what_others_are_at() {
+    for deregistering in [true, false] {
+        let (begun, has_begun) = mpsc::channel();
+        let (go, gone) = mpsc::channel::<()>();
+        let gone = std::sync::Mutex::new(gone);
+        let wait: Work = Arc::new(move |_| {
+            begun.send(()).unwrap();
+            gone.lock().unwrap().recv().unwrap();
+        });
+        let device = Device::new();
+        let backend = Faulty::over(device.backend());
+        let once = move |nth| (nth == 0).then(|| Fault::Run(wait.clone()));
+        let backend = if deregistering { backend.deregistering(once) } else { backend.registering(once) };
+        let registry = Registry::builder().backend(backend).build().unwrap();
+        let (pages, calls) = (Pages::new(1), Arc::new(AtomicU64::new(0)));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                drop(read(&registry, &pages));
+                registry.invalidate(&pages).unwrap();
+            });
+            has_begun.recv().unwrap();
+            let counted = calls.clone();
+            registry.invalidate_then(&pages, move || _ = counted.fetch_add(1, SeqCst)).unwrap();
+            let early = calls.load(SeqCst);
+            go.send(()).unwrap();
+            assert_eq!(early, 0, "called while the device is at it (deregistering: {deregistering})");
+        });
+        eventually(|| calls.load(SeqCst) == 1);
+    }
+}
+
+/// A callback's panic ends with it: the reaper goes on.
+#[test]
+fn a_callback_that_panics_stops_nobody() {
+    let device = Device::new();
+    let registry = counting(&device);
+    let pages = Pages::new(2);
+    let held = read(&registry, pages.part(0, 1));
+    registry.invalidate_then(pages.part(0, 1), || panic!("by plan")).unwrap();
+    drop(held);
+    eventually(|| device.counts() == (1, 1));
+    drop(read(&registry, pages.part(1, 1)));
+    pages.unmap();
+    eventually(|| device.counts() == (2, 2));
+}
+
 #[test]
 fn the_backend_s_times_are_counted() {
     let backend = Faulty::over(Device::new().backend())
@@ -157,6 +205,18 @@ fn two_registries_share_a_budget() {
     eventually(|| budget.pinned() == 0);
 }
 
+/// What can never fit takes out nothing on its way to being refused.
+#[test]
+fn what_exceeds_the_whole_budget_takes_nothing_out() {
+    let device = Device::new();
+    let registry = Registry::builder().backend(device.backend()).budget(3 * PAGE).build().unwrap();
+    let pages = Pages::new(8);
+    drop(read(&registry, pages.part(0, 1)));
+    let error = registry.get(pages.part(2, 4), Access::LOCAL_READ).unwrap_err();
+    assert!(matches!(error, GetError::Budget { .. }), "{error}");
+    assert_eq!((registry.stats().evictions, registry.stats().regions), (0, 1));
+}
+
 /// Two registries in two threads that each need all of the budget.
 #[test]
 fn registries_of_one_budget_do_not_wait_for_each_other_for_ever() {
@@ -179,8 +239,12 @@ fn registries_of_one_budget_do_not_wait_for_each_other_for_ever() {
 
 #[test]
 fn coarse_registrations_serve_what_lies_beside() {
-    for (coarsen, expected) in [(Coarsen::Never, 64), (Coarsen::HugePage, 2), (Coarsen::Blocks(32 << 10), 32)]
-    {
+    for (coarsen, expected) in [
+        (Coarsen::Never, 64),
+        (Coarsen::HugePage, 2),
+        (Coarsen::Blocks(32 << 10), 32),
+        (Coarsen::Blocks(usize::MAX), 1),
+    ] {
         let device = Device::new();
         let registry = Registry::builder().backend(device.backend()).coarsen(coarsen).build().unwrap();
         // 64 buffers of 2 KiB at a stride of 16 KiB, in one mapping of its own.

@@ -8,7 +8,7 @@ mod common;
 
 use common::*;
 use pinyard_registry::backend::{Custom, Fault, Faulty, IoUring, Mlock};
-use pinyard_registry::{Access, BuildError, GetError, MemoryKey, Registry};
+use pinyard_registry::{Access, Budget, BuildError, GetError, MemoryKey, Registry};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::time::Duration;
@@ -137,6 +137,37 @@ fn a_child_forked_during_a_look_at_the_objects_looks_for_itself() {
             assert_eq!(status, 0, "child {round}");
         }
     });
+}
+
+/// A budget that a child inherits is all its own: the parent's registries hold
+/// nothing of it there, and are not asked for anything, whoever had their locks.
+#[test]
+fn a_child_has_all_of_its_parents_budget() {
+    let budget = Budget::new(8 * PAGE);
+    let device = Device::new();
+    let parents = builder_over(device.backend()).budget(budget.clone()).build().unwrap();
+    let (pages, busy, done) = (Pages::new(8), Pages::new(64), AtomicBool::new(false));
+    drop(read(&parents, &pages));
+    std::thread::scope(|scope| {
+        let _finally = Finally(&done);
+        scope.spawn(|| in_the_cache(&parents, &busy, &done));
+        for _ in 0..20 {
+            let status = forked(|| {
+                let counted = device.counts();
+                let own = builder_over(Device::new().backend()).budget(budget.clone()).build().unwrap();
+                let held = read(&own, &pages);
+                // Asks every registry of the budget, and names them all.
+                let refused = own.get(busy.part(0, 1), Access::LOCAL_READ).is_err();
+                held.len() == 8 * PAGE
+                    && refused
+                    && budget.holdings().len() == 1
+                    && device.counts() == counted
+            });
+            assert_eq!(status, 0);
+        }
+    });
+    parents.flush().unwrap();
+    assert_eq!((device.counts().0, budget.pinned()), (device.counts().1, 0));
 }
 
 #[test]

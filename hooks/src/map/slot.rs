@@ -111,12 +111,17 @@ impl Slot {
         self.epoch.load(Acquire)
     }
 
-    /// One past the last byte, if the region holds `at`: a directory's leaf may
-    /// be in use for another chunk by the time it is read.
+    /// One past the last byte, if the slot is of a region in the directory that
+    /// holds `at`. The entry that led here may be old: its leaf in use for another
+    /// chunk, or the slot for a registration under way, over regions that are
+    /// still served.
     #[inline]
     pub(crate) fn end_from(&self, at: usize) -> Option<usize> {
+        let before = self.state();
         let (start, end) = self.bounds();
-        (start <= at && at < end).then_some(end)
+        // The same word but for a mark: the bounds are those of one region.
+        let stands = before.is_listed() && (before.0 ^ self.state().0) & !STALE == 0;
+        (stands && start <= at && at < end).then_some(end)
     }
 
     #[inline]
@@ -173,8 +178,9 @@ impl Slot {
         // Loses a mark that comes at the same time, which says no more than DEAD.
         let state = self.state.load(Relaxed);
         debug_assert!(matches!(state & PHASE, COMING | LIVE));
-        // Before the counts that the retirer reads, by the fence that it runs first.
-        self.state.store(state & !(PHASE | STALE) | DEAD, Release);
+        // SeqCst: before the counts that the retirer reads. A swap, which costs what
+        // such a store costs, so that the models know it to come after every mark.
+        self.state.swap(state & !(PHASE | STALE) | DEAD, SeqCst);
     }
 
     /// DEAD to FREE: nobody holds the region any more.
