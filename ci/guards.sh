@@ -142,13 +142,11 @@ guard 'check: a lookup compares the epoch' registry/src/regions.rs $'slot.epoch(
 guard 'check: a hit compares the length' registry/src/regions.rs 'offset < size && len.wrapping_sub(1) < size - offset &&' '{ let _ = len; } offset < size &&' \
     $registry --test scenarios_libfabric hit_containment
 guard 'check: a hit compares the access' registry/src/regions.rs '&& access_of(slot).contains(access)' '&& (true || access_of(slot).contains(access))' \
-    $registry --test answers a_miss_is_explained
+    $registry --test scenarios_rcache protection_is_widened_where
 guard 'check: what is coming is marked only where it overlaps' hooks/src/map/slot.rs 'start <= last && first < end' 'start <= last && first <= end' \
     $hooks --lib a_registration_under_way
 guard 'check: a wide event spares what is newer' registry/src/cache.rs 'self.writer.wide.extend(event.without(range));' 'self.writer.wide.push(event);' \
     $registry --lib overlapping_wide_events
-guard 'check: the marks name a slot of each word' hooks/src/map/mod.rs 'each(index as SlotId * 64 + bits.trailing_zeros());' 'each(bits.trailing_zeros());' \
-    $registry --test lifetimes ten_thousand_pending
 guard 'check: who waits for an invalidate waits for burials' registry/src/cache.rs '.chain(&writer.in_use).chain(&writer.burying);' '.chain(&writer.in_use);' \
     $registry --test answers waits_for_what
 guard 'ordering: a drain is applied before it is finished' registry/src/cache.rs $'            limit = limit.saturating_sub(1);\n        }\n        self.cache.map.finish_drain();' $'            limit = limit.saturating_sub(1);\n            self.cache.map.finish_drain();\n        }\n        self.cache.map.finish_drain();' \
