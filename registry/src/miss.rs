@@ -174,12 +174,9 @@ fn reserve(
         return Err(Box::new(GetError::TooLong { range: pages, backend: inner.backend.name(), limit }));
     }
     if pages.len() > inner.cache.geometry.budget.bytes() {
-        return Err(refusal(inner, NoRoom::Bytes, pages));
-    }
-    if pages.len() > inner.cache.geometry.budget.bytes() {
         // Nothing that could be given back would make it fit.
         drop(locked);
-        return Err(refusal(inner, NoRoom::Bytes, pages));
+        return Err(refusal(inner, NoRoom::Bytes, pages, unlocked));
     }
     let (mut whole, mut merge) = (attempt.pages, attempt.merge);
     if whole.len() > limit {
@@ -224,7 +221,7 @@ fn reserve(
             drop(locked);
             let again =
                 bury_and_wait(inner, unlocked, buried) || no_room == NoRoom::Bytes && others_made_room(inner);
-            return if again { Ok(Step::Again) } else { Err(refusal(inner, no_room, pages)) };
+            return if again { Ok(Step::Again) } else { Err(refusal(inner, no_room, pages, unlocked)) };
         }
     }
 }
@@ -253,7 +250,8 @@ fn others_made_room(inner: &Inner) -> bool {
     }
 }
 
-fn refusal(inner: &Inner, no_room: NoRoom, range: PageRange) -> Box<GetError> {
+/// Asks every registry of the budget what it holds: not for under the lock.
+fn refusal(inner: &Inner, no_room: NoRoom, range: PageRange, _unlocked: &Unlocked) -> Box<GetError> {
     let geometry = &inner.cache.geometry;
     Box::new(match no_room {
         NoRoom::Bytes => GetError::Budget {
