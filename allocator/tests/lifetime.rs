@@ -4,9 +4,10 @@
 mod common;
 
 use common::{Books, pool, wait_for};
+use parking_lot::Mutex;
 use pinyard_allocator::{AllocError, AtomicFence, Fence, Poll, PoolBuf};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread;
 
 const MIB: usize = 1 << 20;
@@ -124,14 +125,14 @@ fn a_dropping_thread_calls_no_driver() {
     let pool = pool(&books, 64 * MIB);
     let blocks: Vec<_> = (0..50).map(|_| pool.alloc::<u8>(300_000).unwrap()).collect();
     drop(pool);
-    books.callers.lock().unwrap().clear();
+    books.callers.lock().clear();
     let dropper = thread::spawn(move || {
         drop(blocks);
         thread::current().id()
     });
     let dropper = dropper.join().unwrap();
-    wait_for("the release", || books.mapped.lock().unwrap().is_empty());
-    let callers = books.callers.lock().unwrap();
+    wait_for("the release", || books.mapped.lock().is_empty());
+    let callers = books.callers.lock();
     assert!(!callers.is_empty() && !callers.contains(&dropper));
     assert!(!callers.contains(&thread::current().id()));
     drop(callers);
@@ -150,7 +151,7 @@ fn many_threads_drop_the_last_blocks_of_a_closed_pool() {
         for thread in threads {
             thread.join().unwrap();
         }
-        wait_for("the release", || books.mapped.lock().unwrap().is_empty());
+        wait_for("the release", || books.mapped.lock().is_empty());
         books.assert_balanced();
     }
 }
@@ -178,7 +179,7 @@ fn a_pool_that_goes_while_threads_use_it() {
         for thread in threads {
             drop(thread.join().unwrap());
         }
-        wait_for("the release", || books.mapped.lock().unwrap().is_empty());
+        wait_for("the release", || books.mapped.lock().is_empty());
         books.assert_balanced();
     }
 }
@@ -239,7 +240,7 @@ struct Asked {
 
 impl Poll for Asked {
     fn passed(&mut self) -> bool {
-        self.by.lock().unwrap().push(thread::current().id());
+        self.by.lock().push(thread::current().id());
         self.answers.pop().expect("asked again after it had passed")
     }
 }
@@ -259,9 +260,9 @@ fn deferring_and_dropping_ask_no_fence() {
     });
     let id = dropper.thread().id();
     dropper.join().unwrap();
-    assert!(by.lock().unwrap().is_empty());
+    assert!(by.lock().is_empty());
     assert_eq!(pool.poll_fences(), 50);
-    assert!(!by.lock().unwrap().contains(&id));
+    assert!(!by.lock().contains(&id));
 }
 
 /// A fence may itself use the pool: no lock is held while it is asked.

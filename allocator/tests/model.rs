@@ -89,7 +89,7 @@ proptest! {
                             prop_assert!(range.end <= other.start || other.end <= range.start);
                         }
                         prop_assert_eq!(new.block.key().lkey, new.block.slab_base() as u64);
-                        let registered = books.registered.lock().unwrap()[&new.block.slab_base()];
+                        let registered = books.registered.lock()[&new.block.slab_base()];
                         prop_assert!(registered.start <= range.start && range.end <= registered.end);
                         new.write();
                         live.push(new);
@@ -130,7 +130,7 @@ proptest! {
             prop_assert_eq!(stats.live_blocks, (live.len() + deferred.len()) as u64);
             prop_assert_eq!(stats.live_bytes + stats.free_bytes + stats.cached_bytes, stats.reserved_bytes);
             prop_assert!(stats.reserved_bytes <= (limit_mib * MIB) as u64);
-            let mapped: usize = books.mapped.lock().unwrap().values().map(|segment| segment.bytes).sum();
+            let mapped: usize = books.mapped.lock().values().map(|segment| segment.bytes).sum();
             prop_assert_eq!(stats.reserved_bytes, mapped as u64);
         }
         live.iter().for_each(Live::check);

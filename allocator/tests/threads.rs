@@ -162,8 +162,15 @@ fn trimming_disturbs_nobody() {
             thread::yield_now();
         }
     };
-    run(vec![churn(1), churn(2), churn(3), work(trim)]);
-    assert_eq!(pool.stats().live_blocks, 0);
+    // Again where the scheduler let no trim come at the right moment.
+    for _ in 0..10 {
+        running.store(3, Relaxed);
+        run(vec![churn(1), churn(2), churn(3), work(trim)]);
+        assert_eq!(pool.stats().live_blocks, 0);
+        if books.unmaps.load(Relaxed) > 0 {
+            break;
+        }
+    }
     assert!(books.unmaps.load(Relaxed) > 0, "the trims had something to take");
     pool.trim();
     books.assert_balanced();

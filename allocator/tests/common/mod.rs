@@ -1,14 +1,15 @@
 //! A backend and a source that keep books, for what a pool must never do.
 #![allow(unsafe_code, dead_code)] // each test file uses its part
 
+use parking_lot::Mutex; // the standard one is invisible to ThreadSanitizer
 use pinyard_allocator::{DriverToken, HostSource, Pool, Segment, Source, SourceError};
 use pinyard_registry::{
     Events, MemoryKey, PageRange, Registry,
     backend::{Backend, BackendError, Custom},
 };
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
@@ -35,18 +36,18 @@ impl Books {
     }
 
     pub(crate) fn called(&self) {
-        self.callers.lock().unwrap().push(thread::current().id());
+        self.callers.lock().push(thread::current().id());
     }
 
     pub(crate) fn fault(&self, text: String) {
-        self.faults.lock().unwrap().push(text);
+        self.faults.lock().push(text);
     }
 
     /// Everything was given back, in the right order.
     pub(crate) fn assert_balanced(&self) {
-        assert_eq!(*self.faults.lock().unwrap(), Vec::<String>::new());
-        assert!(self.mapped.lock().unwrap().is_empty(), "segments left");
-        assert!(self.registered.lock().unwrap().is_empty(), "registrations left");
+        assert_eq!(*self.faults.lock(), Vec::<String>::new());
+        assert!(self.mapped.lock().is_empty(), "segments left");
+        assert!(self.registered.lock().is_empty(), "registrations left");
         assert_eq!(self.maps.load(Relaxed), self.unmaps.load(Relaxed));
         assert_eq!(self.registrations.load(Relaxed), self.deregistrations.load(Relaxed));
     }
@@ -60,17 +61,16 @@ pub(crate) fn backend(books: &Arc<Books>) -> Custom {
         move |range, _| {
             one.called();
             let seen = one.registrations.fetch_add(1, SeqCst);
-            one.registered.lock().unwrap().insert(range.start, range);
+            one.registered.lock().insert(range.start, range);
             Ok(MemoryKey { lkey: range.start as u64, rkey: seen, handle: 0 })
         },
         move |key, range| {
             two.called();
             two.deregistrations.fetch_add(1, SeqCst);
-            if two.registered.lock().unwrap().remove(&range.start).is_none() || key.lkey != range.start as u64
-            {
+            if two.registered.lock().remove(&range.start).is_none() || key.lkey != range.start as u64 {
                 two.fault(format!("deregistered {range}, which is not registered"));
             }
-            if !two.mapped.lock().unwrap().contains_key(&range.start) {
+            if !two.mapped.lock().contains_key(&range.start) {
                 two.fault(format!("deregistered {range} after it was unmapped"));
             }
             Ok::<(), BackendError>(())
@@ -91,7 +91,7 @@ unsafe impl Source for BookedSource {
     }
     fn grow(&self, bytes: usize, token: &DriverToken) -> Result<Segment, SourceError> {
         self.0.called();
-        let mapped: usize = self.0.mapped.lock().unwrap().values().map(|segment| segment.bytes).sum();
+        let mapped: usize = self.0.mapped.lock().values().map(|segment| segment.bytes).sum();
         if mapped + bytes > self.0.budget.load(SeqCst) {
             return Err(SourceError {
                 call: format!("grow({bytes})"),
@@ -101,15 +101,15 @@ unsafe impl Source for BookedSource {
         }
         let segment = HostSource::new().grow(bytes, token)?;
         self.0.maps.fetch_add(1, SeqCst);
-        self.0.mapped.lock().unwrap().insert(segment.start, segment);
+        self.0.mapped.lock().insert(segment.start, segment);
         Ok(segment)
     }
     unsafe fn shrink(&self, segment: Segment, token: &DriverToken) -> Result<(), SourceError> {
         self.0.called();
-        if self.0.registered.lock().unwrap().contains_key(&segment.start) {
+        if self.0.registered.lock().contains_key(&segment.start) {
             self.0.fault(format!("{segment:?} unmapped while it was registered"));
         }
-        if self.0.mapped.lock().unwrap().remove(&segment.start) != Some(segment) {
+        if self.0.mapped.lock().remove(&segment.start) != Some(segment) {
             self.0.fault(format!("{segment:?} unmapped, which is not mapped"));
         }
         self.0.unmaps.fetch_add(1, SeqCst);
