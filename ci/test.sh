@@ -26,7 +26,8 @@ step() {
     printf '%-14s %4d passed %3d failed  %4d s\n' "$name" "$ok" "$bad" $((SECONDS - began))
     if [ "$status" -ne 0 ] || [ "$bad" -ne 0 ]; then
         echo "---- $name: exit $status"
-        tail -n 80 "$log"
+        grep -nE -A4 'panicked at|FAILED|^WARNING: ThreadSanitizer' "$log" | head -60
+        tail -n 40 "$log"
         echo "----"
     fi
     grep -hE '(^| )skipped: ' "$log" | sort -u | head -5

@@ -114,7 +114,7 @@ for mpi in "$@"; do
     check "$name: the demo is clean" clean_demo "$name" "$pinyard" demo "${with[@]}"
     check "$name: the demo is clean within 8 MiB of RLIMIT_MEMLOCK, Debian's default" \
         clean_demo "$name" "${memlock[@]}" --memlock=8388608 "$pinyard" demo "${with[@]}"
-    check "$name: refuses where RLIMIT_MEMLOCK is too small" refuses 'RLIMIT_MEMLOCK allows 65536.*; raise' \
+    check "$name: refuses where RLIMIT_MEMLOCK is too small" refuses 'budget of 65536 bytes.*RLIMIT_MEMLOCK is 65536.*raise .ulimit -l' \
         "${memlock[@]}" --memlock=65536 "$pinyard" demo "${with[@]}"
     # shellcheck disable=SC2086 # words on purpose
     check "$name: the naive cache completes where no page is released" \

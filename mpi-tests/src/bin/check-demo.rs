@@ -2,6 +2,7 @@
 //! command's own exit status says: `check-demo MPI ROUNDS`, where MPI starts the
 //! library's name and ROUNDS are the rounds per rank.
 
+use pinyard_hooks::Function;
 use serde_json::Value;
 use std::io::Read;
 use std::process::ExitCode;
@@ -90,7 +91,7 @@ fn check(document: &Value, mpi: &str, rounds: u64, faults: &mut Vec<String>) {
                 expect("no stale round", number("stale") == Some(0));
                 expect("invalidations", number("invalidations").is_some_and(|count| count > 10));
                 expect("hits, the timed ones", number("hits").is_some_and(|hits| hits >= 32 * ran));
-                expect("hooks are reported", reports.iter().all(|rank| hooks(rank) == 9));
+                expect("hooks are reported", reports.iter().all(|rank| hooks(rank) == Function::COUNT));
             }
             _ => {
                 expect("no stale round", number("stale") == Some(0));
