@@ -12,10 +12,10 @@ pub(crate) fn default_budget(locks_memory: bool) -> Budget {
     static OF_MEMLOCK: OfProcess<Budget> =
         OfProcess::new(|| Budget::of_memlock(memlock_limit().map_or(usize::MAX, |limit| limit as usize)));
     let of_memory = OF_MEMORY.get();
-    let binding = || memlock_limit().filter(|_| !may_lock_anything());
-    match binding() {
-        Some(limit) if locks_memory && limit < of_memory.bytes() as u64 => OF_MEMLOCK.get().clone(),
-        _ => of_memory.clone(),
+    let binds = |limit: &u64| *limit < of_memory.bytes() as u64 && !may_lock_anything();
+    match locks_memory && memlock_limit().as_ref().is_some_and(binds) {
+        true => OF_MEMLOCK.get().clone(),
+        false => of_memory.clone(),
     }
 }
 

@@ -201,17 +201,9 @@ fn reserve(
         vacant = false;
         let retired = no_room != NoRoom::Coming && locked.make_room();
         // Retired regions count until the backend has let them go.
-        if let Some(mut graves) = locked.graves() {
+        if let Some(graves) = locked.graves() {
             drop(locked);
-            inner.deregister(&mut graves, unlocked);
-            locked = inner.cache.lock(unlocked);
-            let done = locked.buried(graves);
-            inner.changed.notify_all();
-            if !done.is_empty() {
-                drop(locked);
-                drop(done);
-                locked = inner.cache.lock(unlocked);
-            }
+            locked = inner.take_back(graves, unlocked);
         } else if !retired {
             if locked.makes_room() && !IN_BACKEND.get() {
                 inner.changed.wait(&mut locked.writer);

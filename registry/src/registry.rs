@@ -18,7 +18,7 @@ use crate::regions::{Held, Wanted};
 use crate::shards;
 use crate::stats::Stats;
 use crate::trust::{self, Serving, Trust, Uncached};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use pinyard_hooks::MapPlace;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -186,13 +186,15 @@ impl Registry {
     }
 
     /// Counters, exact when no other thread is at work. Takes the lock, and first
-    /// retires what events have touched. All zero in a forked child, where another thread may have held the lock.
+    /// retires what events have touched. All zero in a forked child, where another
+    /// thread may have held the lock.
     pub fn stats(&self) -> Stats {
         if self.inner.is_forked() {
             return Stats::default();
         }
         let mut unlocked = Unlocked::at_entry();
         self.inner.tidy(&mut unlocked);
+        let tick = clock::tick();
         let locked = self.inner.cache.lock(&mut unlocked);
         let (regions, graveyard) = locked.population();
         let counters = locked.writer.counters;
@@ -211,8 +213,8 @@ impl Registry {
             regions: regions as u64,
             graveyard: graveyard as u64,
             pinned_bytes: locked.writer.pinned as u64,
-            registering: locked.writer.registering.in_time(clock::tick()),
-            deregistering: locked.writer.deregistering.in_time(clock::tick()),
+            registering: locked.writer.registering.in_time(tick),
+            deregistering: locked.writer.deregistering.in_time(tick),
         }
     }
 
@@ -252,22 +254,31 @@ impl Inner {
     pub(crate) fn bury(&self, unlocked: &mut Unlocked) {
         let mut locked = self.cache.lock(unlocked);
         locked.look_again();
-        while let Some(mut graves) = locked.graves() {
+        while let Some(graves) = locked.graves() {
             drop(locked);
-            self.deregister(&mut graves, unlocked);
-            locked = self.cache.lock(unlocked);
-            let done = locked.buried(graves);
-            self.changed.notify_all();
-            if !done.is_empty() {
-                drop(locked);
-                drop(done);
-                locked = self.cache.lock(unlocked);
-            }
+            locked = self.take_back(graves, unlocked);
         }
     }
 
+    /// Buries what `graves` handed out. The backend, and who waits for it, are called
+    /// without the lock.
+    pub(crate) fn take_back<'a>(
+        &'a self,
+        mut graves: Vec<Grave>,
+        unlocked: &'a mut Unlocked,
+    ) -> Locked<'a, MapPlace> {
+        self.deregister(&mut graves, unlocked);
+        let mut locked = self.cache.lock(unlocked);
+        let done = locked.buried(graves);
+        self.changed.notify_all();
+        if !done.is_empty() {
+            MutexGuard::unlocked(&mut locked.writer, || drop(done));
+        }
+        locked
+    }
+
     /// Without the lock: the backend lets go.
-    pub(crate) fn deregister(&self, graves: &mut [Grave], unlocked: &Unlocked) {
+    fn deregister(&self, graves: &mut [Grave], unlocked: &Unlocked) {
         for grave in graves {
             let began = clock::ticks();
             let deregister = || self.backend.deregister(grave.key, grave.range, unlocked);
