@@ -94,7 +94,7 @@ guard '3 a miss elsewhere does not wait' registry/src/cache.rs \
     $registry --test lifetimes hits_never_wait
 guard '4 what finds no place takes everything out' hooks/src/inbox.rs 'self.overflow.store(true, Release);' '' \
     $hooks --lib more_wide_events_than_fit
-guard '4 what a wide event left is applied' registry/src/cache.rs 'self.apply_wide(SLICE);' 'self.writer.wide.clear(); self.cache.map.finish_drain();' \
+guard '4 what a wide event left is applied' registry/src/cache/draining.rs 'self.apply_wide(SLICE);' 'self.writer.wide.clear(); self.cache.map.finish_drain();' \
     $registry --test lifetimes more_wide_events
 guard '2 readers wait for a drain' hooks/src/map/mod.rs 'self.news.fetch_or(DRAINING, AcqRel);' '' \
     $hooks --lib an_event_that_holds_too_much
@@ -102,11 +102,11 @@ guard '5 the reaper buries' registry/src/reaper.rs $'self.bury(&mut unlocked);\n
     $registry --test lifetimes the_reaper_unpins
 guard '5 the reaper retires' registry/src/reaper.rs 'self.tidy(&mut unlocked);' '' \
     $registry --test lifetimes the_reaper_unpins
-guard '6 what is held is not buried' registry/src/cache.rs 'if cache.counts.is_held(id) {' 'if false {' \
+guard '6 what is held is not buried' registry/src/cache/graveyard.rs 'if cache.counts.is_held(id) {' 'if false {' \
     $registry --test lifetimes a_region_in_use
 guard '8 the byte budget' registry/src/cache.rs 'if !geometry.budget.take(range.len()) {' 'if !geometry.budget.take(0) {' \
     $registry --test lifetimes the_byte_budget
-guard '8 eviction spares what is held' registry/src/cache.rs 'cache.counts.is_held(id) || regions::take_touched' 'regions::take_touched' \
+guard '8 eviction spares what is held' registry/src/cache/graveyard.rs 'cache.counts.is_held(id) || regions::take_touched' 'regions::take_touched' \
     $registry --test lifetimes the_byte_budget
 
 guard '5 the reaper looks in time' registry/src/reaper.rs 'Duration::from_millis(25)' 'Duration::from_secs(1)' \
@@ -145,11 +145,11 @@ guard 'check: a hit compares the access' registry/src/regions.rs '&& access_of(s
     $registry --test scenarios_rcache protection_is_widened_where
 guard 'check: what is coming is marked only where it overlaps' hooks/src/map/slot.rs 'start <= last && first < end' 'start <= last && first <= end' \
     $hooks --lib a_registration_under_way
-guard 'check: a wide event spares what is newer' registry/src/cache.rs 'self.writer.wide.extend(event.without(range));' 'self.writer.wide.push(event);' \
+guard 'check: a wide event spares what is newer' registry/src/cache/draining.rs 'self.writer.wide.extend(event.without(range));' 'self.writer.wide.push(event);' \
     $registry --lib overlapping_wide_events
-guard 'check: who waits for an invalidate waits for burials' registry/src/cache.rs '.chain(&writer.in_use).chain(&writer.burying);' '.chain(&writer.in_use);' \
+guard 'check: who waits for an invalidate waits for burials' registry/src/cache/draining.rs '.chain(&writer.in_use).chain(&writer.burying);' '.chain(&writer.in_use);' \
     $registry --test answers waits_for_what
-guard 'ordering: a drain is applied before it is finished' registry/src/cache.rs $'            limit = limit.saturating_sub(1);\n        }\n        self.cache.map.finish_drain();' $'            limit = limit.saturating_sub(1);\n            self.cache.map.finish_drain();\n        }\n        self.cache.map.finish_drain();' \
+guard 'ordering: a drain is applied before it is finished' registry/src/cache/draining.rs $'            limit = limit.saturating_sub(1);\n        }\n        self.cache.map.finish_drain();' $'            limit = limit.saturating_sub(1);\n            self.cache.map.finish_drain();\n        }\n        self.cache.map.finish_drain();' \
     $registry --test lifetimes more_wide_events
 refused '7 a backend called under the lock' registry/src/registry.rs 'locked.look_again();' \
     'if let Some(mut graves) = locked.graves() { self.deregister(&mut graves, unlocked); drop(locked.buried(graves)); }' $registry
@@ -163,10 +163,10 @@ guard 'model: a reader looks at the state again' registry/src/regions.rs \
 guard 'model: a reader fences its count' registry/src/regions.rs \
     $'if OWN {\n            light_fence()\n        } else {\n            store_load_barrier()\n        }' '' \
     $registry --lib models::get_
-guard 'model: a retirer fences the counts' registry/src/cache.rs \
+guard 'model: a retirer fences the counts' registry/src/cache/graveyard.rs \
     '!writer.dead.is_empty() && order_all_counts()' '!writer.dead.is_empty()' \
     $registry --lib models::get_
-guard 'model: a retirer looks at the counts' registry/src/cache.rs 'if cache.counts.is_held(id) {' 'if false {' \
+guard 'model: a retirer looks at the counts' registry/src/cache/graveyard.rs 'if cache.counts.is_held(id) {' 'if false {' \
     $registry --lib models::get_against_a_mark
 guard 'model: going live fails on a mark' hooks/src/map/slot.rs \
     'self.state.compare_exchange(coming, coming & !PHASE | LIVE, AcqRel, Acquire).is_ok()' 'self.state.store(coming & !PHASE | LIVE, Release); true' \

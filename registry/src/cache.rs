@@ -11,6 +11,11 @@
 //! nobody. Applying it is done in slices, by whoever has the lock anyway; a
 //! caller's own range is always settled before it is answered.
 
+mod draining;
+mod graveyard;
+
+pub(crate) use graveyard::Grave;
+
 use crate::access::Access;
 use crate::backend::{MemoryKey, Unlocked};
 use crate::budget::Budget;
@@ -20,7 +25,7 @@ use crate::eviction::EvictionList;
 use crate::range::PageRange;
 use crate::regions::{self, Counts, Held, Wanted};
 use crate::stats::Counters;
-use crate::sync::{Mutex, MutexGuard, SHARDS, is_alone, lock, order_all_counts};
+use crate::sync::{Mutex, MutexGuard, SHARDS, lock};
 use crate::times::Ticks;
 use pinyard_hooks::map::{Map, MapSize, Slot, SlotId};
 use std::collections::VecDeque;
@@ -140,17 +145,6 @@ pub(crate) enum Published {
     Spoiled,
 }
 
-/// A registration to be taken back, outside the lock.
-#[derive(Debug)]
-pub(crate) struct Grave {
-    slot: SlotId,
-    pub(crate) key: MemoryKey,
-    pub(crate) range: PageRange,
-    /// Filled in by the caller: how long the backend took, and whether it refused.
-    pub(crate) ticks: u64,
-    pub(crate) failed: bool,
-}
-
 /// A region that was taken out, and when, in ticks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Retired {
@@ -240,29 +234,6 @@ impl<M: Deref<Target = Map>> Cache<M> {
     }
 }
 
-impl Writer {
-    /// Keeps wide events apart, so that their number is bounded by what lies
-    /// between them: one that is split where a `get` was served stays small.
-    fn add_wide(&mut self, mut range: PageRange) {
-        self.wide.retain(|other| {
-            let apart = !other.overlaps(range);
-            if !apart {
-                range = range.union(*other);
-            }
-            apart
-        });
-        self.wide.push(range);
-    }
-
-    /// The slot's registration is gone: takes out who waits for that.
-    fn tell(&mut self, slot: SlotId, done: &mut Vec<Completion>) {
-        if !self.waiting.is_empty() {
-            let concerned = self.waiting.extract_if(.., |(of, _)| *of == slot);
-            done.extend(concerned.map(|(_, completion)| completion));
-        }
-    }
-}
-
 /// The cache with its writer's lock held.
 pub(crate) struct Locked<'a, M> {
     pub(crate) cache: &'a Cache<M>,
@@ -270,131 +241,6 @@ pub(crate) struct Locked<'a, M> {
 }
 
 impl<M: Deref<Target = Map>> Locked<'_, M> {
-    /// Takes over what hooks left since the last time, and applies a slice of it.
-    pub(crate) fn drain(&mut self) {
-        let map = &*self.cache.map;
-        if map.news() == self.writer.epoch {
-            return;
-        }
-        let writer = &mut *self.writer;
-        map.begin_drain(|event| {
-            let range = PageRange { start: event.start(), end: event.end() };
-            // Now, not in its turn: a registration that begins later is not old.
-            for flight in writer.inflight.iter().filter(|flight| flight.range.overlaps(range)) {
-                self.cache.slot(flight.slot).spoil();
-            }
-            writer.add_wide(range);
-        });
-        let epoch = map.epoch();
-        if epoch != writer.epoch {
-            writer.epoch = epoch;
-            writer.sweep = 1;
-            writer.counters.flushes += 1;
-            // Whatever they touch is of an older epoch.
-            writer.wide.clear();
-        }
-        self.apply_wide(SLICE);
-    }
-
-    /// Retires regions that wide events touched, at most `limit`.
-    fn apply_wide(&mut self, mut limit: usize) {
-        while let Some(&range) = self.writer.wide.last() {
-            match self.first_in(range) {
-                Some(_) if limit == 0 => return,
-                Some(id) => self.kill(id, Reason::Invalidated),
-                None => drop(self.writer.wide.pop()),
-            }
-            limit = limit.saturating_sub(1);
-        }
-        self.cache.map.finish_drain();
-    }
-
-    /// Retires every region in `range` that may no longer be served. Whether any
-    /// is left there.
-    pub(crate) fn settle(&mut self, range: PageRange) -> bool {
-        if !self.writer.wide.is_empty() {
-            let wide = std::mem::take(&mut self.writer.wide);
-            for event in wide {
-                if let Some(common) = event.intersection(range) {
-                    while let Some(id) = self.first_in(common) {
-                        self.kill(id, Reason::Invalidated);
-                    }
-                }
-                // What is registered in `range` from now on is newer than the event.
-                self.writer.wide.extend(event.without(range));
-            }
-        }
-        let (mut rest, mut occupied) = (Some(range), false);
-        while let Some(id) = rest.and_then(|rest| self.first_in(rest)) {
-            let end = regions::range_of(self.cache.slot(id)).end;
-            match self.doom(id) {
-                Some(reason) => self.kill(id, reason),
-                None => occupied = true,
-            }
-            rest = PageRange::from(end, range.end);
-        }
-        occupied
-    }
-
-    /// Why nobody finds the region any more, if so.
-    fn doom(&self, id: SlotId) -> Option<Reason> {
-        let slot = self.cache.slot(id);
-        match slot.state().is_stale() {
-            true => Some(Reason::Invalidated),
-            false => (slot.epoch() != self.writer.epoch).then_some(Reason::Flushed),
-        }
-    }
-
-    /// Retires regions that nobody finds any more, a slice of them. Whether there
-    /// may be more.
-    pub(crate) fn tidy(&mut self) -> bool {
-        self.drain();
-        let mut doomed = Vec::new();
-        let (marks, below) = (self.writer.marks, self.writer.next_slot);
-        let marks = self.cache.map.take_changed(marks, below, SLICE, |id| doomed.push(id));
-        self.writer.marks = marks.unwrap_or(0);
-        let sweep =
-            self.writer.sweep.min(below)..self.writer.sweep.saturating_add(SLICE as SlotId).min(below);
-        doomed.extend(sweep.clone());
-        let swept = sweep.end == below;
-        self.writer.sweep = if swept { SlotId::MAX } else { sweep.end };
-        for id in doomed {
-            if self.cache.slot(id).state().is_listed()
-                && let Some(reason) = self.doom(id)
-            {
-                self.kill(id, reason);
-            }
-        }
-        marks.is_some() || !swept || !self.writer.wide.is_empty()
-    }
-
-    /// Nobody finds any region any more: `tidy` retires them.
-    pub(crate) fn flush(&mut self) {
-        self.cache.map.publish_everything();
-        self.drain();
-    }
-
-    /// Takes out every region that shares a page with `range`. `done` is dropped
-    /// when all of them have been deregistered, and those that were taken out
-    /// earlier or are being registered.
-    pub(crate) fn invalidate(&mut self, range: PageRange, done: Option<Completion>) {
-        for flight in self.writer.inflight.iter().filter(|flight| flight.range.overlaps(range)) {
-            self.cache.slot(flight.slot).spoil();
-        }
-        while let Some(id) = self.first_in(range) {
-            self.kill(id, Reason::Invalidated);
-        }
-        if let Some(done) = done {
-            let cache = self.cache;
-            let writer = &mut *self.writer;
-            let retired =
-                writer.dead.iter().chain(&writer.ready).chain(&writer.in_use).chain(&writer.burying);
-            let all = retired.copied().chain(writer.inflight.iter().map(|flight| flight.slot));
-            let concerned = all.filter(|&id| regions::range_of(cache.slot(id)).overlaps(range));
-            writer.waiting.extend(concerned.map(|id| (id, done.clone())));
-        }
-    }
-
     /// As `hit`, after a `drain` and a `settle` under this lock; the hit is not
     /// counted.
     pub(crate) fn find_settled(&self, wanted: Wanted) -> Option<Held> {
@@ -545,17 +391,6 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         published
     }
 
-    /// Whether another thread is about to give room back: it is deregistering, or
-    /// registering what may become evictable.
-    pub(crate) fn makes_room(&self) -> bool {
-        self.is_burying() || !self.writer.inflight.is_empty()
-    }
-
-    /// Whether graves are handed out and not yet buried.
-    pub(crate) fn is_burying(&self) -> bool {
-        !self.writer.burying.is_empty()
-    }
-
     /// Takes a region out of the map and leaves it to its holders.
     fn kill(&mut self, id: SlotId, reason: Reason) {
         let slot = self.cache.slot(id);
@@ -581,100 +416,6 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         first_in(self.cache.map.directory(), range)
     }
 
-    /// Takes out a few of the regions that were used least recently and are not
-    /// in use. Whether there were any.
-    ///
-    /// Several, because making sure that nobody holds one interrupts all threads
-    /// that use the registry; one, where that is only this thread.
-    pub(crate) fn evict(&mut self) -> bool {
-        let few = if is_alone() { 1 } else { (self.writer.live.len() / 32).clamp(1, 16) };
-        for evicted in 0..few {
-            let cache = self.cache;
-            let spare = |id| cache.counts.is_held(id) || regions::take_touched(cache.slot(id));
-            let Some(id) = self.writer.live.victim(spare) else { return evicted > 0 };
-            self.kill(id, Reason::Evicted);
-        }
-        true
-    }
-
-    /// Makes room: retires a few regions that nobody finds any more, or else some
-    /// that were used least recently. `false` if there are none.
-    pub(crate) fn make_room(&mut self) -> bool {
-        let live = self.writer.live.len();
-        let unfinished = self.writer.marks != 0 || self.writer.sweep != SlotId::MAX;
-        if self.cache.map.has_changed() || unfinished {
-            self.tidy();
-        }
-        self.writer.live.len() < live || self.evict()
-    }
-
-    /// At most a slice of the retired regions that nobody holds. Each is handed
-    /// out once; the caller asks the backend, then calls [`buried`](Locked::buried).
-    pub(crate) fn graves(&mut self) -> Option<Vec<Grave>> {
-        let cache = self.cache;
-        let writer = &mut *self.writer;
-        // If the kernel refuses to order the counts, nothing retired since can be
-        // taken for unused, and stays.
-        if !writer.dead.is_empty() && order_all_counts() {
-            writer.ready.append(&mut writer.dead);
-        }
-        let mut graves = std::mem::take(&mut writer.graves);
-        while graves.len() < SLICE
-            && let Some(id) = writer.ready.pop()
-        {
-            if cache.counts.is_held(id) {
-                writer.in_use.push(id);
-            } else {
-                let slot = cache.slot(id);
-                let (key, range) = (regions::key_of(slot), regions::range_of(slot));
-                graves.push(Grave { slot: id, key, range, ticks: 0, failed: false });
-            }
-        }
-        if graves.is_empty() {
-            writer.graves = graves;
-            return None;
-        }
-        writer.burying.extend(graves.iter().map(|grave| grave.slot));
-        Some(graves)
-    }
-
-    /// Regions that were held may not be any more: `graves` looks again.
-    pub(crate) fn look_again(&mut self) {
-        let writer = &mut *self.writer;
-        writer.ready.append(&mut writer.in_use);
-    }
-
-    /// No other thread can hold anything: the registry is going.
-    pub(crate) fn nobody_is_left(&mut self) {
-        let writer = &mut *self.writer;
-        writer.ready.append(&mut writer.dead);
-        self.look_again();
-    }
-
-    /// The backend has taken the registrations back. Who waits for one of them is
-    /// to be dropped without the lock.
-    #[must_use = "dropping it calls somebody back, which is not for under the lock"]
-    pub(crate) fn buried(&mut self, mut graves: Vec<Grave>) -> Vec<Completion> {
-        let mut done = Vec::new();
-        let writer = &mut *self.writer;
-        // Latest first: where one thread buries at a time, each is the last.
-        for grave in graves.drain(..).rev() {
-            writer.tell(grave.slot, &mut done);
-            if let Some(at) = writer.burying.iter().rposition(|&slot| slot == grave.slot) {
-                writer.burying.swap_remove(at);
-            }
-            self.cache.slot(grave.slot).free();
-            writer.free_slots.push(grave.slot);
-            writer.pinned -= grave.range.len();
-            self.cache.geometry.budget.give(grave.range.len());
-            writer.counters.deregistrations += 1;
-            writer.counters.failed_deregistrations += grave.failed as u64;
-            writer.deregistering.add(grave.ticks);
-        }
-        writer.graves = graves;
-        done
-    }
-
     /// Live regions, and dead ones that wait for their holders or their burial.
     pub(crate) fn population(&self) -> (usize, usize) {
         let writer = &self.writer;
@@ -684,37 +425,5 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
     /// Nothing is registered or being retired.
     pub(crate) fn is_idle(&self) -> bool {
         self.population() == (0, 0)
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-
-    fn pages(first: usize, end: usize) -> PageRange {
-        PageRange { start: first << 12, end: end << 12 }
-    }
-
-    /// Each `get` splits the events that hold its pages, and must not split as many
-    /// as have come.
-    #[test]
-    fn overlapping_wide_events_become_one() {
-        let geometry = Geometry { regions: 2, budget: usize::MAX.into(), max_region_bytes: usize::MAX };
-        let map = std::sync::Arc::new(Map::new(map_size(2, 1 << 40)).unwrap());
-        let cache = Cache::new(map, geometry).unwrap();
-        let mut unlocked = Unlocked::at_entry();
-        let mut locked = cache.lock(&mut unlocked);
-        for first in 1..=100 {
-            locked.writer.add_wide(pages(first, 1000));
-        }
-        locked.writer.add_wide(pages(2000, 2001));
-        assert_eq!(locked.writer.wide, [pages(1, 1000), pages(2000, 2001)]);
-        for page in 1..50 {
-            locked.settle(pages(10 * page, 10 * page + 1));
-        }
-        assert_eq!(locked.writer.wide.len(), 51);
-        locked.writer.add_wide(pages(5, 2001));
-        assert_eq!(locked.writer.wide, [pages(1, 2001)]);
     }
 }

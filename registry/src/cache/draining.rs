@@ -1,0 +1,184 @@
+//! What hooks left for the writer, applied: in slices, but for a caller's own range.
+
+use super::{Locked, Reason, SLICE, Writer};
+use crate::completion::Completion;
+use crate::range::PageRange;
+use crate::regions;
+use pinyard_hooks::map::{Map, SlotId};
+use std::ops::Deref;
+
+impl Writer {
+    /// Keeps wide events apart, so that their number is bounded by what lies
+    /// between them: one that is split where a `get` was served stays small.
+    fn add_wide(&mut self, mut range: PageRange) {
+        self.wide.retain(|other| {
+            let apart = !other.overlaps(range);
+            if !apart {
+                range = range.union(*other);
+            }
+            apart
+        });
+        self.wide.push(range);
+    }
+}
+
+impl<M: Deref<Target = Map>> Locked<'_, M> {
+    /// Takes over what hooks left since the last time, and applies a slice of it.
+    pub(crate) fn drain(&mut self) {
+        let map = &*self.cache.map;
+        if map.news() == self.writer.epoch {
+            return;
+        }
+        let writer = &mut *self.writer;
+        map.begin_drain(|event| {
+            let range = PageRange { start: event.start(), end: event.end() };
+            // Now, not in its turn: a registration that begins later is not old.
+            for flight in writer.inflight.iter().filter(|flight| flight.range.overlaps(range)) {
+                self.cache.slot(flight.slot).spoil();
+            }
+            writer.add_wide(range);
+        });
+        let epoch = map.epoch();
+        if epoch != writer.epoch {
+            writer.epoch = epoch;
+            writer.sweep = 1;
+            writer.counters.flushes += 1;
+            // Whatever they touch is of an older epoch.
+            writer.wide.clear();
+        }
+        self.apply_wide(SLICE);
+    }
+
+    /// Retires regions that wide events touched, at most `limit`.
+    fn apply_wide(&mut self, mut limit: usize) {
+        while let Some(&range) = self.writer.wide.last() {
+            match self.first_in(range) {
+                Some(_) if limit == 0 => return,
+                Some(id) => self.kill(id, Reason::Invalidated),
+                None => drop(self.writer.wide.pop()),
+            }
+            limit = limit.saturating_sub(1);
+        }
+        self.cache.map.finish_drain();
+    }
+
+    /// Retires every region in `range` that may no longer be served. Whether any
+    /// is left there.
+    pub(crate) fn settle(&mut self, range: PageRange) -> bool {
+        if !self.writer.wide.is_empty() {
+            let wide = std::mem::take(&mut self.writer.wide);
+            for event in wide {
+                if let Some(common) = event.intersection(range) {
+                    while let Some(id) = self.first_in(common) {
+                        self.kill(id, Reason::Invalidated);
+                    }
+                }
+                // What is registered in `range` from now on is newer than the event.
+                self.writer.wide.extend(event.without(range));
+            }
+        }
+        let (mut rest, mut occupied) = (Some(range), false);
+        while let Some(id) = rest.and_then(|rest| self.first_in(rest)) {
+            let end = regions::range_of(self.cache.slot(id)).end;
+            match self.doom(id) {
+                Some(reason) => self.kill(id, reason),
+                None => occupied = true,
+            }
+            rest = PageRange::from(end, range.end);
+        }
+        occupied
+    }
+
+    /// Why nobody finds the region any more, if so.
+    pub(super) fn doom(&self, id: SlotId) -> Option<Reason> {
+        let slot = self.cache.slot(id);
+        match slot.state().is_stale() {
+            true => Some(Reason::Invalidated),
+            false => (slot.epoch() != self.writer.epoch).then_some(Reason::Flushed),
+        }
+    }
+
+    /// Retires regions that nobody finds any more, a slice of them. Whether there
+    /// may be more.
+    pub(crate) fn tidy(&mut self) -> bool {
+        self.drain();
+        let mut doomed = Vec::new();
+        let (marks, below) = (self.writer.marks, self.writer.next_slot);
+        let marks = self.cache.map.take_changed(marks, below, SLICE, |id| doomed.push(id));
+        self.writer.marks = marks.unwrap_or(0);
+        let sweep =
+            self.writer.sweep.min(below)..self.writer.sweep.saturating_add(SLICE as SlotId).min(below);
+        doomed.extend(sweep.clone());
+        let swept = sweep.end == below;
+        self.writer.sweep = if swept { SlotId::MAX } else { sweep.end };
+        for id in doomed {
+            if self.cache.slot(id).state().is_listed()
+                && let Some(reason) = self.doom(id)
+            {
+                self.kill(id, reason);
+            }
+        }
+        marks.is_some() || !swept || !self.writer.wide.is_empty()
+    }
+
+    /// Nobody finds any region any more: `tidy` retires them.
+    pub(crate) fn flush(&mut self) {
+        self.cache.map.publish_everything();
+        self.drain();
+    }
+
+    /// Takes out every region that shares a page with `range`. `done` is dropped
+    /// when all of them have been deregistered, and those that were taken out
+    /// earlier or are being registered.
+    pub(crate) fn invalidate(&mut self, range: PageRange, done: Option<Completion>) {
+        for flight in self.writer.inflight.iter().filter(|flight| flight.range.overlaps(range)) {
+            self.cache.slot(flight.slot).spoil();
+        }
+        while let Some(id) = self.first_in(range) {
+            self.kill(id, Reason::Invalidated);
+        }
+        if let Some(done) = done {
+            let cache = self.cache;
+            let writer = &mut *self.writer;
+            let retired =
+                writer.dead.iter().chain(&writer.ready).chain(&writer.in_use).chain(&writer.burying);
+            let all = retired.copied().chain(writer.inflight.iter().map(|flight| flight.slot));
+            let concerned = all.filter(|&id| regions::range_of(cache.slot(id)).overlaps(range));
+            writer.waiting.extend(concerned.map(|id| (id, done.clone())));
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::backend::Unlocked;
+    use crate::cache::{Cache, Geometry, map_size};
+
+    fn pages(first: usize, end: usize) -> PageRange {
+        PageRange { start: first << 12, end: end << 12 }
+    }
+
+    /// Each `get` splits the events that hold its pages, and must not split as many
+    /// as have come.
+    #[test]
+    fn overlapping_wide_events_become_one() {
+        let geometry = Geometry { regions: 2, budget: usize::MAX.into(), max_region_bytes: usize::MAX };
+        let map = std::sync::Arc::new(Map::new(map_size(2, 1 << 40)).unwrap());
+        let cache = Cache::new(map, geometry).unwrap();
+        let mut unlocked = Unlocked::at_entry();
+        let mut locked = cache.lock(&mut unlocked);
+        for first in 1..=100 {
+            locked.writer.add_wide(pages(first, 1000));
+        }
+        locked.writer.add_wide(pages(2000, 2001));
+        assert_eq!(locked.writer.wide, [pages(1, 1000), pages(2000, 2001)]);
+        for page in 1..50 {
+            locked.settle(pages(10 * page, 10 * page + 1));
+        }
+        assert_eq!(locked.writer.wide.len(), 51);
+        locked.writer.add_wide(pages(5, 2001));
+        assert_eq!(locked.writer.wide, [pages(1, 2001)]);
+    }
+}

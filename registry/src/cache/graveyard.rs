@@ -1,0 +1,139 @@
+//! How room is made: regions are retired, and those that nobody holds any more are
+//! handed out to be deregistered without the lock.
+
+use super::{Locked, Reason, SLICE, Writer};
+use crate::backend::MemoryKey;
+use crate::completion::Completion;
+use crate::range::PageRange;
+use crate::regions;
+use crate::sync::{is_alone, order_all_counts};
+use pinyard_hooks::map::{Map, SlotId};
+use std::ops::Deref;
+
+/// A registration to be taken back, outside the lock.
+#[derive(Debug)]
+pub(crate) struct Grave {
+    slot: SlotId,
+    pub(crate) key: MemoryKey,
+    pub(crate) range: PageRange,
+    /// Filled in by the caller: how long the backend took, and whether it refused.
+    pub(crate) ticks: u64,
+    pub(crate) failed: bool,
+}
+
+impl Writer {
+    /// The slot's registration is gone: takes out who waits for that.
+    pub(super) fn tell(&mut self, slot: SlotId, done: &mut Vec<Completion>) {
+        if !self.waiting.is_empty() {
+            let concerned = self.waiting.extract_if(.., |(of, _)| *of == slot);
+            done.extend(concerned.map(|(_, completion)| completion));
+        }
+    }
+}
+
+impl<M: Deref<Target = Map>> Locked<'_, M> {
+    /// Whether another thread is about to give room back: it is deregistering, or
+    /// registering what may become evictable.
+    pub(crate) fn makes_room(&self) -> bool {
+        self.is_burying() || !self.writer.inflight.is_empty()
+    }
+
+    /// Whether graves are handed out and not yet buried.
+    pub(crate) fn is_burying(&self) -> bool {
+        !self.writer.burying.is_empty()
+    }
+
+    /// Takes out a few of the regions that were used least recently and are not
+    /// in use. Whether there were any.
+    ///
+    /// Several, because making sure that nobody holds one interrupts all threads
+    /// that use the registry; one, where that is only this thread.
+    pub(crate) fn evict(&mut self) -> bool {
+        let few = if is_alone() { 1 } else { (self.writer.live.len() / 32).clamp(1, 16) };
+        for evicted in 0..few {
+            let cache = self.cache;
+            let spare = |id| cache.counts.is_held(id) || regions::take_touched(cache.slot(id));
+            let Some(id) = self.writer.live.victim(spare) else { return evicted > 0 };
+            self.kill(id, Reason::Evicted);
+        }
+        true
+    }
+
+    /// Makes room: retires a few regions that nobody finds any more, or else some
+    /// that were used least recently. `false` if there are none.
+    pub(crate) fn make_room(&mut self) -> bool {
+        let live = self.writer.live.len();
+        let unfinished = self.writer.marks != 0 || self.writer.sweep != SlotId::MAX;
+        if self.cache.map.has_changed() || unfinished {
+            self.tidy();
+        }
+        self.writer.live.len() < live || self.evict()
+    }
+
+    /// At most a slice of the retired regions that nobody holds. Each is handed
+    /// out once; the caller asks the backend, then calls [`buried`](Locked::buried).
+    pub(crate) fn graves(&mut self) -> Option<Vec<Grave>> {
+        let cache = self.cache;
+        let writer = &mut *self.writer;
+        // If the kernel refuses to order the counts, nothing retired since can be
+        // taken for unused, and stays.
+        if !writer.dead.is_empty() && order_all_counts() {
+            writer.ready.append(&mut writer.dead);
+        }
+        let mut graves = std::mem::take(&mut writer.graves);
+        while graves.len() < SLICE
+            && let Some(id) = writer.ready.pop()
+        {
+            if cache.counts.is_held(id) {
+                writer.in_use.push(id);
+            } else {
+                let slot = cache.slot(id);
+                let (key, range) = (regions::key_of(slot), regions::range_of(slot));
+                graves.push(Grave { slot: id, key, range, ticks: 0, failed: false });
+            }
+        }
+        if graves.is_empty() {
+            writer.graves = graves;
+            return None;
+        }
+        writer.burying.extend(graves.iter().map(|grave| grave.slot));
+        Some(graves)
+    }
+
+    /// Regions that were held may not be any more: `graves` looks again.
+    pub(crate) fn look_again(&mut self) {
+        let writer = &mut *self.writer;
+        writer.ready.append(&mut writer.in_use);
+    }
+
+    /// No other thread can hold anything: the registry is going.
+    pub(crate) fn nobody_is_left(&mut self) {
+        let writer = &mut *self.writer;
+        writer.ready.append(&mut writer.dead);
+        self.look_again();
+    }
+
+    /// The backend has taken the registrations back. Who waits for one of them is
+    /// to be dropped without the lock.
+    #[must_use = "dropping it calls somebody back, which is not for under the lock"]
+    pub(crate) fn buried(&mut self, mut graves: Vec<Grave>) -> Vec<Completion> {
+        let mut done = Vec::new();
+        let writer = &mut *self.writer;
+        // Latest first: where one thread buries at a time, each is the last.
+        for grave in graves.drain(..).rev() {
+            writer.tell(grave.slot, &mut done);
+            if let Some(at) = writer.burying.iter().rposition(|&slot| slot == grave.slot) {
+                writer.burying.swap_remove(at);
+            }
+            self.cache.slot(grave.slot).free();
+            writer.free_slots.push(grave.slot);
+            writer.pinned -= grave.range.len();
+            self.cache.geometry.budget.give(grave.range.len());
+            writer.counters.deregistrations += 1;
+            writer.counters.failed_deregistrations += grave.failed as u64;
+            writer.deregistering.add(grave.ticks);
+        }
+        writer.graves = graves;
+        done
+    }
+}
