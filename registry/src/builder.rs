@@ -5,6 +5,7 @@ use crate::budget::Budget;
 use crate::cache::{Cache, Geometry, map_size};
 use crate::coarsen::Coarsen;
 use crate::error::BuildError;
+use crate::owner::{Owner, Owners};
 use crate::range::CACHED_LIMIT;
 use crate::registry::{Inner, Registry};
 use crate::trust::{Mechanism, Trust};
@@ -134,6 +135,7 @@ impl Builder {
         })?;
         let cache = Cache::new(map, geometry).map_err(refused)?;
         let inner = Arc::new(Inner {
+            owners: Owners::none(),
             cache,
             backend,
             events: if patches { Events::Hooks } else { Events::NotifyOnly },
@@ -147,6 +149,6 @@ impl Builder {
         let member: std::sync::Weak<Inner> = Arc::downgrade(&inner);
         inner.cache.geometry.budget.join(member);
         reaper::start(&inner).map_err(|source| BuildError::Thread { source })?;
-        Ok(Registry { inner })
+        Ok(Registry { inner: Owner::new(inner) })
     }
 }

@@ -1,11 +1,11 @@
 //! A reference to a registration.
 
 use crate::backend::MemoryKey;
+use crate::owner::Owner;
 use crate::range::PageRange;
 use crate::regions::{self, Held};
-use crate::registry::{Inner, Registry};
+use crate::registry::Registry;
 use pinyard_hooks::map::Slot;
-use std::sync::Arc;
 
 macro_rules! accessors {
     () => {
@@ -93,7 +93,7 @@ impl std::fmt::Debug for Lease<'_> {
 /// As [`Lease`], without a borrow: for buffers that outlive the scope.
 #[must_use = "the registration may go as soon as the lease is dropped"]
 pub struct OwnedLease {
-    inner: Arc<Inner>,
+    inner: Owner,
     held: Held,
 }
 

@@ -61,6 +61,8 @@ mod miss;
 #[cfg(not(loom))]
 mod of_process;
 #[cfg(not(loom))]
+mod owner;
+#[cfg(not(loom))]
 mod reaper;
 #[cfg(not(loom))]
 mod registry;

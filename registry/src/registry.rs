@@ -12,6 +12,7 @@ use crate::error::GetError;
 use crate::explain::Explanation;
 use crate::lease::Lease;
 use crate::miss;
+use crate::owner::{Owner, Owners};
 use crate::range::{AsRange, ByteRange};
 use crate::reaper::Reaper;
 use crate::regions::{Held, Wanted};
@@ -21,20 +22,21 @@ use crate::trust::{self, Serving, Trust, Uncached};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use pinyard_hooks::MapPlace;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// A registration cache. A handle: clones share one cache.
 ///
 /// Any thread may call any method at any time, but for hooks, signal handlers
 /// and backends' own callbacks on the range that is being registered. When the
-/// last handle and the last owned lease are gone, everything is deregistered.
+/// last handle and the last owned lease are gone, everything has been deregistered
+/// when that drop returns, unless it happens inside a backend's call.
 #[derive(Clone)]
 pub struct Registry {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Owner,
 }
 
 pub(crate) struct Inner {
+    pub(crate) owners: Owners,
     pub(crate) cache: Cache<MapPlace>,
     pub(crate) backend: Box<dyn Backend>,
     pub(crate) events: Events,
@@ -316,26 +318,5 @@ impl Member for Inner {
             false if soon => GivenWay::Soon,
             false => GivenWay::Nothing,
         }
-    }
-}
-
-impl Drop for Inner {
-    /// No handle and no lease is left. In a forked child nothing is done: the
-    /// registrations and the reaper are the parent's.
-    fn drop(&mut self) {
-        if self.is_forked() {
-            if let Some(reaper) = self.reaper.get_mut().take() {
-                reaper.forget();
-            }
-            return;
-        }
-        if let Some(reaper) = self.reaper.get_mut().take() {
-            reaper.stop();
-        }
-        let mut unlocked = Unlocked::at_entry();
-        self.cache.lock(&mut unlocked).flush();
-        self.tidy(&mut unlocked);
-        self.cache.lock(&mut unlocked).nobody_is_left();
-        self.bury(&mut unlocked);
     }
 }

@@ -401,6 +401,28 @@ fn a_merge_that_fails_is_given_up_for_the_range_alone() {
     assert_eq!((lease.base(), lease.len()), (pages.at + PAGE, 2 * PAGE));
 }
 
+/// The device may be closed as soon as the drop returns, though the reaper is just
+/// then deregistering something.
+#[test]
+fn nothing_is_registered_once_the_last_handle_is_gone() {
+    let device = Device::new();
+    let (begun, has_begun) = mpsc::channel();
+    let slow: Work = Arc::new(move |_| {
+        let _ = begun.send(());
+        std::thread::sleep(Duration::from_millis(50));
+    });
+    let backend =
+        Faulty::over(device.backend()).deregistering(move |nth| (nth == 0).then(|| Fault::Run(slow.clone())));
+    let registry = registry(backend);
+    let (gone, kept) = (Pages::new(1), Pages::new(1));
+    drop(read(&registry, &gone));
+    drop(read(&registry, &kept));
+    gone.advise(libc::MADV_DONTNEED);
+    has_begun.recv_timeout(Duration::from_secs(10)).unwrap();
+    drop(registry);
+    assert_eq!(device.counts(), (2, 2));
+}
+
 #[test]
 fn an_owned_lease_outlives_the_registry_handle() {
     let device = Device::new();
