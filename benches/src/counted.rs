@@ -46,21 +46,52 @@ extern "C" fn count_event_registered(at: *const u8) {
     }
 }
 
-fn main() {
+/// A miss: a registration of four pages is begun, made and published.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn count_insert(registry: &Registry, at: *const u8) {
+    for region in 0..TIMES {
+        drop(black_box(registry.get((at.wrapping_add(region * STRIDE), REGION), Access::LOCAL_READ)));
+    }
+}
+
+/// A miss that must take out another region first.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn count_miss_and_evict(registry: &Registry, at: *const u8) {
+    // Not the same code as above: the linker would make one function of both.
+    for region in (0..TIMES).rev() {
+        drop(black_box(registry.get((at.wrapping_add(region * STRIDE), REGION), Access::LOCAL_READ)));
+    }
+}
+
+/// Four pages every eight, as in `versus-ucx`.
+const REGION: usize = 4 * PAGE;
+const STRIDE: usize = 8 * PAGE;
+
+fn registry(most: usize) -> Registry {
     let backend = Custom::new("dummy", |_, _| Ok(MemoryKey::default()), |_, _| Ok(()));
     // callgrind does not let text be patched; the events are announced.
     let events = pinyard_registry::Events::NotifyOnly;
-    let registry = match Registry::builder().backend(backend).events(events).build() {
-        Ok(registry) => registry,
-        Err(error) => {
-            eprintln!("counted: {error}");
-            std::process::exit(1);
-        }
-    };
+    Registry::builder().backend(backend).events(events).max_regions(most).build().unwrap_or_else(|error| {
+        eprintln!("counted: {error}");
+        std::process::exit(1)
+    })
+}
+
+fn main() {
     let base = 0x10_0000_0000 as *const u8;
-    drop(registry.get((base, TIMES * PAGE), Access::LOCAL_READ));
-    count_hit(&registry, base);
-    count_lookup(&registry, base);
+    let cached = registry(10 * TIMES);
+    drop(cached.get((base, TIMES * PAGE), Access::LOCAL_READ));
+    count_hit(&cached, base);
+    count_lookup(&cached, base);
     count_event_elsewhere(base.wrapping_add(1 << 30));
     count_event_registered(base);
+    // Later: every registry that was ever made adds to the cost of an event.
+    count_insert(&registry(10 * TIMES), base);
+    let full = registry(100);
+    for region in TIMES..TIMES + 200 {
+        drop(full.get((base.wrapping_add(region * STRIDE), REGION), Access::LOCAL_READ));
+    }
+    count_miss_and_evict(&full, base);
 }

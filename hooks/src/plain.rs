@@ -36,6 +36,7 @@ pub fn note_doubtful(start: usize, len: usize) {
 
 /// Whether `len` bytes at `start` are private and anonymous, or not mapped, as far
 /// as patched entries and their installer can tell.
+#[inline]
 pub fn is_plain(start: usize, len: usize) -> bool {
     // Acquire: whoever has an address from a mapping call sees its mark.
     granules(start, len)

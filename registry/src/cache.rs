@@ -14,7 +14,8 @@
 mod draining;
 mod graveyard;
 
-pub(crate) use graveyard::Grave;
+use graveyard::Grave;
+pub(crate) use graveyard::Graves;
 
 use crate::access::Access;
 use crate::backend::{MemoryKey, Unlocked};
@@ -25,7 +26,7 @@ use crate::eviction::EvictionList;
 use crate::range::PageRange;
 use crate::regions::{self, Counts, Held, Wanted};
 use crate::stats::Counters;
-use crate::sync::{Mutex, MutexGuard, SHARDS, lock};
+use crate::sync::{MAX_COMING, Mutex, MutexGuard, SHARDS, lock};
 use crate::times::Ticks;
 use pinyard_hooks::map::{Map, MapSize, Slot, SlotId};
 use std::collections::VecDeque;
@@ -48,9 +49,10 @@ pub(crate) struct Geometry {
     pub(crate) max_region_bytes: usize,
 }
 
-/// The map that `regions` regions below `address_limit` need.
+/// The map that `regions` regions below `address_limit` need. A registration that
+/// comes in the place of another has its slot before the other's is free.
 pub(crate) fn map_size(regions: usize, address_limit: usize) -> MapSize {
-    MapSize { slots: regions, leaves: leaves_for(regions), address_limit }
+    MapSize { slots: regions + MAX_COMING, leaves: leaves_for(regions), address_limit }
 }
 
 pub(crate) struct Cache<M> {
@@ -71,6 +73,8 @@ pub(crate) struct Writer {
     in_use: Vec<SlotId>,
     /// Scratch of `graves`.
     graves: Vec<Grave>,
+    /// What `Geometry::regions` limits: live, dead and under way.
+    regions: usize,
     free_slots: Vec<SlotId>,
     next_slot: SlotId,
     inflight: Vec<Inflight>,
@@ -182,6 +186,7 @@ impl<M: Deref<Target = Map>> Cache<M> {
                 ready: Vec::new(),
                 in_use: Vec::new(),
                 graves: Vec::new(),
+                regions: 0,
                 free_slots: Vec::new(),
                 next_slot: 1,
                 inflight: Vec::new(),
@@ -279,22 +284,34 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         }
     }
 
-    /// Reserves budget and a slot; events mark the registration from now on. The
-    /// caller asks the backend next, without the lock. `vacant`: nothing overlaps the
+    /// Reserves budget and a slot, from what `graves` leave where that is all there
+    /// is; events mark the registration from now on. The caller has the backend take
+    /// `graves` back, and register, without the lock. `vacant`: nothing overlaps the
     /// range now.
-    pub(crate) fn begin(&mut self, range: PageRange, access: Access, vacant: bool) -> Result<Ticket, NoRoom> {
+    pub(crate) fn begin(
+        &mut self,
+        range: PageRange,
+        access: Access,
+        vacant: bool,
+        graves: &mut Graves,
+    ) -> Result<Ticket, NoRoom> {
         let vacant_at = vacant.then_some(self.writer.changes);
         let geometry = &self.cache.geometry;
+        let lent = graves.room_for(range.len());
+        let (regions, bytes) = (1 - lent.regions, range.len() - lent.bytes);
         let writer = &mut *self.writer;
+        if writer.regions + regions > geometry.regions {
+            return Err(NoRoom::Regions);
+        }
         let slot = match writer.free_slots.pop() {
             Some(slot) => slot,
-            None if writer.next_slot as usize <= geometry.regions => {
+            None if writer.next_slot as usize <= self.cache.map.size().slots => {
                 writer.next_slot += 1;
                 writer.next_slot - 1
             }
-            None => return Err(NoRoom::Regions),
+            None => return Err(NoRoom::Coming),
         };
-        if !geometry.budget.take(range.len()) {
+        if bytes != 0 && !geometry.budget.take(bytes) {
             writer.free_slots.push(slot);
             return Err(NoRoom::Bytes);
         }
@@ -303,10 +320,12 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
             self.cache.slot(slot).retire();
             self.cache.slot(slot).free();
             writer.free_slots.push(slot);
-            geometry.budget.give(range.len());
+            geometry.budget.give(bytes);
             return Err(NoRoom::Coming);
         };
-        writer.pinned += range.len();
+        graves.lent = lent;
+        writer.regions += regions;
+        writer.pinned += bytes;
         writer.next_ticket += 1;
         let number = writer.next_ticket;
         writer.inflight.push(Inflight { ticket: number, slot, coming, range, access });
@@ -329,6 +348,7 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         slot.retire();
         slot.free();
         self.cache.geometry.budget.give(ticket.range.len());
+        self.writer.regions -= 1;
         self.writer.pinned -= ticket.range.len();
         self.writer.free_slots.push(ticket.slot);
         let mut done = Vec::new();

@@ -27,7 +27,13 @@ pub enum Coarsen {
 impl Coarsen {
     /// The pages to register for `pages`; the same where nothing is gained.
     /// Reads /proc/self/maps.
+    #[inline]
     pub(crate) fn grow(self, pages: PageRange) -> PageRange {
+        if self == Coarsen::Never { pages } else { self.grown(pages) }
+    }
+
+    #[inline(never)]
+    fn grown(self, pages: PageRange) -> PageRange {
         let block = match self {
             Coarsen::Never => return pages,
             Coarsen::HugePage => 2 << 20,

@@ -28,7 +28,30 @@ pub(crate) fn leaves_for(regions: usize) -> usize {
 }
 
 /// The lowest region that has a page in the range, or `None`.
+#[inline]
 pub(crate) fn first_in(directory: &Directory, range: PageRange) -> Option<SlotId> {
+    let chunk = range.start >> CHUNK_SHIFT;
+    if chunk != (range.end - 1) >> CHUNK_SHIFT {
+        return first_in_chunks(directory, range);
+    }
+    match directory.chunks.get(chunk)?.load(Relaxed) {
+        0 => None,
+        slot if slot & IS_SLOT != 0 => Some(slot & !IS_SLOT),
+        leaf => {
+            let entries = entries_of(directory, leaf, range).iter();
+            entries.map(|entry| entry.load(Relaxed)).find(|&slot| slot != 0)
+        }
+    }
+}
+
+/// A leaf's entries for `range`, which lies in the leaf's chunk.
+fn entries_of(directory: &Directory, leaf: u32, range: PageRange) -> &[AtomicU32] {
+    let first = leaf as usize * FANOUT + (range.start >> PAGE_SHIFT) % FANOUT;
+    &directory.leaves[first..first + (range.len() >> PAGE_SHIFT)]
+}
+
+#[inline(never)]
+fn first_in_chunks(directory: &Directory, range: PageRange) -> Option<SlotId> {
     let mut at = range.start;
     match directory.next(&mut at, range.end - 1, &mut u32::MAX.clone()) {
         Next::Slot(slot) => Some(slot),
@@ -59,7 +82,9 @@ impl Leaves {
         self.write(directory, range, 0);
     }
 
-    /// Sets every entry of `range` to `slot`, or clears it where `slot` is 0.
+    /// Sets every entry of `range`, all of them 0, to `slot`; or clears them, all of
+    /// one region, where `slot` is 0.
+    #[inline]
     fn write(&mut self, directory: &Directory, range: PageRange, slot: SlotId) {
         let mut at = range.start;
         while at < range.end {
@@ -74,41 +99,40 @@ impl Leaves {
     }
 
     /// As `write`, for a part of one chunk.
+    #[inline]
     fn write_pages(&mut self, directory: &Directory, range: PageRange, slot: SlotId) {
         let leaf = match directory.chunks[range.start >> CHUNK_SHIFT].load(Relaxed) {
-            0 => {
-                let leaf = self.take();
-                set_chunk(directory, range.start, leaf);
-                leaf
-            }
+            0 => self.take(directory, range.start),
             leaf => leaf,
         };
-        let first = leaf as usize * FANOUT + (range.start >> PAGE_SHIFT) % FANOUT;
-        let used = &mut self.used[leaf as usize];
-        for entry in &directory.leaves[first..first + (range.len() >> PAGE_SHIFT)] {
-            let old = entry.load(Relaxed);
-            *used = used
-                .wrapping_add((old == 0 && slot != 0) as u16)
-                .wrapping_sub((old != 0 && slot == 0) as u16);
+        let entries = entries_of(directory, leaf, range);
+        for entry in entries {
             // Release: pairs with the Acquire in `find`; the slot's fields are there.
             entry.store(slot, Release);
         }
+        let (used, count) = (&mut self.used[leaf as usize], entries.len() as u16);
+        *used = if slot == 0 { used.wrapping_sub(count) } else { used.wrapping_add(count) };
         if *used == 0 {
             set_chunk(directory, range.start, 0);
             self.free.push(leaf);
         }
     }
 
-    /// A leaf whose entries are all 0; `insert` saw that there is one.
-    fn take(&mut self) -> u32 {
-        self.free.pop().unwrap_or_else(|| {
+    /// Links a leaf whose entries are all 0 for the chunk at `at`; `insert` saw that
+    /// there is one.
+    #[cold]
+    fn take(&mut self, directory: &Directory, at: usize) -> u32 {
+        let leaf = self.free.pop().unwrap_or_else(|| {
             self.next += 1;
             self.used.push(0);
             self.next - 1
-        })
+        });
+        set_chunk(directory, at, leaf);
+        leaf
     }
 }
 
+#[cold]
 fn set_chunk(directory: &Directory, at: usize, value: u32) {
     let entry: &AtomicU32 = &directory.chunks[at >> CHUNK_SHIFT];
     let section = &directory.sections[at >> SECTION_SHIFT];

@@ -9,11 +9,11 @@ use crate::access::Access;
 use crate::backend::{BackendError, MemoryKey, Unlocked};
 use crate::budget::GivenWay;
 use crate::builder::Events;
-use crate::cache::{NoRoom, Published, Ticket};
+use crate::cache::{Graves, NoRoom, Published, Ticket};
 use crate::clock;
 use crate::error::{GetError, Holdings, Memlock};
 use crate::range::PageRange;
-use crate::regions::{Held, Wanted};
+use crate::regions::{self, Held, Wanted};
 use crate::registry::Inner;
 use crate::{diagnose, limits, trust};
 use pinyard_hooks::MAX_COMING;
@@ -23,6 +23,9 @@ use std::time::Duration;
 
 /// A few microseconds, in ticks.
 const BRIEF: u64 = 10_000;
+
+/// How often a thread that waits for others' burials looks.
+const BURIAL_POLL: Duration = Duration::from_millis(1);
 
 /// Registrations of one `get` that the mapping may spoil before it gives up.
 const ATTEMPTS: u32 = 16;
@@ -43,7 +46,8 @@ struct Attempt {
 
 enum Step {
     Served(Held),
-    Register(Ticket),
+    /// Once the backend has taken the graves back.
+    Register(Ticket, Graves),
     Again,
 }
 
@@ -61,31 +65,33 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, Box<GetError>> 
             // Changes go unseen: nothing that is cached can be trusted.
             inner.cache.lock(&mut unlocked).flush();
         }
-        let ticket = match reserve(inner, wanted, pages, &attempt, &mut missed, &mut unlocked)? {
+        let (ticket, mut graves) = match reserve(inner, wanted, pages, &attempt, &mut missed, &mut unlocked)?
+        {
             Step::Served(held) => return Ok(held),
             Step::Again => continue,
-            Step::Register(ticket) => ticket,
+            Step::Register(ticket, graves) => (ticket, graves),
         };
-        let mut untrusted = inner.trust.begin(ticket.range);
-        let began = clock::ticks();
-        let answer = match catch_unwind(AssertUnwindSafe(|| register(inner, &ticket, &unlocked))) {
-            Ok(answer) => answer,
-            Err(panic) => {
-                inner.trust.end(ticket.range);
-                // A custom backend's own bug: nothing may wait for this ticket.
-                let done = inner.cache.lock(&mut unlocked).abandon(ticket);
-                inner.changed.notify_all();
-                drop(done);
-                resume_unwind(panic);
-            }
-        };
+        let began = inner.deregister(&mut graves, &unlocked);
+        for grave in &graves.list {
+            // They are buried after the registration, for which nobody shall wait.
+            regions::set_gone(inner.cache.slot(grave.slot));
+        }
+        let mut untrusted = None;
+        let answer = catch_unwind(AssertUnwindSafe(|| {
+            untrusted = inner.trust.begin(ticket.range);
+            register(inner, &ticket, &unlocked)
+        }));
         let took = clock::ticks().wrapping_sub(began);
+        match &answer {
+            Ok(Ok(_)) => untrusted = untrusted.or_else(|| inner.trust.confirm(ticket.range)),
+            Ok(Err(_)) | Err(_) => inner.trust.end(ticket.range),
+        }
+        let mut locked = inner.cache.lock(&mut unlocked);
+        let mut done = locked.buried(graves);
+        locked.writer.registering.add(took);
+        locked.writer.now = began;
         match answer {
-            Ok(key) => {
-                untrusted = untrusted.or_else(|| inner.trust.confirm(ticket.range));
-                let mut locked = inner.cache.lock(&mut unlocked);
-                locked.writer.registering.add(took);
-                locked.writer.now = began;
+            Ok(Ok(key)) => {
                 // A patcher that came meanwhile may have kept events from us. One that
                 // writes past mprotect, in less time than this, is found by the next miss.
                 let unseen = inner.events == Events::Hooks
@@ -97,6 +103,7 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, Box<GetError>> 
                 drop(locked);
                 inner.changed.notify_all();
                 inner.wake_reaper();
+                drop(done);
                 match published {
                     Published::Cached(held) => return Ok(held),
                     Published::Redundant(held) => {
@@ -114,12 +121,9 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, Box<GetError>> 
                     }
                 }
             }
-            Err(error) => {
-                inner.trust.end(ticket.range);
+            Ok(Err(error)) => {
                 let merged = ticket.range != pages || ticket.access != wanted.access;
-                let mut locked = inner.cache.lock(&mut unlocked);
-                locked.writer.registering.add(took);
-                let done = locked.abandon(ticket);
+                done.append(&mut locked.abandon(ticket));
                 let pinned = locked.writer.pinned;
                 // What is only cached may be using up the backend's own limits.
                 let squeeze = error.is_exhaustion() && !attempt.squeezed;
@@ -139,6 +143,14 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, Box<GetError>> 
                 } else {
                     return Err(Box::new(diagnose::explain(pages, wanted.access, pinned, error)));
                 }
+            }
+            Err(panic) => {
+                // A custom backend's own bug: nothing may wait for this ticket.
+                done.append(&mut locked.abandon(ticket));
+                drop(locked);
+                inner.changed.notify_all();
+                drop(done);
+                resume_unwind(panic);
             }
         }
     }
@@ -183,12 +195,13 @@ fn reserve(
         whole = pages;
     }
     vacant &= whole == pages;
+    let mut graves = Graves::default();
     loop {
         vacant = vacant || !locked.settle(whole);
         let (range, access) =
             if merge && !vacant { locked.merged(whole, wanted.access) } else { (whole, wanted.access) };
-        let no_room = match locked.begin(range, access, vacant) {
-            Ok(ticket) => return Ok(Step::Register(ticket)),
+        let no_room = match locked.begin(range, access, vacant, &mut graves) {
+            Ok(ticket) => return Ok(Step::Register(ticket, graves)),
             // Alone it may fit, and takes the place of what it overlaps.
             Err(NoRoom::Bytes) if range != pages => {
                 merge &= whole != pages;
@@ -197,14 +210,17 @@ fn reserve(
             }
             Err(no_room) => no_room,
         };
-        // Not once the lock has been given up.
-        vacant = false;
-        let retired = no_room != NoRoom::Coming && locked.make_room();
-        // Retired regions count until the backend has let them go.
-        if let Some(graves) = locked.graves() {
+        if !graves.list.is_empty() {
+            // They do not leave room enough: retired regions count until the backend
+            // has let them go.
             drop(locked);
-            locked = inner.take_back(graves, unlocked);
-        } else if !retired {
+            locked = inner.take_back(std::mem::take(&mut graves), unlocked);
+            vacant = false;
+            continue;
+        }
+        let retired = no_room != NoRoom::Coming && locked.make_room();
+        graves = locked.graves();
+        if graves.list.is_empty() && !retired {
             if locked.makes_room() && !IN_BACKEND.get() {
                 inner.changed.wait(&mut locked.writer);
                 return Ok(Step::Again);
@@ -224,7 +240,8 @@ pub(crate) fn bury_and_wait(inner: &Inner, unlocked: &mut Unlocked, before: u64)
     inner.bury(unlocked);
     let mut locked = inner.cache.lock(unlocked);
     while locked.is_burying() && !IN_BACKEND.get() {
-        inner.changed.wait(&mut locked.writer);
+        // Nobody is woken by a thread that goes on to register in their place.
+        inner.changed.wait_for(&mut locked.writer, BURIAL_POLL);
     }
     locked.writer.counters.deregistrations != before
 }

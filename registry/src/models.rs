@@ -6,7 +6,7 @@
 
 use crate::access::Access;
 use crate::backend::{MemoryKey, Unlocked};
-use crate::cache::{Cache, Geometry, Published, map_size};
+use crate::cache::{Cache, Geometry, Graves, Published, map_size};
 use crate::range::{ByteRange, PageRange};
 use crate::regions::{self, Held, Wanted};
 use crate::sync::SHARED;
@@ -51,7 +51,7 @@ fn register_range(cache: &Model, begun: &Begun, range: PageRange, pin: impl FnOn
     let mut unlocked = Unlocked::at_entry();
     let mut locked = cache.lock(&mut unlocked);
     locked.drain();
-    let ticket = locked.begin(range, Access::LOCAL_READ, false).unwrap();
+    let ticket = locked.begin(range, Access::LOCAL_READ, false, &mut Graves::default()).unwrap();
     drop(locked);
     begun.declare();
     let pinned = pin();
@@ -73,10 +73,10 @@ fn bury(cache: &Model, deregister: impl Fn()) -> usize {
     let mut locked = cache.lock(&mut unlocked);
     while locked.tidy() {}
     locked.look_again();
-    let Some(graves) = locked.graves() else { return 0 };
+    let graves = locked.graves();
     drop(locked);
-    graves.iter().for_each(|_| deregister());
-    let count = graves.len();
+    let count = graves.list.len();
+    (0..count).for_each(|_| deregister());
     drop(cache.lock(&mut unlocked).buried(graves));
     count
 }
@@ -248,11 +248,10 @@ fn a_walk_does_not_follow_a_slot_that_is_used_again() {
                 let mut unlocked = Unlocked::at_entry();
                 let mut locked = cache.lock(&mut unlocked);
                 locked.invalidate(BEFORE, None);
-                if let Some(graves) = locked.graves() {
-                    drop(locked.buried(graves));
-                }
+                let graves = locked.graves();
+                drop(locked.buried(graves));
                 // It ends here, as if preempted before it declares the registration.
-                drop(locked.begin(BEFORE.union(PAGES), Access::LOCAL_READ, false));
+                drop(locked.begin(BEFORE.union(PAGES), Access::LOCAL_READ, false, &mut Graves::default()));
             })
         };
         cache.map.publish(BEFORE.start, LAST);

@@ -54,6 +54,19 @@ pub(crate) fn take_touched(slot: &Slot) -> bool {
     slot.touched.load(Relaxed) != 0 && slot.touched.swap(0, AcqRel) != 0
 }
 
+/// In `touched` of a slot that nobody holds: the backend has taken it back.
+const GONE: u32 = 2;
+
+/// The backend has taken the retired slot's registration back.
+pub(crate) fn set_gone(slot: &Slot) {
+    // Release: pairs with `is_gone`; the backend's call is over.
+    slot.touched.store(GONE, Release);
+}
+
+pub(crate) fn is_gone(slot: &Slot) -> bool {
+    slot.touched.load(Acquire) == GONE
+}
+
 #[inline(always)]
 fn serves(slot: &Slot, start: usize, len: usize, access: Access) -> bool {
     let (first, end) = slot.bounds();

@@ -4,7 +4,7 @@ use crate::access::Access;
 use crate::backend::{Backend, BackendError, MemoryKey, Unlocked};
 use crate::budget::{Budget, GivenWay, Holding, Member};
 use crate::builder::{Builder, Events};
-use crate::cache::{Cache, Grave, Locked};
+use crate::cache::{Cache, Graves, Locked};
 use crate::clock;
 use crate::coarsen::Coarsen;
 use crate::completion::Completion;
@@ -256,7 +256,11 @@ impl Inner {
     pub(crate) fn bury(&self, unlocked: &mut Unlocked) {
         let mut locked = self.cache.lock(unlocked);
         locked.look_again();
-        while let Some(graves) = locked.graves() {
+        loop {
+            let graves = locked.graves();
+            if graves.list.is_empty() {
+                return;
+            }
             drop(locked);
             locked = self.take_back(graves, unlocked);
         }
@@ -266,7 +270,7 @@ impl Inner {
     /// without the lock.
     pub(crate) fn take_back<'a>(
         &'a self,
-        mut graves: Vec<Grave>,
+        mut graves: Graves,
         unlocked: &'a mut Unlocked,
     ) -> Locked<'a, MapPlace> {
         self.deregister(&mut graves, unlocked);
@@ -279,21 +283,23 @@ impl Inner {
         locked
     }
 
-    /// Without the lock: the backend lets go.
-    fn deregister(&self, graves: &mut [Grave], unlocked: &Unlocked) {
-        for grave in graves {
-            let began = clock::ticks();
+    /// Without the lock: the backend lets go. Returns the time, in ticks.
+    pub(crate) fn deregister(&self, graves: &mut Graves, unlocked: &Unlocked) -> u64 {
+        let mut now = clock::ticks();
+        for grave in &mut graves.list {
             let deregister = || self.backend.deregister(grave.key, grave.range, unlocked);
             // A custom backend's panic must not take the reaper, or the budget, with it.
             let answer = catch_unwind(AssertUnwindSafe(|| miss::in_backend(deregister)))
                 .unwrap_or_else(|_| Err(BackendError::new("deregister: the backend panicked", 0)));
-            grave.ticks = clock::ticks().wrapping_sub(began);
             grave.failed = answer.is_err();
             self.trust.end(grave.range);
             if let Err(error) = answer {
                 tracing::warn!(backend = self.backend.name(), %error, "deregistration failed");
             }
+            let began = std::mem::replace(&mut now, clock::ticks());
+            grave.ticks = now.wrapping_sub(began);
         }
+        now
     }
 }
 

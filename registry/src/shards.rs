@@ -90,15 +90,18 @@ pub(crate) fn is_alone() -> bool {
         UNSET => 0,
         shard => 1 << shard,
     };
-    // Acquire: the counts of a thread that has ended are visible.
-    CLAIMED.load(Acquire) & !own == 0
+    // Acquire: the counts of a thread that has ended are visible. SeqCst: see
+    // `order_all_counts`.
+    CLAIMED.load(SeqCst) & !own == 0
 }
 
-/// Orders the caller's stores before it in every thread that has a shard of its
-/// own. `false`: the kernel refused, and nothing was ordered.
+/// Orders retirements (SeqCst swaps of a state) before it in every thread that has a
+/// shard of its own. `false`: the kernel refused, and nothing was ordered.
+///
+/// A thread whose claim `is_alone` does not see claims later in the total order than
+/// the swaps, and looks at the state again (SeqCst) after its claim: it sees them.
 #[must_use]
 pub(crate) fn order_all_counts() -> bool {
-    fence(SeqCst);
     is_alone() || membarrier::heavy()
 }
 

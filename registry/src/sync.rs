@@ -75,3 +75,4 @@ mod chosen {
 }
 
 pub(crate) use chosen::*;
+pub(crate) use pinyard_hooks::MAX_COMING;

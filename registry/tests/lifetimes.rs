@@ -6,8 +6,8 @@
 mod common;
 
 use common::*;
-use pinyard_registry::backend::{Backend, Fault, Faulty, IoUring, Limits, Mlock, Work};
-use pinyard_registry::{Access, GetError, Registry};
+use pinyard_registry::backend::{Backend, Custom, Fault, Faulty, IoUring, Limits, Mlock, Work};
+use pinyard_registry::{Access, GetError, MemoryKey, Registry};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
@@ -229,6 +229,71 @@ fn the_count_limit_evicts_then_refuses() {
     assert!(matches!(error, GetError::TooManyRegions { limit: 2, .. }), "{error}");
     drop((held, second));
     drop(read(&registry, pages.part(2, 1)));
+}
+
+/// Invariant 8: a registration takes the place of others only once the device has
+/// none of them left. The most that ever stood is counted by the device.
+#[test]
+fn the_device_never_has_more_than_the_limits_allow() {
+    // What four threads hold at most.
+    const LIMIT: usize = 8;
+    let (standing, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (born, died) = (standing.clone(), standing.clone());
+    let highest = most.clone();
+    let backend = Custom::new(
+        "counting",
+        move |range, _| {
+            let pages = (range.len() / PAGE) as u64;
+            highest.fetch_max(born.fetch_add(pages, SeqCst) + pages, SeqCst);
+            Ok(MemoryKey::default())
+        },
+        move |_, range| {
+            std::thread::yield_now();
+            died.fetch_sub((range.len() / PAGE) as u64, SeqCst);
+            Ok(())
+        },
+    );
+    let registry = Registry::builder().backend(backend).budget(LIMIT * PAGE).build().unwrap();
+    let pages = Pages::new(64);
+    at_once(4, &|thread| {
+        let mut random = Random::new(thread as u64 + 1);
+        for _ in 0..2_000 {
+            // Of one page or two: what is evicted leaves more, less or just enough.
+            let (first, count) = (16 * thread + 3 * random.below(5), 1 + random.below(2));
+            drop(read(&registry, pages.part(first, count)));
+        }
+    });
+    assert!(most.load(SeqCst) <= LIMIT as u64, "{most:?} pages stood at a time");
+    let stats = registry.stats();
+    assert_eq!(stats.pinned_bytes, standing.load(SeqCst) * PAGE as u64);
+    assert!(stats.evictions > 1_000, "{stats:?}");
+    registry.flush().unwrap();
+    assert_eq!((standing.load(SeqCst), registry.stats().pinned_bytes), (0, 0));
+    assert_eq!(registry.budget().pinned(), 0);
+}
+
+/// Whoever waits until something is deregistered does not wait for the
+/// registration that comes in its place, however long that takes.
+#[test]
+fn a_flush_does_not_wait_for_a_registration() {
+    let (begun, has_begun) = mpsc::channel();
+    let (flushed, has_flushed) = mpsc::channel();
+    let has_flushed = std::sync::Mutex::new(has_flushed);
+    let wait: Work = Arc::new(move |_| {
+        begun.send(()).unwrap();
+        has_flushed.lock().unwrap().recv_timeout(Duration::from_secs(10)).expect("the flush waited");
+    });
+    let backend = Faulty::over(Device::new().backend())
+        .registering(move |nth| (nth == 1).then(|| Fault::Run(wait.clone())));
+    let registry = Registry::builder().backend(backend).max_regions(1).build().unwrap();
+    let pages = Pages::new(3);
+    drop(read(&registry, pages.part(0, 1)));
+    std::thread::scope(|scope| {
+        scope.spawn(|| drop(read(&registry, pages.part(2, 1))));
+        has_begun.recv_timeout(Duration::from_secs(10)).unwrap();
+        registry.flush().unwrap();
+        flushed.send(()).unwrap();
+    });
 }
 
 /// Invariant 4: however many changes are pending, none is lost, and each takes out

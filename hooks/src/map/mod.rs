@@ -117,6 +117,7 @@ impl Map {
     }
 
     /// The epoch that a registration begins in.
+    #[inline]
     pub fn epoch(&self) -> u64 {
         self.news() & !FLAGS
     }
@@ -206,6 +207,7 @@ impl Map {
 
     /// Enters a slot that has [begun](Slot::begin): hooks mark it from now on.
     /// `None` if too many are under way.
+    #[inline]
     pub fn coming(&self, id: SlotId) -> Option<usize> {
         let mask = self.coming.mask.load(Relaxed);
         let at = mask.trailing_ones() as usize;
@@ -216,6 +218,7 @@ impl Map {
     }
 
     /// The registration is in the directory, or has been given up.
+    #[inline]
     pub fn landed(&self, at: usize) {
         // Release: whoever no longer sees the bit sees the directory's entries.
         self.coming.mask.store(self.coming.mask.load(Relaxed) & !(1 << at), Release);
@@ -223,6 +226,7 @@ impl Map {
 
     /// Whether slots were marked since the last answer. A hint: `take_changed`
     /// may find marks all the same.
+    #[inline]
     pub fn has_changed(&self) -> bool {
         self.any_changed.load(Relaxed) && self.any_changed.swap(false, AcqRel)
     }

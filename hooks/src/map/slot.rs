@@ -152,6 +152,7 @@ impl Slot {
     }
 
     /// FREE to COMING: fields first, for a hook that finds the slot.
+    #[inline]
     pub fn begin(&self, start: usize, end: usize, epoch: u64) {
         let free = self.state.load(Relaxed);
         debug_assert_eq!(free & PHASE, FREE);
@@ -165,6 +166,7 @@ impl Slot {
 
     /// COMING to LIVE. `false`, and nothing done, if an event has marked it.
     #[must_use = "a marked region must not be found"]
+    #[inline]
     pub fn go_live(&self) -> bool {
         let coming = self.state.load(Relaxed) & !STALE;
         debug_assert_eq!(coming & PHASE, COMING);
@@ -174,6 +176,7 @@ impl Slot {
     }
 
     /// To DEAD: from now on nobody finds the region. Its holders keep it.
+    #[inline]
     pub fn retire(&self) {
         // Loses a mark that comes at the same time, which says no more than DEAD.
         let state = self.state.load(Relaxed);
@@ -184,6 +187,7 @@ impl Slot {
     }
 
     /// DEAD to FREE: nobody holds the region any more.
+    #[inline]
     pub fn free(&self) {
         let state = self.state.load(Relaxed);
         debug_assert_eq!(state & PHASE, DEAD);

@@ -13,12 +13,38 @@ use std::ops::Deref;
 /// A registration to be taken back, outside the lock.
 #[derive(Debug)]
 pub(crate) struct Grave {
-    slot: SlotId,
+    pub(crate) slot: SlotId,
     pub(crate) key: MemoryKey,
     pub(crate) range: PageRange,
     /// Filled in by the caller: how long the backend took, and whether it refused.
     pub(crate) ticks: u64,
     pub(crate) failed: bool,
+}
+
+/// What is handed out in one go, and how much of the room that it leaves has been
+/// lent to a registration that comes after it.
+#[derive(Debug, Default)]
+#[must_use = "the registrations are to be taken back, and buried"]
+pub(crate) struct Graves {
+    pub(crate) list: Vec<Grave>,
+    pub(crate) lent: Room,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Room {
+    pub(crate) regions: usize,
+    pub(crate) bytes: usize,
+}
+
+impl Graves {
+    /// What can be lent to one registration of `bytes` bytes.
+    pub(crate) fn room_for(&self, bytes: usize) -> Room {
+        Room { regions: !self.list.is_empty() as usize, bytes: bytes.min(self.bytes()) }
+    }
+
+    fn bytes(&self) -> usize {
+        self.list.iter().map(|grave| grave.range.len()).sum()
+    }
 }
 
 impl Writer {
@@ -38,9 +64,9 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         self.is_burying() || !self.writer.inflight.is_empty()
     }
 
-    /// Whether graves are handed out and not yet buried.
+    /// Whether graves are handed out that the backend has not yet taken back.
     pub(crate) fn is_burying(&self) -> bool {
-        !self.writer.burying.is_empty()
+        self.writer.burying.iter().any(|&id| !regions::is_gone(self.cache.slot(id)))
     }
 
     /// Takes out a few of the regions that were used least recently and are not
@@ -72,7 +98,7 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
 
     /// At most a slice of the retired regions that nobody holds. Each is handed
     /// out once; the caller asks the backend, then calls [`buried`](Locked::buried).
-    pub(crate) fn graves(&mut self) -> Option<Vec<Grave>> {
+    pub(crate) fn graves(&mut self) -> Graves {
         let cache = self.cache;
         let writer = &mut *self.writer;
         // If the kernel refuses to order the counts, nothing retired since can be
@@ -80,8 +106,8 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         if !writer.dead.is_empty() && order_all_counts() {
             writer.ready.append(&mut writer.dead);
         }
-        let mut graves = std::mem::take(&mut writer.graves);
-        while graves.len() < SLICE
+        let mut list = std::mem::take(&mut writer.graves);
+        while list.len() < SLICE
             && let Some(id) = writer.ready.pop()
         {
             if cache.counts.is_held(id) {
@@ -89,15 +115,15 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
             } else {
                 let slot = cache.slot(id);
                 let (key, range) = (regions::key_of(slot), regions::range_of(slot));
-                graves.push(Grave { slot: id, key, range, ticks: 0, failed: false });
+                list.push(Grave { slot: id, key, range, ticks: 0, failed: false });
+                writer.burying.push(id);
             }
         }
-        if graves.is_empty() {
-            writer.graves = graves;
-            return None;
+        if list.is_empty() {
+            writer.graves = list;
+            return Graves::default();
         }
-        writer.burying.extend(graves.iter().map(|grave| grave.slot));
-        Some(graves)
+        Graves { list, lent: Room::default() }
     }
 
     /// Regions that were held may not be any more: `graves` looks again.
@@ -116,24 +142,35 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
     /// The backend has taken the registrations back. Who waits for one of them is
     /// to be dropped without the lock.
     #[must_use = "dropping it calls somebody back, which is not for under the lock"]
-    pub(crate) fn buried(&mut self, mut graves: Vec<Grave>) -> Vec<Completion> {
+    #[inline]
+    pub(crate) fn buried(&mut self, graves: Graves) -> Vec<Completion> {
+        if graves.list.is_empty() { Vec::new() } else { self.bury(graves) }
+    }
+
+    #[inline(never)]
+    fn bury(&mut self, graves: Graves) -> Vec<Completion> {
         let mut done = Vec::new();
+        let left = graves.bytes() - graves.lent.bytes;
+        let Graves { mut list, lent } = graves;
         let writer = &mut *self.writer;
+        writer.regions -= list.len() - lent.regions;
+        writer.pinned -= left;
+        if left != 0 {
+            self.cache.geometry.budget.give(left);
+        }
         // Latest first: where one thread buries at a time, each is the last.
-        for grave in graves.drain(..).rev() {
+        for grave in list.drain(..).rev() {
             writer.tell(grave.slot, &mut done);
             if let Some(at) = writer.burying.iter().rposition(|&slot| slot == grave.slot) {
                 writer.burying.swap_remove(at);
             }
             self.cache.slot(grave.slot).free();
             writer.free_slots.push(grave.slot);
-            writer.pinned -= grave.range.len();
-            self.cache.geometry.budget.give(grave.range.len());
             writer.counters.deregistrations += 1;
             writer.counters.failed_deregistrations += grave.failed as u64;
             writer.deregistering.add(grave.ticks);
         }
-        writer.graves = graves;
+        writer.graves = list;
         done
     }
 }

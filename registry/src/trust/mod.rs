@@ -165,9 +165,10 @@ impl Trust {
 
     /// Once `range` is pinned: more may be known.
     pub(crate) fn confirm(&self, range: PageRange) -> Option<Uncached> {
-        let plain = self.kind(range) == Kind::Private;
-        let kind = if self.listens && !plain { self.maps.kind_of_pinned(range) } else { None };
-        kind.and_then(|kind| self.distrusts(kind))
+        if !self.listens || self.kind(range) == Kind::Private {
+            return None;
+        }
+        self.maps.kind_of_pinned(range).and_then(|kind| self.distrusts(kind))
     }
 
     fn distrusts(&self, kind: Kind) -> Option<Uncached> {
@@ -187,7 +188,7 @@ impl Trust {
 
     /// `range` is registered no more, or has never been.
     pub(crate) fn end(&self, range: PageRange) {
-        if WATCHES.load(SeqCst) {
+        if self.listens && WATCHES.load(SeqCst) {
             WATCHED.get().end(range);
         }
     }
