@@ -89,6 +89,8 @@ guard '2 a hit looks at the epoch' registry/src/regions.rs $'slot.epoch() != epo
     $registry --test lifetimes more_wide_events
 guard '2 a change during the registration' hooks/src/map/mod.rs $'if mask != 0 {\n            self.mark_coming(mask, start, last);\n        }' 'let _ = mask;' \
     $registry --test no_stale_hit a_change_during
+guard '2 a hook looks for registrations under way' hooks/src/map/mod.rs $'self.coming.mask.load(Acquire) != 0\n            ||' '' \
+    $registry --test no_stale_hit a_change_during
 guard '3 a miss elsewhere does not wait' registry/src/cache.rs \
     'flight.range.contains(range) && flight.access.contains(access) && self.doom(flight.slot).is_none()' 'let _ = (range, access); self.doom(flight.slot).is_none()' \
     $registry --test lifetimes hits_never_wait

@@ -122,6 +122,17 @@ impl Map {
         self.news() & !FLAGS
     }
 
+    /// Whether [`publish`](Map::publish) has anything to look at: most events lie in
+    /// one chunk where nothing is registered.
+    #[inline]
+    pub(crate) fn may_touch(&self, start: usize, last: usize) -> bool {
+        // Registrations under way first: see `publish`.
+        let chunk = start >> CHUNK_SHIFT;
+        self.coming.mask.load(Acquire) != 0
+            || chunk != last >> CHUNK_SHIFT
+            || self.directory.chunks.get(chunk).is_some_and(|entry| entry.load(Acquire) != 0)
+    }
+
     /// The bytes `start..=last` are about to change. What a hook does.
     ///
     /// Wait-free; safe in a signal handler and inside malloc.
@@ -133,13 +144,6 @@ impl Map {
         let mask = self.coming.mask.load(Acquire);
         if mask != 0 {
             self.mark_coming(mask, start, last);
-        }
-        // Most events lie in one chunk where nothing is registered.
-        let chunk = start >> CHUNK_SHIFT;
-        if chunk == last >> CHUNK_SHIFT
-            && self.directory.chunks.get(chunk).is_none_or(|entry| entry.load(Acquire) == 0)
-        {
-            return;
         }
         self.mark_listed(start, last);
     }
