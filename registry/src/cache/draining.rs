@@ -36,6 +36,7 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
             for flight in writer.inflight.iter().filter(|flight| flight.range.overlaps(range)) {
                 self.cache.slot(flight.slot).spoil();
             }
+            writer.counters.overflows += 1;
             writer.add_wide(range);
         });
         let epoch = map.epoch();
