@@ -129,6 +129,44 @@ fn a_ucx_key_has_a_packed_remote_key() {
     assert!((9..4096).contains(&packed.len()), "{} bytes", packed.len());
 }
 
+// ---- Nothing is kept pinned below ----
+
+/// KiB of this process that devices have pinned.
+fn pinned() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmPin:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// KiB that stay pinned after the registry has given back a registration of 1 MiB.
+fn left_by(backend: impl Backend + 'static) -> usize {
+    let registry = Registry::builder().backend(backend).build().unwrap();
+    let (pages, before) = (Pages::new(256), pinned());
+    drop(registry.get(&pages, Access::LOCAL_WRITE).unwrap());
+    assert!(pinned() - before >= 1024, "{} KiB are pinned", pinned() - before);
+    registry.flush().unwrap();
+    pinned() - before
+}
+
+/// UCX, and libfabric's verbs, have a cache of their own under the calls that these
+/// backends make. With it, what was given back stays pinned.
+#[test]
+fn no_cache_below_keeps_what_was_given_back() {
+    if !in_cluster() {
+        eprintln!("skipped: needs a device that pins");
+        return;
+    }
+    let transports = std::env::var("PINYARD_TEST_UCX").unwrap();
+    let ucx = || Ucx::options().set("TLS", &transports);
+    // Each version has its cache under one of these.
+    let caches = [("RCACHE_ENABLE", "y"), ("REG_METHODS", "rcache,direct")];
+    let naive = caches.map(|(name, value)| ucx().set(name, value).open().map_or(0, left_by));
+    assert!(naive.iter().any(|&left| left >= 1024), "UCX's cache gave its registration back");
+    assert_eq!(left_by(ucx().open().unwrap()), 0);
+    assert_eq!(left_by(libfabric().unwrap()), 0);
+    assert_eq!(left_by(verbs().unwrap()), 0);
+}
+
 // ---- fork ----
 
 /// A child that drops what it inherited takes nothing from its parent.
@@ -409,8 +447,12 @@ fn spoiled_no_permission() {
     if !spoiled("permission") {
         return;
     }
-    let error = Verbs::open().err().unwrap();
+    let error = Verbs::options().device("rxe0").open().err().unwrap();
     assert!(matches!(&error, OpenError::Denied { errno: libc::EACCES, .. }), "{error}");
+    // Unasked, each of the node's devices is tried, and each says why not.
+    let error = Verbs::open().err().unwrap();
+    let OpenError::NoneUsable(each) = &error else { panic!("{error}") };
+    assert!(each.len() == 2 && each.iter().all(|error| matches!(error, OpenError::Denied { .. })), "{error}");
     assert!(error.to_string().contains("/dev/infiniband/uverbs"), "{error}");
 }
 

@@ -79,7 +79,7 @@ const NO_MEMORY: Status = -4;
 const INVALID_PARAM: Status = -5;
 const INVALID_ADDR: Status = -7;
 const NOT_IMPLEMENTED: Status = -8;
-pub(super) const NO_ELEM: Status = -12;
+const NO_ELEM: Status = -12;
 const NO_DEVICE: Status = -14;
 const UNSUPPORTED: Status = -22;
 

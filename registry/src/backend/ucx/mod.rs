@@ -227,12 +227,20 @@ fn protection(access: Access) -> c_uint {
 
 /// Ours first, so that the caller's can overrule them.
 fn configure(calls: &Calls, config: Handle, settings: &[(String, String)]) -> Result<(), OpenError> {
-    // Versions that lack one of the two have the other.
-    for (name, value) in [("RCACHE_ENABLE", "n"), ("IB_REG_METHODS", "direct")] {
-        let status = modify(calls, config, name, value)?;
-        if status != abi::OK && status != abi::NO_ELEM {
-            check(calls, &format!("ucp_config_modify({name}, {value})"), status)?;
-        }
+    // UCX's own caches, each under the names that it has had: of contexts (1.13 and
+    // newer), and of InfiniBand devices (to 1.14), where some versions take the name
+    // without its prefix. Unknown names are refused, or kept and not used.
+    let caches = [("RCACHE_ENABLE", "n"), ("IB_REG_METHODS", "direct"), ("REG_METHODS", "direct")];
+    let mut off = false;
+    for (name, value) in caches {
+        off |= modify(calls, config, name, value)? == abi::OK;
+    }
+    if !off {
+        return Err(OpenError::Unsupported {
+            who: "this UCX".to_owned(),
+            what: "contexts without a registration cache of their own",
+            remedy: "set UCX_RCACHE_ENABLE=n and UCX_IB_REG_METHODS=direct, and borrow a context",
+        });
     }
     for (name, value) in settings {
         let status = modify(calls, config, name, value)?;

@@ -73,15 +73,7 @@ fn open_one(calls: &Calls, device: *mut Device, port: Option<u8>) -> Result<Open
     // SAFETY: as above.
     let context = unsafe { (calls.open_device)(device) };
     if context.is_null() {
-        let errno = last_errno();
-        return Err(match errno {
-            libc::EACCES | libc::EPERM => {
-                OpenError::Denied { device: name, path: format!("/dev/infiniband/{file}"), errno }
-            }
-            _ => BackendError::new(format!("ibv_open_device({name})"), errno)
-                .with_hint("is the provider's driver for libibverbs installed (ibverbs-providers)?")
-                .into(),
-        });
+        return Err(refusal(name, format!("/dev/infiniband/{file}"), last_errno()));
     }
     let close = |error| {
         // SAFETY: opened above, and nothing was made on it.
@@ -98,6 +90,18 @@ fn open_one(calls: &Calls, device: *mut Device, port: Option<u8>) -> Result<Open
         return Err(close(error.into()));
     };
     Ok(Opened { context, pd, attributes })
+}
+
+/// Why `ibv_open_device` failed. Its errno is that of the last of several files that it
+/// tries (ENOENT for a file without permission): the device's own file tells.
+fn refusal(device: String, path: String, errno: i32) -> OpenError {
+    let opened = std::fs::File::options().read(true).write(true).open(&path);
+    match opened.err().and_then(|error| error.raw_os_error()) {
+        Some(errno @ (libc::EACCES | libc::EPERM)) => OpenError::Denied { device, path, errno },
+        _ => BackendError::new(format!("ibv_open_device({device})"), errno)
+            .with_hint("is the provider's driver for libibverbs installed (ibverbs-providers)?")
+            .into(),
+    }
 }
 
 /// # Safety
