@@ -221,10 +221,14 @@ impl Backend for Libfabric {
             }
         }
         let kind = if device.is_some() { " of device memory" } else { "" };
-        Err(self.calls.failed(
-            format!("fi_mr_regattr({}, {range}{kind}, access {:#x})", self.name, attributes.access),
-            answer,
-        ))
+        let call = format!("fi_mr_regattr({}, {range}{kind}, access {:#x})", self.name, attributes.access);
+        let error = self.calls.failed(call, answer);
+        Err(match device.is_some() && error.is_unsupported() {
+            true => error.with_hint(
+                "this libfabric was not built for CUDA, or did not find it (FI_HMEM_CUDA); stage through host memory",
+            ),
+            false => error,
+        })
     }
 
     fn deregister(&self, key: MemoryKey, range: PageRange, _: &Unlocked) -> Result<(), BackendError> {

@@ -1,4 +1,4 @@
-//! UCP, written out: `ucp/api/ucp.h` of UCX 1.8 to 1.20. Structures carry a mask of
+//! UCP, written out: `ucp/api/ucp.h` of UCX 1.8 to 1.22. Structures carry a mask of
 //! the fields that are set, so that newer libraries read no more than these.
 #![allow(unsafe_code)]
 
