@@ -16,8 +16,7 @@ device=$(basename "$(ls -d /sys/bus/virtio/drivers/virtio_net/virtio*/net/* | he
 ip link set "$device" name eth0
 ip addr add "192.0.2.$((node + 1))/24" dev eth0
 ip link set eth0 mtu 9000 up
-# A second device, whose port is down.
-ip link add dummy0 type dummy
+# A second device, whose port is down, on the interface that the module dummy makes.
 rdma link add rxe0 type rxe netdev eth0
 rdma link add rxe1 type rxe netdev dummy0
 ip link set dummy0 down

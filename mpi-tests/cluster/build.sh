@@ -8,7 +8,7 @@ set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 out=${1:?usage: build.sh FOLDER}
 wanted=${PINYARD_CLUSTER_KERNEL:-linux-image-6.12-amd64 linux-image-amd64}
-modules="9p 9pnet_virtio overlay virtio_pci virtio_net dummy rdma_rxe ib_uverbs rdma_ucm crc32_generic crc32_pclmul"
+modules="9p 9pnet_virtio overlay virtio_pci virtio_net dummy rdma_rxe ib_uverbs rdma_ucm crc32_generic"
 
 cannot() { echo "$*"; exit 77; }
 
