@@ -32,7 +32,8 @@ while [ -d "$box" ] && [ ! -e "$box/halt" ]; do
         job=${command%.cmd}
         mv "$command" "$job.run"
         {
-            bash "$job.run" > "$job.out" 2>&1 < /dev/null
+            # With all that it has started: the next case finds no leftovers.
+            timeout -k 2 "$(cat "$job.limit")" bash "$job.run" > "$job.out" 2>&1 < /dev/null
             echo $? > "$job.rc.new"
             mv "$job.rc.new" "$job.rc"
         } &

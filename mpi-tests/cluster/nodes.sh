@@ -68,16 +68,20 @@ up() {
 }
 
 exec_on() {
-    local box=$SHARE/node${1#node} job end=$((SECONDS + limit))
+    # The node ends what takes too long; a node that does not answer is waited for a
+    # little longer.
+    local box=$SHARE/node${1#node} job end=$((SECONDS + limit + 10))
     shift
     job=$box/$(date +%s%N)-$$
+    echo "$limit" > "$job.limit"
     printf '%s\n' "$*" > "$job.new" && mv "$job.new" "$job.cmd"
     until [ -e "$job.rc" ]; do
-        ((SECONDS <= end)) || { cat "$job.out" 2> /dev/null; echo "took more than $limit s: $*"; return 124; }
+        ((SECONDS <= end)) || { cat "$job.out" 2> /dev/null; echo "node${box##*node} does not answer: $*"; return 124; }
         [ -n "${NODE:-}" ] || alive "$box" || { echo "the node died; its console said:"; tail -n 20 "$box/console"; return 125; }
         sleep 0.1
     done
     cat "$job.out"
+    [ "$(cat "$job.rc")" -ne 124 ] || echo "took more than $limit s: $*"
     return "$(cat "$job.rc")"
 }
 

@@ -117,8 +117,12 @@ readonly rxe="PINYARD_TEST_REQUIRE=1 RUST_TEST_THREADS=1 UCX_NET_DEVICES=rxe0:1 
 pingpong() {
     on 0 30 'ibv_rc_pingpong -d rxe0 -g 0 -s 65536 -n 50 -c' > "$SHARE/pingpong" 2>&1 &
     local server=$! status=0
-    sleep 1
-    on 1 30 'ibv_rc_pingpong -d rxe0 -g 0 -s 65536 -n 50 -c node0' || status=$?
+    # Until the server listens, which it says in no other way.
+    on 1 30 'for _ in {1..40}; do
+            ibv_rc_pingpong -d rxe0 -g 0 -s 65536 -n 50 -c node0 2> /tmp/said && exit 0
+            grep -q "t connect to" /tmp/said || break
+            sleep 0.5
+        done; cat /tmp/said; exit 1' || status=$?
     wait $server || status=$?
     cat "$SHARE/pingpong"
     return $status

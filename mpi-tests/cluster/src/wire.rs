@@ -8,7 +8,7 @@ use std::io::{Error, Read, Result, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-const PORT: u16 = 18_515;
+const PORT: u16 = 18_600;
 /// No step of either side takes longer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
