@@ -54,6 +54,23 @@ pub struct Stats {
     pub keys: u64,
 }
 
+impl std::ops::Add for Stats {
+    type Output = Stats;
+
+    /// What two monitors have done together.
+    fn add(self, other: Stats) -> Stats {
+        Stats {
+            valid_calls: self.valid_calls + other.valid_calls,
+            stale_answers: self.stale_answers + other.stale_answers,
+            subscriptions: self.subscriptions + other.subscriptions,
+            refusals: self.refusals + other.refusals,
+            events: self.events + other.events,
+            deliveries: self.deliveries + other.deliveries,
+            keys: self.keys + other.keys,
+        }
+    }
+}
+
 #[derive(Default)]
 struct Counts {
     valid_calls: AtomicU64,
