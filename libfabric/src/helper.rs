@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// How long a stale entry that nobody looks up stays in libfabric's cache.
-pub const PERIOD: Duration = Duration::from_millis(100);
+/// Between two rounds. A stale entry that nobody looks up leaves libfabric's cache in
+/// the second round after its change.
+pub const PERIOD: Duration = Duration::from_millis(50);
 /// How long an exiting process waits for a round that is under way.
 const PATIENCE: Duration = Duration::from_secs(1);
 const NOBODY: u32 = u32::MAX;

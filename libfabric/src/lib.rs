@@ -141,7 +141,7 @@ pub fn monitor_stats() -> Option<Stats> {
 /// Looks whether the hooks are still in place and repairs what another library
 /// has patched over, as [`pinyard_hooks::verify`] does; where calls escape, the
 /// monitors answer "no" from now on. Call it after a library was loaded that
-/// patches libc (`MPI_Init` does that); the helper thread does it every 100 ms.
+/// patches libc (`MPI_Init` does that); the helper thread does it every 50 ms.
 ///
 /// Not for hooks and signal handlers, and not from inside libfabric.
 pub fn verify_hooks() -> bool {

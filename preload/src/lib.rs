@@ -19,6 +19,7 @@
 mod caller;
 mod libfabric;
 mod process;
+mod providers;
 mod say;
 mod settings;
 mod stubs;

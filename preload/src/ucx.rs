@@ -3,7 +3,7 @@
 //! UCX tests its hooks when it installs them and never again. A library that patches
 //! libc later, as libfabric's memhooks do, takes them away in silence: its cache goes
 //! on and sends what was in pages that are gone (PyPI's Open MPI 5.0.11, pml ucx over
-//! rc_verbs). Here a *canary* looks every 100 ms: a page of ours is emptied and
+//! rc_verbs). Here a *canary* looks every 50 ms: a page of ours is emptied and
 //! unmapped through libc, and a handler of ours in UCX must hear of both.
 //!
 //! From the moment in which somebody begins to write over libc's entries until the
@@ -198,7 +198,7 @@ fn begin(object: &CStr) -> bool {
     unsafe { listener::listen(changes) }
 }
 
-/// The canary, by the helper thread every 100 ms.
+/// The canary, by the helper thread every 50 ms.
 fn fly(_complete: bool) {
     if OWNER.load(Acquire) != fork_generation() || ALWAYS.load(Acquire) {
         return;
