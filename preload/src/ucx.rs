@@ -102,10 +102,12 @@ pub(crate) extern "C" fn set_event_handler(
     caller: usize,
 ) -> isize {
     let Some(real) = caller::real(c"ucm_set_event_handler", caller) else { return UNSUPPORTED };
-    let wanted = events & VM_UNMAPPED != 0 && settings().on && settings().ucx != Ucx::Nothing;
-    if wanted && settings().ucx == Ucx::Everything {
+    let settings = settings();
+    if settings.on && settings.ucx == Ucx::Everything {
+        // Whatever this handler is for: UCX installs all its hooks with the first.
         guarded(|| take_over(real));
     }
+    let wanted = events & VM_UNMAPPED != 0 && settings.on && settings.ucx != Ucx::Nothing;
     // SAFETY: UCX's own function, with the caller's arguments.
     let result =
         unsafe { core::mem::transmute::<usize, Seven>(real) }(events, priority, callback, argument, e, f, g);
