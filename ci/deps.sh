@@ -5,7 +5,7 @@ set -euo pipefail
 
 demo=(build-essential pkg-config openmpi-bin libopenmpi-dev libclang-dev)
 test=(mpich libmpich-dev libfabric-dev libibverbs-dev librdmacm-dev libucx-dev libmimalloc-dev libjemalloc-dev
-    libgoogle-perftools-dev libtcmalloc-minimal4 valgrind python3 python3-pip
+    libgoogle-perftools-dev libtcmalloc-minimal4 valgrind strace python3 python3-pip
     gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)
 
 fail() { echo "deps: $*" >&2; exit 1; }

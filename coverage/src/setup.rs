@@ -39,7 +39,10 @@ impl Setup {
 
     /// The set-up of this name.
     pub(crate) fn named(name: &str) -> Option<Setup> {
-        Setup::ALL.into_iter().chain([Setup::Ucm, Setup::Opal, Setup::Preload]).find(|setup| setup.name() == name)
+        Setup::ALL
+            .into_iter()
+            .chain([Setup::Ucm, Setup::Opal, Setup::Preload])
+            .find(|setup| setup.name() == name)
     }
 
     /// The value of `PINYARD_HOOKS`, where the set-up has one.

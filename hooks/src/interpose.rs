@@ -12,7 +12,7 @@
 
 use crate::entry::{self, NEXT};
 use crate::report::{Function, FunctionReport, Owner, Seen, Why};
-use crate::{passthrough, self_test};
+use crate::{install, passthrough, self_test};
 use core::ffi::CStr;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::*};
@@ -73,10 +73,13 @@ pub fn lead_on(next: impl Fn(&CStr) -> *mut libc::c_void) {
 }
 
 /// Makes the exported functions hooks, in place of patched entries, for the rest of
-/// the process; [`install`](crate::install) then tests those. `wrapper` gives the
-/// address of the exported function. Not for hooks or signal handlers.
+/// the process; [`crate::install`] then tests those. `wrapper` gives the
+/// address of the exported function. Does nothing where entries are patched already:
+/// they see more, and a hook that calls the entry would be called by it. Not for hooks
+/// or signal handlers.
 pub fn begin(wrapper: impl Fn(Function) -> usize) {
-    if ON.swap(true, AcqRel) {
+    let patched = |report: crate::Report| report.functions.iter().any(|line| line.owner == Owner::Pinyard);
+    if install::report().is_some_and(patched) || ON.swap(true, AcqRel) {
         return;
     }
     for function in Function::ALL {

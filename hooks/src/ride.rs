@@ -56,16 +56,14 @@ extern "C" fn told_by_preload(address: *mut libc::c_void, size: usize) {
     notify_unmapped(address.cast_const().cast(), size);
 }
 
+type Ridden = Result<(), Why>;
+
 /// Has `register` register once per process, then tests whether a munmap arrives.
-fn ride(once: &AtomicBool, register: impl FnOnce() -> Result<(), Why>) -> Result<(), Why> {
+fn ride(once: &AtomicBool, register: impl FnOnce() -> Ridden) -> Ridden {
     ride_and(once, register, || install::try_entry(Function::Munmap))
 }
 
-fn ride_and(
-    once: &AtomicBool,
-    register: impl FnOnce() -> Result<(), Why>,
-    test: impl FnOnce() -> Seen,
-) -> Result<(), Why> {
+fn ride_and(once: &AtomicBool, register: impl FnOnce() -> Ridden, test: impl FnOnce() -> Seen) -> Ridden {
     if !once.swap(true, AcqRel)
         && let Err(why) = register()
     {

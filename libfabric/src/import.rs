@@ -9,6 +9,7 @@ use super::monitor::{KEYS, Monitor};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::ptr::{null, null_mut};
+use std::time::Duration;
 
 /// libfabric prefers what this names to an imported monitor.
 const MONITOR_VARIABLE: &str = "FI_MR_CACHE_MONITOR";
@@ -76,9 +77,27 @@ fn of<'a>(fid: *mut FidMemMonitor) -> &'a Monitor {
 /// hooks can be looked at once more; Open MPI has put its own in by now. A
 /// refusal makes libfabric run without a cache.
 extern "C" fn start(fid: *mut FidMemMonitor) -> c_int {
-    let complete = pinyard_hooks::verify();
+    let complete = once_repaired(pinyard_hooks::verify, pinyard_hooks::untouched);
     of(fid).trust(complete);
     if complete { abi::SUCCESS } else { -abi::ENOSYS }
+}
+
+/// What `verify` says when no other thread is repairing the entries at this moment:
+/// libfabric asks once, and Open MPI patches just before it opens its domain. Waits a
+/// second at most: whoever repairs may wait for the loader, whose lock the caller may
+/// have.
+fn once_repaired(mut verify: impl FnMut() -> bool, untouched: impl Fn() -> bool) -> bool {
+    const TRIES: u32 = 1000;
+    (0..TRIES)
+        .find_map(|_| {
+            let complete = verify();
+            if complete || untouched() {
+                return Some(complete);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+            None
+        })
+        .unwrap_or(false)
 }
 
 extern "C" fn stop(fid: *mut FidMemMonitor) {
@@ -151,4 +170,24 @@ pub(super) fn import(copy: Copy, trusted: bool) -> Result<&'static Imported, Imp
     }
     copy.keep();
     Ok(imported)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// What the first domain found while the helper was taking entries back: no cache
+    /// for the rest of the process.
+    #[test]
+    fn the_first_domain_waits_for_a_repair_that_is_under_way() {
+        let left = Cell::new(3);
+        let verify = || {
+            left.set(left.get() - 1);
+            left.get() == 0
+        };
+        assert!(once_repaired(verify, || false));
+        assert_eq!(left.get(), 0);
+        assert!(!once_repaired(|| false, || true), "what is incomplete for good is not waited for");
+    }
 }

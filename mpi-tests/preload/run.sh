@@ -190,7 +190,7 @@ ucx() {
 	local memhooks=(env FI_MR_CACHE_MONITOR=memhooks)
 	expect "UCX: deaf after libfabric's memhooks" 0 'heard 0 of 20' -- "${memhooks[@]}" "${without[@]}" "$build/ucx" memhooks
 	expect "UCX: told after memhooks, at once" 0 'heard 20 of 20' -- "${memhooks[@]}" "${with[@]}" "$build/ucx" memhooks
-	expect "UCX: told of everything" 0 'heard 20 of 20' 'told of every change' -- \
+	expect "UCX: told of everything" 0 'heard 20 of 20' 'told of every change by pinyard' -- \
 		env PINYARD_UCX=1 "${memhooks[@]}" "${with[@]}" "$build/ucx" memhooks
 	expect "UCX: left alone with PINYARD_UCX=0" 0 'heard 0 of 20' -- \
 		env PINYARD_UCX=0 "${memhooks[@]}" "${with[@]}" "$build/ucx" memhooks

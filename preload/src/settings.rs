@@ -23,7 +23,7 @@ pub(crate) enum Ucx {
     Nothing,
     /// What its own hooks no longer hear.
     Auto,
-    /// Everything; it installs no hooks.
+    /// Everything; it needs no hooks.
     Everything,
 }
 

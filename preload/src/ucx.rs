@@ -121,7 +121,7 @@ fn once(flag: &AtomicBool) -> bool {
     !flag.swap(true, AcqRel)
 }
 
-/// Has our hooks tell UCX everything, so that it installs none of its own.
+/// Has our hooks tell UCX everything, so that it installs none of its own for it.
 fn take_over(real: usize) {
     static ONCE: AtomicBool = AtomicBool::new(false);
     if !once(&ONCE) {
@@ -148,7 +148,7 @@ fn take_over(real: usize) {
     say(
         Level::Info,
         format_args!(
-            "UCX ({}): told of every change, installs no hooks; {}",
+            "UCX ({}): told of every change by pinyard; {}",
             object.to_string_lossy(),
             process::in_words(&report)
         ),
