@@ -44,6 +44,7 @@ step instructions ci/instructions.sh
 step fuzz ci/fuzz.sh 60
 step book ci/docs.sh
 step incidents mpi-tests/incidents/run.sh
+step preload mpi-tests/preload/run.sh
 step neighbours mpi-tests/neighbours/run.sh
 step soak soak/run.sh
 step mpi mpi-tests/run.sh

@@ -120,6 +120,7 @@ impl Trust {
         match forced {
             Some(Mechanism::Ucm) => ride::on_ucm()?,
             Some(Mechanism::Opal) => ride::on_open_mpi()?,
+            Some(Mechanism::Preload) => ride::on_preload()?,
             _ => {}
         }
         if listens && forced.is_some_and(|mechanism| !mechanism.patches()) {
