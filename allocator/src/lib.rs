@@ -71,6 +71,8 @@ mod slab;
 #[cfg(not(loom))]
 mod source;
 #[cfg(not(loom))]
+mod sources;
+#[cfg(not(loom))]
 mod span;
 #[cfg(not(loom))]
 mod stats;
@@ -92,6 +94,7 @@ pub use self::{
     fence::{AtomicFence, Fence, Poll},
     host::HostSource,
     pool::{Builder, Pool},
-    source::{DriverToken, Segment, Source, SourceError},
+    source::{DriverToken, HostMemory, Segment, Source, SourceError},
+    sources::{CustomSource, DeviceSource, ManagedSource, PinnedSource, VirtualSource},
     stats::PoolStats,
 };
