@@ -49,6 +49,8 @@ mod counters;
 #[cfg(not(loom))]
 mod deferred;
 #[cfg(not(loom))]
+pub mod device;
+#[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
 mod fence;

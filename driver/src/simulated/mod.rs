@@ -19,6 +19,7 @@ use crate::token::DriverToken;
 use crate::types::{Device, Stream};
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::Cell;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// After this a wait is taken for a deadlock.
@@ -56,6 +57,28 @@ impl Simulated {
             concurrent_managed: true,
         };
         Simulated { machine: Mutex::new(Machine::new(bytes)), device, costs }
+    }
+
+    /// Lets the device run by itself, as a real one does: a thread moves the clock to
+    /// the next piece of work, every 50 microseconds, and runs host functions. It ends
+    /// with the device. Without it the clock moves by calls alone, always alike.
+    pub fn running(self) -> Arc<Simulated> {
+        let device = Arc::new(self);
+        let weak = Arc::downgrade(&device);
+        let run = move || {
+            while let Some(device) = weak.upgrade() {
+                let mut machine = device.settle(device.machine.lock());
+                if let Some(next) = machine.next_time() {
+                    machine.now = next;
+                }
+                drop(device.settle(machine));
+                drop(device);
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        };
+        // Without the thread it is a device that runs by calls alone.
+        let _ = std::thread::Builder::new().name("simulated-device".to_owned()).spawn(run);
+        device
     }
 
     /// Takes an ability away, for tests of those who do without.

@@ -1,0 +1,249 @@
+//! Memory that is free but not for the stream that wants it: blocks whose other
+//! users have to pass, and what other streams keep.
+
+use super::block::{BlockRef, Owner, Stack};
+use super::core::{Central, Core};
+use super::marks::Marked;
+use super::stream::StreamState;
+use super::waiting::{Mark, Stolen, Used};
+use crate::device::alloc::Want;
+use crate::source::DriverToken;
+use pinyard_driver::Capture;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Streams keep up to this part of all slabs to themselves before their memory is
+/// asked for.
+const KEEP: usize = 8;
+/// How long a mark is waited for before a slab is made: what making one costs.
+const SPIN: Duration = Duration::from_micros(20);
+/// From this part on a stream waits for another's memory (on the device) rather
+/// than that the pool grows.
+const HOARD: usize = 4;
+
+impl Core {
+    /// Marks `state`'s stream. One that is gone has passed everything once the
+    /// context has.
+    pub(super) fn mark(&self, state: &StreamState, token: &DriverToken) -> Option<Mark> {
+        let at = |value| Some(Mark { owner: state.owner, value });
+        if let Some(last) = state.last_mark() {
+            return at(last);
+        }
+        match state.timeline.mark(&*self.driver, state.stream, token) {
+            Ok(Marked::At(value)) => at(value),
+            Ok(Marked::Capturing) => None,
+            Err(error) => {
+                tracing::debug!(%error, "a stream could not be marked: waiting for the context");
+                match self.driver.synchronize(token) {
+                    Ok(()) => at(0),
+                    // The context is gone, and all its work.
+                    Err(error) if error.is_stale_handle() => at(0),
+                    Err(_) => None,
+                }
+            }
+        }
+    }
+
+    /// Lets events move the words, where there are no words of the streams' own.
+    pub(super) fn poll_events(&self, token: &mut DriverToken) {
+        if self.words.is_some() {
+            return;
+        }
+        let streams = self.lock(token).streams.clone();
+        for state in streams {
+            if let Err(error) = state.timeline.poll(&*self.driver, token) {
+                tracing::debug!(%error, "an event could not be asked");
+            }
+        }
+    }
+
+    /// Marks the streams that use dropped blocks, once each, and asks fences; whether
+    /// anything may be free now.
+    pub(super) fn settle_dropped(&self, token: &mut DriverToken) -> bool {
+        self.poll_events(token);
+        let dropped = self.dropped.take();
+        let mut central = self.lock(token);
+        let fenced = central.waiting.take_fenced();
+        let streams = central.streams.clone();
+        drop(central);
+        if dropped.is_empty() && fenced.is_empty() {
+            return self.lock(token).poll();
+        }
+        let mut marks: BTreeMap<Owner, Option<Mark>> = BTreeMap::new();
+        let mut used = Vec::new();
+        for block in dropped {
+            match self.users(block, &streams, &mut marks, token) {
+                Some(ready) => used.push(ready),
+                // A stream is being captured: asked again later.
+                None => {
+                    self.dropped.push(block);
+                }
+            }
+        }
+        let (mut free, mut unpassed) = (Vec::new(), Vec::new());
+        for mut item in fenced {
+            item.fences.retain_mut(|fence| !fence.passed());
+            if item.fences.is_empty() { free.push(item.block) } else { unpassed.push(item) }
+        }
+        let mut central = self.lock(token);
+        central.waiting.used_blocks -= free.len();
+        free.into_iter().for_each(Central::go_home);
+        let news = !(used.is_empty() && unpassed.is_empty());
+        unpassed.into_iter().for_each(|item| central.waiting.put_fenced(item));
+        used.into_iter().for_each(|item| central.waiting.add_used(item));
+        central.poll();
+        drop(central);
+        // The worker may have found nothing while these were in our hands.
+        if news {
+            self.wake();
+        }
+        true
+    }
+
+    fn users(
+        &self,
+        block: BlockRef,
+        streams: &[Arc<StreamState>],
+        marks: &mut BTreeMap<Owner, Option<Mark>>,
+        token: &DriverToken,
+    ) -> Option<Used> {
+        let uses = block.uses.take()?;
+        let of_block: Option<Vec<Mark>> = uses
+            .streams
+            .iter()
+            .map(|&owner| {
+                let state = streams.get(owner as usize - 1)?;
+                *marks.entry(owner).or_insert_with(|| self.mark(state, token))
+            })
+            .collect();
+        let Some(of_block) = of_block else {
+            block.uses.set(Some(uses));
+            return None;
+        };
+        Some(Used { block, marks: of_block, fences: uses.fences })
+    }
+
+    /// Takes from other streams what suffices for `want`, if they keep that much.
+    pub(super) fn take_from_others(
+        &self,
+        state: &Arc<StreamState>,
+        want: Want,
+        token: &mut DriverToken,
+    ) -> Option<BlockRef> {
+        let mut central = self.lock(token);
+        let reserved = central.reserved;
+        let mut kept = self.keepers(&mut central, Some(state.owner));
+        let idle = kept.iter().map(|(bytes, _)| bytes).sum::<usize>() + central.waiting.stolen_bytes;
+        if idle < want.bytes() || idle < reserved / KEEP {
+            return None;
+        }
+        for mut stolen in central.waiting.take_back(state.owner) {
+            central.take_in(&mut stolen.blocks, state.owner);
+        }
+        if let Some(block) = central.find(state, want) {
+            return Some(block);
+        }
+        // Half of it, so that the next ones find something too.
+        let (mut victims, mut sum) = (Vec::new(), 0);
+        kept.sort_unstable_by_key(|&(bytes, _)| std::cmp::Reverse(bytes));
+        for (bytes, victim) in kept {
+            if sum >= (2 * want.bytes()).max(idle / 2) {
+                break;
+            }
+            sum += bytes;
+            victims.push(victim);
+        }
+        drop(central);
+        self.steal(victims, token);
+        // A stream that has nothing to do passes its mark before a slab could be made.
+        let began = Instant::now();
+        let central = loop {
+            self.poll_events(token);
+            if let Some(block) = self.lock(token).find(state, want) {
+                return Some(block);
+            }
+            if began.elapsed() > SPIN {
+                break self.lock(token);
+            }
+        };
+        if central.waiting.stolen_bytes < reserved / HOARD {
+            return None;
+        }
+        drop(central);
+        if !matches!(self.driver.stream_capture(state.stream, token), Ok(Capture::None)) {
+            return None;
+        }
+        self.hold(state, want, token)
+    }
+
+    /// Streams that keep memory to themselves, with its bytes.
+    pub(super) fn keepers(
+        &self,
+        central: &mut Central,
+        but: Option<Owner>,
+    ) -> Vec<(usize, Arc<StreamState>)> {
+        let others = central.streams.iter().filter(|other| Some(other.owner) != but);
+        let others: Vec<Arc<StreamState>> = others.cloned().collect();
+        let kept = others.into_iter().map(|other| (central.kept_by(&other), other));
+        kept.filter(|(bytes, _)| *bytes > 0).collect()
+    }
+
+    /// Detaches all that the victims keep, then marks them: what they were given
+    /// before is before the mark.
+    pub(super) fn steal(&self, victims: Vec<Arc<StreamState>>, token: &mut DriverToken) {
+        for victim in victims {
+            let mut central = self.lock(token);
+            let mut blocks = victim.take_all(&mut central);
+            central.heap.detach(victim.owner, &mut blocks);
+            drop(central);
+            if blocks.count() == 0 {
+                continue;
+            }
+            let mark = self.mark(&victim, token);
+            let mut central = self.lock(token);
+            match mark {
+                Some(from) => {
+                    Core::count(&self.tallies.steals);
+                    let bytes = sum(&mut blocks);
+                    central.waiting.add_stolen(Stolen { from, blocks, bytes });
+                }
+                None => central.take_in(&mut blocks, victim.owner),
+            }
+        }
+    }
+
+    /// Lets the stream wait, on the device, for memory that others gave up: for one
+    /// stream after another until it suffices.
+    fn hold(&self, state: &Arc<StreamState>, want: Want, token: &mut DriverToken) -> Option<BlockRef> {
+        loop {
+            let mut central = self.lock(token);
+            if let Some(block) = central.find(state, want) {
+                return Some(block);
+            }
+            let mut item = central.waiting.take_stolen()?;
+            let victim = central.state(item.from.owner).cloned();
+            drop(central);
+            let held = victim
+                .map(|victim| victim.timeline.hold(state.stream, item.from.value, &*self.driver, token));
+            let mut central = self.lock(token);
+            if !matches!(held, Some(Ok(()))) {
+                central.waiting.add_stolen(item);
+                return None;
+            }
+            Core::count(&self.tallies.holds);
+            central.take_in(&mut item.blocks, state.owner);
+        }
+    }
+}
+
+/// Bytes of all blocks of a stack.
+fn sum(stack: &mut Stack) -> usize {
+    let mut taken = stack.take();
+    let mut bytes = 0;
+    while let Some(block) = taken.pop() {
+        bytes += block.bytes.get();
+        stack.push(block);
+    }
+    bytes
+}
