@@ -22,7 +22,7 @@ use crate::fork;
 use crate::source::{DriverToken, Source};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use pinyard_driver::Driver;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::sync::{Arc, OnceLock};
 use std::thread::{Thread, ThreadId};
 use std::time::Duration;
@@ -42,6 +42,9 @@ pub(super) struct Core {
     pub(super) words: Option<Words>,
     /// Dropped blocks that other streams use.
     pub(super) dropped: Inbox,
+    /// Such blocks until they are free, and thefts that have begun: whoever is short of
+    /// memory may wait for them.
+    pub(super) coming: AtomicUsize,
     pub(super) observers: Mutex<Vec<Observer>>,
     pub(super) grown: Condvar,
     pub(super) worker: OnceLock<Thread>,
@@ -94,6 +97,7 @@ impl Core {
             settings,
             words,
             dropped: Inbox::new(),
+            coming: AtomicUsize::new(0),
             observers: Mutex::default(),
             grown: Condvar::new(),
             worker: OnceLock::new(),
@@ -160,6 +164,7 @@ impl Core {
             Arc::increment_strong_count(core);
             Arc::from_raw(core)
         };
+        core.coming.fetch_add(1, SeqCst);
         core.dropped.push(block);
         core.wake();
     }
@@ -202,7 +207,10 @@ impl Central {
     pub(super) fn go_home(block: BlockRef) {
         block.uses.set(None);
         // SAFETY: a block that is out keeps its home.
-        unsafe { &*block.home.get() }.inbox.push(block);
+        let home = unsafe { &*block.home.get() };
+        home.inbox.push(block);
+        // SAFETY: the caller holds the core's lock.
+        unsafe { &*home.core }.coming.fetch_sub(1, SeqCst);
     }
 
     /// Free blocks, for `owner`'s later work.

@@ -11,6 +11,7 @@ use crate::source::DriverToken;
 use pinyard_driver::Capture;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 /// Streams keep up to this part of all slabs to themselves before their memory is
@@ -192,6 +193,7 @@ impl Core {
     /// Detaches all that the victims keep, then marks them: what they were given
     /// before is before the mark.
     pub(super) fn steal(&self, victims: Vec<Arc<StreamState>>, token: &mut DriverToken) {
+        self.coming.fetch_add(1, SeqCst);
         for victim in victims {
             let mut central = self.lock(token);
             let mut blocks = victim.take_all(&mut central);
@@ -211,6 +213,7 @@ impl Core {
                 None => central.take_in(&mut blocks, victim.owner),
             }
         }
+        self.coming.fetch_sub(1, SeqCst);
     }
 
     /// Lets the stream wait, on the device, for memory that others gave up: for one

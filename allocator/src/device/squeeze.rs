@@ -11,6 +11,7 @@ use super::error::{DeviceError, Shortage, StreamShare};
 use super::stream::StreamState;
 use crate::source::DriverToken;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -84,7 +85,7 @@ impl Core {
                 }
                 continue;
             }
-            let waits = !self.lock(token).waiting.is_empty() || !self.dropped.is_empty();
+            let waits = self.coming.load(SeqCst) > 0 || !self.lock(token).waiting.is_empty();
             if !waits || began.elapsed() >= self.settings.patience {
                 return Err(error);
             }
@@ -117,7 +118,7 @@ impl Core {
             let waits = !central.waiting.is_empty();
             drop(central);
             released += self.release(slabs, token);
-            let left = waits || !self.dropped.is_empty();
+            let left = waits || self.coming.load(SeqCst) > 0;
             if !left || began.elapsed() >= patience {
                 return released;
             }
