@@ -425,12 +425,14 @@ fn peak_live(trace: &Trace) -> usize {
 fn main() {
     let shim = std::env::args().skip(1).find(|argument| argument.ends_with(".so"));
     let cuda = Cuda::open(0).map(Arc::new);
-    let driver: Arc<dyn Driver> = match &cuda {
-        Ok(cuda) => cuda.clone(),
-        Err(absent) => {
-            eprintln!("no device ({absent}): the pools alone, on the simulated one");
-            Simulated::new(140 * GIB).running()
-        }
+    let simulated = cuda.as_ref().err().map(|absent| {
+        eprintln!("no device ({absent}): the pools alone, on the simulated one");
+        Simulated::new(140 * GIB).running()
+    });
+    let driver: Arc<dyn Driver> = match (&cuda, &simulated) {
+        (Ok(cuda), _) => cuda.clone(),
+        (_, Some(simulated)) => simulated.clone(),
+        (Err(absent), None) => panic!("{absent}"),
     };
     let (per_tick, overhead) = calibrate();
     let raw: Vec<Stream> = (0..16).map(|_| driver.stream_create(&token()).unwrap()).collect();
@@ -455,45 +457,59 @@ fn main() {
     let busy_bytes = 128 * MIB;
     let busy = driver.mem_alloc(busy_bytes, &token()).unwrap();
     let work = |stream: u16| {
-        if cuda.is_ok() {
-            // SAFETY: a block of the benchmark's own.
-            unsafe { driver.fill(busy, 1, busy_bytes, raw[stream as usize], &token()) }.unwrap();
+        if let Some(simulated) = &simulated {
+            return simulated.kernel(raw[stream as usize], 40_000, &token());
         }
+        // SAFETY: a block of the benchmark's own.
+        unsafe { driver.fill(busy, 1, busy_bytes, raw[stream as usize], &token()) }.unwrap();
     };
-    let quick = std::env::args().any(|argument| argument == "--quick");
+    // `W5 W6`: only these rows.
+    let rows: Vec<String> = std::env::args().skip(1).filter(|argument| argument.starts_with('W')).collect();
     let mut times = Vec::new();
     for trace in traces() {
-        if quick && !(trace.name.starts_with("W1") || trace.name.starts_with("W5")) {
+        if !rows.is_empty() && !rows.iter().any(|row| trace.name.starts_with(row.as_str())) {
             continue;
         }
         let live = peak_live(&trace);
         let mut results: Vec<(Vec<f64>, Vec<f64>, usize)> =
             contenders.iter().map(|_| Default::default()).collect();
-        contenders.iter_mut().for_each(|contender| contender.begin(trace.cap));
-        // The first round is the warm-up.
-        for round in 0..4 {
-            for turn in 0..contenders.len() {
-                let at = (turn + round) % contenders.len();
-                let failed = replay(&mut *contenders[at], &trace, &work, &mut times);
-                driver.synchronize(&token()).unwrap();
-                if round == 0 {
-                    continue;
-                }
-                let nanoseconds = |ticks: f64| (ticks - overhead as f64).max(0.0) * per_tick;
-                let mean = times.iter().map(|&t| f64::from(t)).sum::<f64>() / times.len() as f64;
-                times.sort_unstable();
-                let p99 = f64::from(times[times.len() * 99 / 100]);
-                results[at].0.push(nanoseconds(mean));
-                results[at].1.push(nanoseconds(p99));
-                results[at].2 = failed;
+        let mut ratios = vec![None; contenders.len()];
+        // What needs a third of the device each runs one contender after the other, the
+        // rest interleaved. The first round is the warm-up.
+        let alone = live > 20 * GIB;
+        let count = contenders.len();
+        let turns: Vec<(usize, usize)> = if alone {
+            (0..count).flat_map(|at| (0..4).map(move |round| (round, at))).collect()
+        } else {
+            (0..4).flat_map(|round| (0..count).map(move |turn| (round, (turn + round) % count))).collect()
+        };
+        for (turn, &(round, at)) in turns.iter().enumerate() {
+            let contender = &mut *contenders[at];
+            if round == 0 {
+                contender.begin(trace.cap);
+            }
+            let failed = replay(contender, &trace, &work, &mut times);
+            driver.synchronize(&token()).unwrap();
+            if round == 0 {
+                continue;
+            }
+            let nanoseconds = |ticks: f64| (ticks - overhead as f64).max(0.0) * per_tick;
+            let mean = times.iter().map(|&t| f64::from(t)).sum::<f64>() / times.len() as f64;
+            times.sort_unstable();
+            let p99 = f64::from(times[times.len() * 99 / 100]);
+            results[at].0.push(nanoseconds(mean));
+            results[at].1.push(nanoseconds(p99));
+            results[at].2 = failed;
+            if !turns[turn + 1..].iter().any(|&(_, later)| later == at) {
+                ratios[at] = contender.peak_reserved().map(|bytes| bytes as f64 / live as f64);
+                contender.end();
             }
         }
-        for (contender, (mean, p99, failed)) in contenders.iter_mut().zip(results) {
+        for ((contender, ratio), (mean, p99, failed)) in contenders.iter().zip(ratios).zip(results) {
             let median = |mut values: Vec<f64>| {
                 values.sort_unstable_by(f64::total_cmp);
                 values[values.len() / 2]
             };
-            let ratio = contender.peak_reserved().map(|bytes| bytes as f64 / live as f64);
             println!(
                 "{{\"row\":\"{}\",\"of\":\"{}\",\"ns\":{:.1},\"p99\":{:.1},\"reserved_over_live\":{},\"failed\":{failed}}}",
                 trace.name,
@@ -502,11 +518,12 @@ fn main() {
                 median(p99),
                 ratio.map_or("null".to_owned(), |ratio| format!("{ratio:.3}")),
             );
-            contender.end();
         }
     }
-    threads(&driver, &shim, per_tick);
-    if cuda.is_ok() && !quick {
+    if rows.is_empty() {
+        threads(&driver, &shim);
+    }
+    if cuda.is_ok() && rows.is_empty() {
         pinned(&driver);
     }
     // SAFETY: nothing uses it.
@@ -514,7 +531,7 @@ fn main() {
 }
 
 /// W9: threads with a stream each, one size.
-fn threads(driver: &Arc<dyn Driver>, shim: &Option<String>, _: f64) {
+fn threads(driver: &Arc<dyn Driver>, shim: &Option<String>) {
     const PAIRS: usize = 100_000;
     for count in [1, 2, 4, 8, 16] {
         let run = |name: &str, body: &(dyn Fn(Stream, &Barrier) + Sync)| {

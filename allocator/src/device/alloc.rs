@@ -18,6 +18,8 @@ use std::thread;
 
 /// Blocks that a stream takes from the shared bin at a time.
 const REFILL: usize = 8;
+/// A slab of a source that joins is at most this long.
+const PIECE: usize = 32 << 20;
 
 /// What is wanted.
 #[derive(Clone, Copy)]
@@ -92,8 +94,8 @@ impl Core {
             self.grown.wait(&mut central);
             return Ok(central.find(state, want));
         }
-        // With one stream, what it frees later merges with what is left of the slab.
-        let owner = if central.streams.len() == 1 { state.owner } else { ANYBODY };
+        // The stream's own: what it frees later merges with what is left of the slab.
+        let owner = state.owner;
         let tail = if source.joins() { central.heap.tail(owner, kind) } else { 0 };
         let granularity = source.granularity();
         let room = self.settings.limit.saturating_sub(central.reserved);
@@ -108,25 +110,30 @@ impl Core {
                 });
             }
         };
-        // An eighth of what there is, so that small programs stay small.
-        let eighth = (central.reserved / 8).next_multiple_of(granularity).min(self.settings.slab_bytes);
-        let preferred = exact.max(eighth).min(room - room % granularity);
+        // A sixteenth of what the stream has, so that small programs stay small and one of
+        // many streams does not take for all; near the limit only what is wanted, so that
+        // less is pinned by its neighbours.
+        let near = central.reserved > self.settings.limit / 4 * 3;
+        let live = state.local_within(&mut central).counts().live_bytes as usize;
+        let part = if near { 0 } else { live / 16 };
+        let part = part.next_multiple_of(granularity).min(self.settings.slab_bytes);
+        let preferred = exact.max(part).min(room - room % granularity);
         central.growing = Some(me);
         central.reserved += preferred;
         drop(central);
         let mut growth = Growth { core: self, reserved: preferred };
-        let mut born = self.slab_birth(preferred, kind, token);
-        if born.is_err() && exact < preferred {
+        if source.joins() {
+            // In pieces: each can be given back, and mapped elsewhere, by itself.
+            while growth.reserved > 0 {
+                let piece = growth.reserved.min(PIECE.next_multiple_of(granularity));
+                growth.add(piece, kind, owner, token)?;
+            }
+        } else if growth.add(preferred, kind, owner, token).is_err() {
             self.lock(token).reserved -= preferred - exact;
             growth.reserved = exact;
-            born = self.slab_birth(exact, kind, token);
+            growth.add(exact, kind, owner, token)?;
         }
-        let slab = born?;
         let mut central = self.lock(token);
-        central.reserved += slab.segment.bytes - growth.reserved;
-        growth.reserved = 0;
-        central.peak_reserved = central.peak_reserved.max(central.reserved);
-        central.heap.add(slab, source.joins(), owner);
         let found = central.find(state, want);
         drop(central);
         drop(growth);
@@ -189,6 +196,25 @@ struct Growth<'a> {
     reserved: usize,
 }
 
+impl Growth<'_> {
+    /// A slab of `bytes`, which are counted as reserved already.
+    fn add(
+        &mut self,
+        bytes: usize,
+        kind: Kind,
+        owner: Owner,
+        token: &mut DriverToken,
+    ) -> Result<(), DeviceError> {
+        let slab = self.core.slab_birth(bytes, kind, token)?;
+        let mut central = self.core.lock(token);
+        central.reserved += slab.segment.bytes - bytes;
+        self.reserved -= bytes;
+        central.peak_reserved = central.peak_reserved.max(central.reserved);
+        central.heap.add(slab, self.core.sources[kind as usize].joins(), owner);
+        Ok(())
+    }
+}
+
 impl Drop for Growth<'_> {
     fn drop(&mut self) {
         let mut token = DriverToken::at_entry();
@@ -223,11 +249,11 @@ impl Central {
         self.heap.take(owner, kind, bytes).or_else(|| self.heap.take(ANYBODY, kind, bytes))
     }
 
-    /// Where the stream's ranges and those for anybody suffice together, all become
-    /// the stream's, and neighbours one.
+    /// In a pool of one stream: its ranges and those for anybody become its own, and
+    /// neighbours one. Among several the stream would have everything.
     fn find_joined(&mut self, state: &Arc<StreamState>, want: Want) -> Option<BlockRef> {
         let (own, anybody) = (self.heap.free_bytes(state.owner), self.heap.free_bytes(ANYBODY));
-        if own == 0 || anybody == 0 || own + anybody < want.bytes() {
+        if self.streams.len() > 1 || own == 0 || anybody == 0 || own + anybody < want.bytes() {
             return None;
         }
         let mut all = Stack::default();

@@ -10,7 +10,7 @@ use crate::source::DriverToken;
 use parking_lot::Mutex;
 use pinyard_driver::{Capture, DevicePtr, Driver, DriverError, Event, Stream};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// How a pool learns what streams have done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -81,6 +81,8 @@ pub(super) struct Timeline {
     /// Raised by the stream, or by `poll`.
     word: *const AtomicU64,
     raised: Raised,
+    /// The last value asked for, as far as others need to know.
+    asked: AtomicU64,
 }
 
 enum Raised {
@@ -114,12 +116,14 @@ impl Timeline {
     pub(super) fn new(words: Option<&Words>, number: usize) -> Timeline {
         match words.and_then(|words| words.word(number)) {
             Some((word, device)) => {
-                Timeline { word, raised: Raised::ByStream { word: device, issued: Mutex::new(0) } }
+                let raised = Raised::ByStream { word: device, issued: Mutex::new(0) };
+                Timeline { word, raised, asked: AtomicU64::new(0) }
             }
             None => {
                 let own = Box::new(AtomicU64::new(0));
                 let word = &raw const *own;
-                Timeline { word, raised: Raised::ByEvents { own, events: Mutex::default() } }
+                let raised = Raised::ByEvents { own, events: Mutex::default() };
+                Timeline { word, raised, asked: AtomicU64::new(0) }
             }
         }
     }
@@ -130,6 +134,11 @@ impl Timeline {
         // Acquire: pairs with the stream's write, or the Release in `poll`.
         // SAFETY: the word stands (`new`).
         unsafe { &*self.word }.load(Acquire)
+    }
+
+    /// The last mark asked for; another thread's may be a moment late.
+    pub(super) fn asked(&self) -> u64 {
+        self.asked.load(Relaxed)
     }
 
     /// Marks the work that `stream` has been given so far.
@@ -148,6 +157,7 @@ impl Timeline {
                 // SAFETY: the word stands until all that was asked for is written.
                 unsafe { driver.stream_write_value(stream, *word, *issued + 1, token) }?;
                 *issued += 1;
+                self.asked.store(*issued, Relaxed);
                 Ok(Marked::At(*issued))
             }
             Raised::ByEvents { events, .. } => {
@@ -163,6 +173,7 @@ impl Timeline {
                 events.issued += 1;
                 let issued = events.issued;
                 events.pending.push_back((issued, event));
+                self.asked.store(issued, Relaxed);
                 Ok(Marked::At(issued))
             }
         }

@@ -307,7 +307,7 @@ impl DeviceBuilder {
         DeviceBuilder { driver, sources, registrar: None, marks: MarkKind::Best, settings }
     }
 
-    /// Bytes of a slab at most, but for a longer block's. A pool grows by an eighth of
+    /// Bytes of a slab at most, but for a longer block's. A pool grows by a sixteenth of
     /// what it has, from the source's granularity up to this. Default 64 MiB.
     pub fn slab_bytes(mut self, bytes: usize) -> DeviceBuilder {
         self.settings.slab_bytes = bytes;

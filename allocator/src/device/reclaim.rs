@@ -12,16 +12,14 @@ use pinyard_driver::Capture;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::{Duration, Instant};
 
-/// Streams keep up to this part of all slabs to themselves before their memory is
-/// asked for.
-const KEEP: usize = 8;
-/// How long a mark is waited for before a slab is made: what making one costs.
-const SPIN: Duration = Duration::from_micros(20);
-/// From this part on a stream waits for another's memory (on the device) rather
-/// than that the pool grows.
-const HOARD: usize = 4;
+/// Streams keep up to this part of all slabs to themselves. When they keep more, all
+/// of it is asked for at once: so many frees lie between two rounds of marks that a
+/// mark costs each of them little.
+const KEEP: usize = 10;
+/// When streams keep more than this part, a stream is made to wait for another's
+/// memory: until then it is not worth tying them together.
+const HOARD: usize = 2;
 
 impl Core {
     /// Marks `state`'s stream. One that is gone has passed everything once the
@@ -125,7 +123,8 @@ impl Core {
         Some(Used { block, marks: of_block, fences: uses.fences })
     }
 
-    /// Takes from other streams what suffices for `want`, if they keep that much.
+    /// Memory that other streams have freed, if they keep much: theirs that has passed,
+    /// or what one of them gave up, for which the stream waits on the device.
     pub(super) fn take_from_others(
         &self,
         state: &Arc<StreamState>,
@@ -134,45 +133,33 @@ impl Core {
     ) -> Option<BlockRef> {
         let mut central = self.lock(token);
         let reserved = central.reserved;
-        let mut kept = self.keepers(&mut central, Some(state.owner));
-        let idle = kept.iter().map(|(bytes, _)| bytes).sum::<usize>() + central.waiting.stolen_bytes;
-        if idle < want.bytes() || idle < reserved / KEEP {
-            return None;
-        }
         for mut stolen in central.waiting.take_back(state.owner) {
             central.take_in(&mut stolen.blocks, state.owner);
         }
         if let Some(block) = central.find(state, want) {
             return Some(block);
         }
-        // Half of it, so that the next ones find something too.
-        let (mut victims, mut sum) = (Vec::new(), 0);
-        kept.sort_unstable_by_key(|&(bytes, _)| std::cmp::Reverse(bytes));
-        for (bytes, victim) in kept {
-            if sum >= (2 * want.bytes()).max(idle / 2) {
-                break;
-            }
-            sum += bytes;
-            victims.push(victim);
-        }
-        drop(central);
-        self.steal(victims, token);
-        // A stream that has nothing to do passes its mark before a slab could be made.
-        let began = Instant::now();
-        let central = loop {
-            self.poll_events(token);
-            if let Some(block) = self.lock(token).find(state, want) {
-                return Some(block);
-            }
-            if began.elapsed() > SPIN {
-                break self.lock(token);
-            }
-        };
-        if central.waiting.stolen_bytes < reserved / HOARD {
+        let kept = self.keepers(&mut central, Some(state.owner));
+        let idle = kept.iter().map(|(bytes, _)| bytes).sum::<usize>() + central.waiting.stolen_bytes;
+        if idle < (reserved / KEEP).max(want.bytes()) {
             return None;
         }
+        // A stream that has not come as far as an earlier mark will not pass a new one
+        // soon: its memory serves itself best.
+        let hoarded = idle > reserved / HOARD;
+        let keeps_up = |keeper: &StreamState| keeper.timeline.passed() >= keeper.timeline.asked();
+        let longest = kept.iter().map(|(bytes, _)| *bytes).max();
+        let asked_for = |(bytes, keeper): &(usize, Arc<StreamState>)| {
+            keeps_up(keeper) || (hoarded && Some(*bytes) == longest)
+        };
+        let victims = kept.into_iter().filter(asked_for).map(|(_, keeper)| keeper).collect();
         drop(central);
-        if !matches!(self.driver.stream_capture(state.stream, token), Ok(Capture::None)) {
+        self.steal(victims, token);
+        self.poll_events(token);
+        if let Some(block) = self.lock(token).find(state, want) {
+            return Some(block);
+        }
+        if !hoarded || !matches!(self.driver.stream_capture(state.stream, token), Ok(Capture::None)) {
             return None;
         }
         self.hold(state, want, token)
@@ -216,14 +203,11 @@ impl Core {
         self.coming.fetch_sub(1, SeqCst);
     }
 
-    /// Lets the stream wait, on the device, for memory that others gave up: for one
-    /// stream after another until it suffices.
+    /// Lets the stream wait, on the device, for what others gave up, the longest first,
+    /// until it suffices: dearer than a look, cheaper than a slab.
     fn hold(&self, state: &Arc<StreamState>, want: Want, token: &mut DriverToken) -> Option<BlockRef> {
         loop {
             let mut central = self.lock(token);
-            if let Some(block) = central.find(state, want) {
-                return Some(block);
-            }
             let mut item = central.waiting.take_stolen()?;
             let victim = central.state(item.from.owner).cloned();
             drop(central);
@@ -236,6 +220,9 @@ impl Core {
             }
             Core::count(&self.tallies.holds);
             central.take_in(&mut item.blocks, state.owner);
+            if let Some(block) = central.find(state, want) {
+                return Some(block);
+            }
         }
     }
 }

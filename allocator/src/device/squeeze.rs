@@ -15,6 +15,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// What an idle stream's mark needs to be seen: looked for without sleeping.
+const SPIN: Duration = Duration::from_micros(60);
 /// Between two looks at streams.
 const SHORTEST: Duration = Duration::from_micros(20);
 const LONGEST: Duration = Duration::from_millis(1);
@@ -89,8 +91,10 @@ impl Core {
             if !waits || began.elapsed() >= self.settings.patience {
                 return Err(error);
             }
-            thread::sleep(pause);
-            pause = (pause * 2).min(LONGEST);
+            if began.elapsed() > SPIN {
+                thread::sleep(pause);
+                pause = (pause * 2).min(LONGEST);
+            }
         }
     }
 

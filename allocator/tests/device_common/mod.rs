@@ -5,8 +5,8 @@
 use pinyard_allocator::device::{DeviceBuilder, DevicePool, MarkKind, PoolStream};
 use pinyard_allocator::{ManagedSource, PinnedSource};
 use pinyard_driver::{Cuda, DevicePtr, Driver, DriverToken, Simulated, Stream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,28 @@ pub(crate) const MIB: usize = 1 << 20;
 
 pub(crate) fn token() -> DriverToken {
     DriverToken::at_entry()
+}
+
+/// The device, kept for the process, so that its context stays. The driver loads the
+/// code of fills when they are first asked for, and waits for the device then: here.
+fn cuda() -> Arc<dyn Driver> {
+    static CUDA: OnceLock<Arc<Cuda>> = OnceLock::new();
+    let open = || {
+        let cuda = Cuda::open(0).expect("PINYARD_TEST_DRIVER is cuda");
+        let (stream, block) = (cuda.stream_create(&token()).unwrap(), cuda.mem_alloc(MIB, &token()).unwrap());
+        for bytes in [1, 512, 4096, MIB - 1, MIB] {
+            // SAFETY: our own block, which stands until the stream has passed.
+            unsafe { cuda.fill(block, 1, bytes, stream, &token()) }.unwrap();
+        }
+        cuda.synchronize(&token()).unwrap();
+        // SAFETY: nothing uses them.
+        unsafe {
+            cuda.mem_free(block, &token()).unwrap();
+            cuda.stream_destroy(stream, &token()).unwrap();
+        }
+        Arc::new(cuda)
+    };
+    CUDA.get_or_init(open).clone()
 }
 
 /// A driver, and the simulated one if it is that.
@@ -27,8 +49,7 @@ impl Bed {
     /// With `bytes` of memory, if the device is simulated.
     pub(crate) fn new(bytes: usize) -> Bed {
         if std::env::var("PINYARD_TEST_DRIVER").as_deref() == Ok("cuda") {
-            let cuda: Arc<dyn Driver> = Arc::new(Cuda::open(0).expect("PINYARD_TEST_DRIVER is cuda"));
-            return Bed { driver: cuda, simulated: None };
+            return Bed { driver: cuda(), simulated: None };
         }
         let simulated = Simulated::new(bytes).running();
         Bed { driver: simulated.clone(), simulated: Some(simulated) }
@@ -136,9 +157,9 @@ impl Gate {
     }
 
     fn finish(&mut self) {
-        open(self.word);
-        self.opened.store(true, SeqCst);
         if let Some(watchdog) = self.watchdog.take() {
+            open(self.word);
+            self.opened.store(true, SeqCst);
             watchdog.join().unwrap();
             self.bed.driver.synchronize(&token()).unwrap();
             // SAFETY: the stream has passed.
