@@ -18,6 +18,9 @@ use std::thread;
 
 /// Blocks that a stream takes from the shared bin at a time.
 const REFILL: usize = 8;
+/// A slab for large blocks is at least this long, unless for one of more than half of
+/// it, or of a source that joins.
+const SHARED: usize = 16 << 20;
 /// A slab of a source that joins is at most this long.
 const PIECE: usize = 32 << 20;
 
@@ -115,7 +118,9 @@ impl Core {
         // less is pinned by its neighbours.
         let near = central.reserved > self.settings.limit / 4 * 3;
         let live = state.local_within(&mut central).counts().live_bytes as usize;
-        let part = if near { 0 } else { live / 16 };
+        let alone = source.joins() || kind == Kind::Small || bytes > SHARED / 2;
+        let least = if alone { 0 } else { SHARED };
+        let part = if near { 0 } else { (live / 16).max(least) };
         let part = part.next_multiple_of(granularity).min(self.settings.slab_bytes);
         let preferred = exact.max(part).min(room - room % granularity);
         central.growing = Some(me);

@@ -17,9 +17,6 @@ use std::sync::atomic::Ordering::SeqCst;
 /// of it is asked for at once: so many frees lie between two rounds of marks that a
 /// mark costs each of them little.
 const KEEP: usize = 10;
-/// When streams keep more than this part, a stream is made to wait for another's
-/// memory: until then it is not worth tying them together.
-const HOARD: usize = 2;
 
 impl Core {
     /// Marks `state`'s stream. One that is gone has passed everything once the
@@ -123,8 +120,8 @@ impl Core {
         Some(Used { block, marks: of_block, fences: uses.fences })
     }
 
-    /// Memory that other streams have freed, if they keep much: theirs that has passed,
-    /// or what one of them gave up, for which the stream waits on the device.
+    /// Memory that other streams have freed and whose work has passed, if they keep
+    /// much. Ties no stream to another.
     pub(super) fn take_from_others(
         &self,
         state: &Arc<StreamState>,
@@ -132,7 +129,7 @@ impl Core {
         token: &mut DriverToken,
     ) -> Option<BlockRef> {
         let mut central = self.lock(token);
-        let reserved = central.reserved;
+        let much = (central.reserved / KEEP).max(want.bytes());
         for mut stolen in central.waiting.take_back(state.owner) {
             central.take_in(&mut stolen.blocks, state.owner);
         }
@@ -140,29 +137,16 @@ impl Core {
             return Some(block);
         }
         let kept = self.keepers(&mut central, Some(state.owner));
-        let idle = kept.iter().map(|(bytes, _)| bytes).sum::<usize>() + central.waiting.stolen_bytes;
-        if idle < (reserved / KEEP).max(want.bytes()) {
+        drop(central);
+        if kept.iter().map(|(bytes, _)| bytes).sum::<usize>() < much {
             return None;
         }
         // A stream that has not come as far as an earlier mark will not pass a new one
         // soon: its memory serves itself best.
-        let hoarded = idle > reserved / HOARD;
-        let keeps_up = |keeper: &StreamState| keeper.timeline.passed() >= keeper.timeline.asked();
-        let longest = kept.iter().map(|(bytes, _)| *bytes).max();
-        let asked_for = |(bytes, keeper): &(usize, Arc<StreamState>)| {
-            keeps_up(keeper) || (hoarded && Some(*bytes) == longest)
-        };
-        let victims = kept.into_iter().filter(asked_for).map(|(_, keeper)| keeper).collect();
-        drop(central);
-        self.steal(victims, token);
+        let keeps_up = |keeper: &Arc<StreamState>| keeper.timeline.passed() >= keeper.timeline.asked();
+        self.steal(kept.into_iter().map(|(_, keeper)| keeper).filter(keeps_up).collect(), token);
         self.poll_events(token);
-        if let Some(block) = self.lock(token).find(state, want) {
-            return Some(block);
-        }
-        if !hoarded || !matches!(self.driver.stream_capture(state.stream, token), Ok(Capture::None)) {
-            return None;
-        }
-        self.hold(state, want, token)
+        self.lock(token).find(state, want)
     }
 
     /// Streams that keep memory to themselves, with its bytes.
@@ -204,8 +188,16 @@ impl Core {
     }
 
     /// Lets the stream wait, on the device, for what others gave up, the longest first,
-    /// until it suffices: dearer than a look, cheaper than a slab.
-    fn hold(&self, state: &Arc<StreamState>, want: Want, token: &mut DriverToken) -> Option<BlockRef> {
+    /// until it suffices. Only where there is no other memory: it ties streams together.
+    pub(super) fn hold(
+        &self,
+        state: &Arc<StreamState>,
+        want: Want,
+        token: &mut DriverToken,
+    ) -> Option<BlockRef> {
+        if !matches!(self.driver.stream_capture(state.stream, token), Ok(Capture::None)) {
+            return None;
+        }
         loop {
             let mut central = self.lock(token);
             let mut item = central.waiting.take_stolen()?;
