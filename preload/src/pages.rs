@@ -21,7 +21,7 @@ struct Branch([AtomicPtr<Leaf>; LEAVES]);
 pub(crate) struct Pages(Box<[AtomicPtr<Branch>; BRANCHES]>);
 
 /// What `place` points to; made if it is not there.
-fn or_made<'a, T>(place: &'a AtomicPtr<T>, make: impl Fn() -> T) -> &'a T {
+fn or_made<T>(place: &AtomicPtr<T>, make: impl Fn() -> T) -> &T {
     let mut there = place.load(Acquire);
     if there.is_null() {
         let made = Box::into_raw(Box::new(make()));
@@ -73,8 +73,7 @@ impl Pages {
             let branch = or_made(&self.0[at / LEAF / LEAVES], || {
                 Branch([const { AtomicPtr::new(null_mut()) }; LEAVES])
             });
-            let leaf =
-                or_made(&branch.0[at / LEAF % LEAVES], || Leaf([const { AtomicU64::new(0) }; WORDS]));
+            let leaf = or_made(&branch.0[at / LEAF % LEAVES], || Leaf([const { AtomicU64::new(0) }; WORDS]));
             let word = at / 64;
             // Also where the bits are there: they may be about to be taken.
             leaf.0[word % WORDS].fetch_or(mask(&pages, word), AcqRel);

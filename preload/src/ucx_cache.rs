@@ -136,7 +136,8 @@ fn queues_all(caller: usize) -> bool {
     let Some(version) = version else { return false };
     let (mut major, mut minor, mut release) = (0, 0, 0);
     // SAFETY: the function of this name stores three numbers (`ucp/api/ucp.h`).
-    let version = unsafe { core::mem::transmute::<usize, extern "C" fn(*mut u32, *mut u32, *mut u32)>(version) };
+    let version =
+        unsafe { core::mem::transmute::<usize, extern "C" fn(*mut u32, *mut u32, *mut u32)>(version) };
     version(&raw mut major, &raw mut minor, &raw mut release);
     (major, minor) >= QUEUES_ALL
 }
@@ -147,8 +148,9 @@ pub(crate) fn in_place_of(events: usize, callback: usize, argument: usize) -> (u
     let slot = if get != 0 && events & VM_UNMAPPED != 0 { free_slot() } else { None };
     let Some(slot) = slot else { return (callback, argument) };
     // SAFETY: the address of libucs's function, and of the cache's own handler.
-    let (get, handler) =
-        unsafe { (core::mem::transmute::<usize, Seven>(get), core::mem::transmute::<usize, Callback>(callback)) };
+    let (get, handler) = unsafe {
+        (core::mem::transmute::<usize, Seven>(get), core::mem::transmute::<usize, Callback>(callback))
+    };
     let wrapped = Box::into_raw(Box::new(Wrapped {
         cache: argument as *mut c_void,
         callback: handler,
