@@ -1,0 +1,88 @@
+//! The files of a run: progress words, samples and a record per rank.
+
+use crate::progress::{Progress, Word};
+use crate::record::{Counts, Injected, Outcome, Rank, Sample};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Where the record of `rank` is.
+pub fn record_path(folder: &Path, rank: u32) -> PathBuf {
+    folder.join(format!("rank-{rank}.json"))
+}
+
+/// Where the samples of `rank` are, a JSON document a line.
+pub fn samples_path(folder: &Path, rank: u32) -> PathBuf {
+    folder.join(format!("rank-{rank}.samples"))
+}
+
+/// Writes a record, whole or not at all.
+///
+/// # Errors
+/// The file could not be written.
+pub fn write_record(folder: &Path, rank: &Rank) -> io::Result<()> {
+    let path = record_path(folder, rank.rank);
+    let unfinished = path.with_extension("unfinished");
+    fs::write(&unfinished, serde_json::to_vec(rank)?)?;
+    fs::rename(&unfinished, &path)
+}
+
+/// The records of `ranks` ranks; of a rank without one, what its progress words and
+/// samples tell.
+pub fn read(folder: &Path, ranks: u32) -> Vec<Rank> {
+    (0..ranks).map(|rank| record(folder, rank).unwrap_or_else(|| lost(folder, rank, ranks))).collect()
+}
+
+fn record(folder: &Path, rank: u32) -> Option<Rank> {
+    serde_json::from_slice(&fs::read(record_path(folder, rank)).ok()?).ok()
+}
+
+fn lost(folder: &Path, rank: u32, ranks: u32) -> Rank {
+    let progress = Progress::read(folder, rank);
+    let lines = fs::read_to_string(samples_path(folder, rank)).unwrap_or_default();
+    // The last line may be half written.
+    let samples: Vec<Sample> = lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let counts = Counts {
+        steps: progress.get(Word::Steps),
+        messages: progress.get(Word::Messages),
+        bytes: progress.get(Word::Checked),
+        corrupt: progress.get(Word::Corrupt),
+        stale: progress.get(Word::Stale),
+        refused: progress.get(Word::Refused),
+        hits: progress.get(Word::Hits),
+        misses: progress.get(Word::Misses),
+        pinned: progress.get(Word::Pinned),
+        peak_pinned: samples.iter().map(|sample| sample.pinned).max().unwrap_or(0),
+        ..Counts::default()
+    };
+    let killed = |at| Injected { at, what: "sent itself SIGKILL, as asked".to_owned() };
+    Rank {
+        rank,
+        ranks,
+        pid: progress.get(Word::Pid),
+        outcome: if progress.begun() { Outcome::LostIn { doing: progress.doing() } } else { Outcome::Lost },
+        seconds: progress.seconds(),
+        counts,
+        samples,
+        injected: progress.fault_seconds().map(killed).into_iter().collect(),
+        ..Rank::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_without_a_record_is_lost_and_its_samples_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        write_record(folder.path(), &Rank { outcome: Outcome::Completed, ..Rank::default() }).unwrap();
+        fs::write(record_path(folder.path(), 1), "{\"rank\": 1, ").unwrap();
+        let sample = serde_json::to_string(&Sample { pinned: 9, ..Sample::default() }).unwrap();
+        fs::write(samples_path(folder.path(), 1), format!("{sample}\n{}", &sample[..10])).unwrap();
+        let ranks = read(folder.path(), 2);
+        assert_eq!(ranks[0].outcome, Outcome::Completed);
+        assert_eq!((&ranks[1].outcome, ranks[1].samples.len()), (&Outcome::Lost, 1));
+        assert_eq!(ranks[1].counts.peak_pinned, 9);
+    }
+}
