@@ -1,10 +1,15 @@
 //! The files of a run: progress words, samples and a record per rank.
 
+use crate::options::Options;
 use crate::progress::{Progress, Word};
-use crate::record::{Counts, Injected, Outcome, Rank, Sample};
+use crate::record::{Counts, Injected, Outcome, Rank, Run, Sample};
+use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+
+/// The file with what was asked.
+const ASKED: &str = "run.json";
 
 /// Where the record of `rank` is.
 pub fn record_path(folder: &Path, rank: u32) -> PathBuf {
@@ -25,6 +30,48 @@ pub fn write_record(folder: &Path, rank: &Rank) -> io::Result<()> {
     let unfinished = path.with_extension("unfinished");
     fs::write(&unfinished, serde_json::to_vec(rank)?)?;
     fs::rename(&unfinished, &path)
+}
+
+#[derive(Serialize, Deserialize)]
+struct Asked {
+    ranks: u32,
+    options: Options,
+}
+
+/// Leaves what was asked, for [`merge`].
+///
+/// # Errors
+/// The file could not be written.
+pub fn write_options(folder: &Path, options: &Options, ranks: u32) -> io::Result<()> {
+    let asked = Asked { ranks, options: options.clone() };
+    fs::write(folder.join(ASKED), serde_json::to_vec(&asked)?)
+}
+
+/// Removes what a run left in `folder`, and nothing else.
+///
+/// # Errors
+/// A file could not be removed.
+pub fn clear(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let ends = [".progress", ".samples", ".json", ".unfinished"];
+        if name == ASKED || name.starts_with("rank-") && ends.iter().any(|end| name.ends_with(end)) {
+            fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
+}
+
+/// A run from its folder alone.
+///
+/// # Errors
+/// The folder is not one of a run.
+pub fn merge(folder: &Path) -> io::Result<Run> {
+    let path = folder.join(ASKED);
+    let failed = |error: io::Error| io::Error::new(error.kind(), format!("read {}: {error}", path.display()));
+    let asked: Asked = serde_json::from_slice(&fs::read(&path).map_err(failed)?)?;
+    Ok(Run { options: asked.options, launcher: None, ranks: read(folder, asked.ranks) })
 }
 
 /// The records of `ranks` ranks; of a rank without one, what its progress words and

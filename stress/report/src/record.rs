@@ -27,6 +27,9 @@ pub struct Rank {
     pub backend_choice: String,
     /// What the registry was told of changes by.
     pub events: String,
+    /// Why operations that were asked for are not in the mix.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub left_out: Option<String>,
     /// Hash of the first [`PLAN_STEPS`] steps for all ranks: equal for equal seeds, options and ranks.
     pub plan: String,
     /// Hash of the steps that this rank ran: equal on all ranks that completed.

@@ -71,6 +71,7 @@ pub fn of(run: &Run) -> Verdict {
     endings(run, &mut verdict);
     plans(run, &mut verdict);
     launcher(run, &mut verdict);
+    verdict.findings.extend(run.ranks.first().and_then(|rank| rank.left_out.clone()));
     if run.ranks.iter().all(|rank| rank.counts.device_checks == 0) && verdict.exit == CLEAN {
         verdict.findings.push(format!(
             "no device looked at the registered pages (backend {}): only the messages were checked",
