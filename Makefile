@@ -1,5 +1,5 @@
 # Two commands: `make demo` and `make test`. CONTRIBUTING.md has the rest.
-.PHONY: demo test fmt clippy docs bench
+.PHONY: demo test cluster-test fmt clippy docs bench
 
 MPICC ?= /usr/bin/mpicc.openmpi
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -15,7 +15,13 @@ demo:
 # Everything that CI runs, ending with a count.
 test:
 	@ci/deps.sh test
+	@ci/deps.sh cluster || echo "deps: the step cluster will be skipped"
 	@ci/test.sh
+
+# Real verbs between emulated nodes.
+cluster-test:
+	@ci/deps.sh cluster
+	@mpi-tests/cluster/run.sh
 
 fmt:
 	cargo fmt --all

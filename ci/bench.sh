@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures the cache beside UCX and writes the table, the raw rows and the machine's
+# Measures the cache beside UCX, and what hooks add, and writes the tables, the raw rows and the machine's
 # description to docs/benchmarks, or to $BENCH_OUT. Run it on a machine that is
 # otherwise idle. Arguments go to the program: `ci/bench.sh --only hit --turns 1000`.
 set -euo pipefail
@@ -10,4 +10,5 @@ cargo build --quiet --release -p pinyard-benches
 mkdir -p "$out"
 "$target/release/versus-ucx" --json "$@" > "$out/cache.json"
 python3 ci/bench_table.py "$out/cache.json" > "$out/cache.md"
-cat "$out/cache.md"
+"$target/release/hook-cost" --raw "$out/hooks.json" > "$out/hooks.md"
+cat "$out/cache.md" "$out/hooks.md"

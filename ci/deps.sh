@@ -1,19 +1,24 @@
 #!/usr/bin/env bash
 # Installs what is missing on Debian 12: `ci/deps.sh demo` for the main job,
-# `ci/deps.sh test` for the tests as well. Quiet when all is there.
+# `ci/deps.sh test` for the tests as well, `ci/deps.sh cluster` for the emulated nodes.
+# Quiet when all is there.
 set -euo pipefail
 
 demo=(build-essential pkg-config openmpi-bin libopenmpi-dev libclang-dev)
 test=(mpich libmpich-dev libfabric-dev libibverbs-dev librdmacm-dev libucx-dev libmimalloc-dev libjemalloc-dev
-    libgoogle-perftools-dev libtcmalloc-minimal4 valgrind python3 python3-pip
+    libgoogle-perftools-dev libtcmalloc-minimal4 valgrind strace python3 python3-pip
     gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)
+# The emulated nodes run this machine's own userland: what they need is installed here.
+cluster=(qemu-system-x86 busybox-static kmod xz-utils iproute2 rdma-core ibverbs-providers ibverbs-utils
+    libibverbs-dev libucx-dev libfabric-dev openmpi-bin libopenmpi-dev python3 python3-pip)
 
 fail() { echo "deps: $*" >&2; exit 1; }
 
 case ${1:-demo} in
     demo) wanted=("${demo[@]}") ;;
     test) wanted=("${demo[@]}" "${test[@]}") ;;
-    *) fail "usage: ci/deps.sh demo|test" ;;
+    cluster) wanted=("${cluster[@]}") ;;
+    *) fail "usage: ci/deps.sh demo|test|cluster" ;;
 esac
 
 command -v cargo > /dev/null || fail "no cargo: install Rust 1.88 or newer (rustup.rs or your site's module) and put it on PATH"

@@ -20,7 +20,7 @@ step() {
     timeout -k 10 1500 "$@" > "$log" 2>&1 < /dev/null || status=$?
     local ok bad none
     ok=$(count "$log" passed) bad=$(count "$log" failed) none=$(count "$log" skipped)
-    [ $((ok + bad)) -eq 0 ] && { [ "$status" -eq 0 ] && ok=1 || bad=1; }
+    [ $((ok + bad + none)) -eq 0 ] && { [ "$status" -eq 0 ] && ok=1 || bad=1; }
     [ "$status" -ne 0 ] && [ "$bad" -eq 0 ] && bad=1
     passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + none))
     printf '%-14s %4d passed %3d failed  %4d s\n' "$name" "$ok" "$bad" $((SECONDS - began))
@@ -44,9 +44,11 @@ step instructions ci/instructions.sh
 step fuzz ci/fuzz.sh 60
 step book ci/docs.sh
 step incidents mpi-tests/incidents/run.sh
+step preload mpi-tests/preload/run.sh
 step neighbours mpi-tests/neighbours/run.sh
 step soak soak/run.sh
 step mpi mpi-tests/run.sh
+step cluster mpi-tests/cluster/run.sh
 
 echo
 echo "$passed passed, $failed failed, $skipped skipped"

@@ -46,6 +46,21 @@ both() { # name, command…
 	row "$name" "$seconds" "" "$@"
 }
 
+# Debian has no mimalloc 3 to preload: the sources that the linked one is built from
+# make a shared library as well.
+mimalloc3() {
+	local library=$programs/libpinyard-soak-mimalloc3.so sources
+	sources=$(cargo metadata --format-version 1 --offline | python3 -c '
+import json, os, sys
+packages = json.load(sys.stdin)["packages"]
+manifests = [package["manifest_path"] for package in packages if package["name"] == "libmimalloc-sys"]
+print(os.path.join(os.path.dirname(manifests[0]), "c_src/mimalloc/v3"))') || return
+	cc -O2 -shared -fPIC -fvisibility=hidden -ftls-model=initial-exec -fno-builtin-malloc \
+		-DNDEBUG -DMI_MALLOC_OVERRIDE -DMI_SHARED_LIB -DMI_SHARED_LIB_EXPORT \
+		-I "$sources/include" "$sources/src/static.c" -o "$library" -lpthread >&2 || return
+	echo "$library"
+}
+
 matrix=(glibc mimalloc2 mimalloc3 jemalloc tcmalloc)
 [ $# -gt 0 ] || set -- "${matrix[@]}"
 for name in "$@"; do
@@ -58,7 +73,11 @@ for name in "$@"; do
 		both "$name linked" "$programs/soak-$name"
 		both "$name preloaded" LD_PRELOAD=$library "$programs/soak-glibc"
 		;;
-	mimalloc3) both "mimalloc3 linked" "$programs/soak-mimalloc3" ;;
+	mimalloc3)
+		both "mimalloc3 linked" "$programs/soak-mimalloc3"
+		library=$(mimalloc3) || { failed=$((failed + 1)) && echo "FAILED  mimalloc3 preloaded: does not build" && continue; }
+		both "mimalloc3 preloaded" LD_PRELOAD="$library" "$programs/soak-glibc"
+		;;
 	*) echo "soak: no allocator is called $name; there are: ${matrix[*]}" && exit 2 ;;
 	esac
 done

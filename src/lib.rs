@@ -8,6 +8,7 @@
 
 pub use pinyard_allocator as allocator;
 pub use pinyard_hooks as hooks;
+pub use pinyard_libfabric as libfabric;
 pub use pinyard_registry as registry;
 
 pub use allocator::{Pool, PoolBuf};
@@ -15,7 +16,6 @@ pub use hooks::notify_unmapped;
 pub use registry::{Access, Lease, MemoryKey, OwnedLease, Registry};
 
 mod capi;
-pub mod libfabric;
 
 /// The example of the README, compiled.
 #[cfg(doctest)]

@@ -10,6 +10,9 @@
 #[path = "versus/peer.rs"]
 mod peer;
 
+#[path = "versus/machine.rs"]
+mod machine;
+
 use clap::{Parser, ValueEnum};
 use peer::{Memory, Ours, Peer, Ucx};
 use serde::Serialize;
@@ -39,9 +42,9 @@ struct Options {
     /// Calls of each function in a turn.
     #[arg(long, default_value_t = 1000)]
     calls: usize,
-    /// Print the rows as JSON.
+    /// Where to write the rows as JSON; the table is printed.
     #[arg(long)]
-    json: bool,
+    raw: Option<std::path::PathBuf>,
     /// One of the children: what it installs.
     #[arg(long, hide = true)]
     child: Option<Mode>,
@@ -67,6 +70,7 @@ struct Row {
 #[derive(Serialize)]
 struct Document {
     ucx: String,
+    machine: machine::Machine,
     turns: usize,
     calls: usize,
     rows: Vec<Row>,
@@ -237,12 +241,18 @@ fn main() {
     let cases = [(1, 0), (1, 10_000), (1, 100_000), (2, 0), (2, 10_000), (2, 100_000)];
     let rows: Vec<Row> =
         cases.into_iter().flat_map(|(threads, regions)| rows(&options, threads, regions)).collect();
-    if options.json {
-        let document =
-            Document { ucx: or_fail(peer::load_ucx()), turns: options.turns, calls: options.calls, rows };
-        return println!("{}", or_fail(serde_json::to_string_pretty(&document)));
+    let document = Document {
+        ucx: or_fail(peer::load_ucx()),
+        machine: machine::Machine::here(),
+        turns: options.turns,
+        calls: options.calls,
+        rows,
+    };
+    if let Some(path) = &options.raw {
+        or_fail(std::fs::write(path, or_fail(serde_json::to_string_pretty(&document))));
     }
-    let ucx = or_fail(peer::load_ucx());
+    let Document { ucx, machine, turns, calls, rows } = document;
+    println!("{machine} Medians over {turns} turns of {calls} calls, and 99th percentiles of the turns.\n");
     println!("| call | threads | regions | no hooks, ns (p99) | pinyard adds (p99) | UCX {ucx} adds (p99) |");
     println!("| --- | --- | --- | --- | --- | --- |");
     for row in rows {

@@ -8,8 +8,8 @@ target=${CARGO_TARGET_DIR:-target}
 out=carried
 cargo build --quiet --release -p pinyard-benches
 rm -rf "$out" && mkdir -p "$out/lib"
-cp "$target/release/versus-ucx" "$out/"
-strip --strip-debug "$out/versus-ucx"
+cp "$target/release/versus-ucx" "$target/release/hook-cost" "$out/"
+strip --strip-debug "$out/versus-ucx" "$out/hook-cost"
 
 library() { ldconfig -p | awk -v name="$1" '$1 == name && /x86-64/ { print $NF; exit }'; }
 carry() {

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Measures the cache with as many threads as there are cores, with what
-# ci/gpu/carry.sh has collected: the rows as JSON, the machine, and how busy it was,
-# under $OUT. Needs no Rust, no UCX and no GPU. Arguments go to the program.
+# Measures the cache with as many threads as there are cores, and what the hooks add,
+# with what ci/gpu/carry.sh has collected: the rows as JSON, the machine, and how busy
+# it was, under $OUT. Needs no Rust, no UCX and no GPU. With arguments, which go to the
+# program, the cache alone.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=${OUT:?where to: OUT=folder ci/gpu/registry-threads.sh}
@@ -19,6 +20,9 @@ fi
 } > "$out/machine.txt" 2>&1
 export LD_LIBRARY_PATH=$PWD/carried/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 carried/versus-ucx --json "$@" > "$out/registry-threads.json" 2> "$out/registry-threads.log"
+if [ $# -eq 0 ]; then
+    carried/hook-cost --raw "$out/hooks.json" > "$out/hooks.md"
+fi
 uptime >> "$out/machine.txt"
 if command -v python3 > /dev/null; then
     python3 ci/bench_table.py "$out/registry-threads.json" | tee "$out/registry-threads.md"

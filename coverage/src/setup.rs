@@ -13,6 +13,8 @@ pub enum Setup {
     Ucm,
     /// `PINYARD_HOOKS=opal`: Open MPI's hooks, and the kernel.
     Opal,
+    /// `PINYARD_HOOKS=preload`: what libpinyard_preload.so exports, and the kernel.
+    Preload,
     /// Nobody tells the registry anything. What is not stale here did not replace
     /// pinned pages.
     Deaf,
@@ -30,13 +32,17 @@ impl Setup {
             Setup::Userfaultfd => "userfaultfd",
             Setup::Ucm => "ucm",
             Setup::Opal => "opal",
+            Setup::Preload => "preload",
             Setup::Deaf => "no-hooks",
         }
     }
 
     /// The set-up of this name.
     pub(crate) fn named(name: &str) -> Option<Setup> {
-        Setup::ALL.into_iter().chain([Setup::Ucm, Setup::Opal]).find(|setup| setup.name() == name)
+        Setup::ALL
+            .into_iter()
+            .chain([Setup::Ucm, Setup::Opal, Setup::Preload])
+            .find(|setup| setup.name() == name)
     }
 
     /// The value of `PINYARD_HOOKS`, where the set-up has one.
@@ -46,6 +52,7 @@ impl Setup {
             Setup::Userfaultfd => Some("userfaultfd"),
             Setup::Ucm => Some("ucm"),
             Setup::Opal => Some("opal"),
+            Setup::Preload => Some("preload"),
             Setup::Default | Setup::Deaf => None,
         }
     }

@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 use pinyard_coverage::{Row, Setup, Verdict, run_all, run_here};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
+use std::sync::LazyLock;
 
 const ROW: &str = "PINYARD_COVERAGE_ROW";
 const SETUP: &str = "PINYARD_COVERAGE_SETUP";
@@ -11,8 +13,23 @@ const SETUP: &str = "PINYARD_COVERAGE_SETUP";
 fn command(row: &Row, setup: Setup) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.env(ROW, row.name).env(SETUP, setup.name());
+    if setup == Setup::Preload {
+        command.env("LD_PRELOAD", &*PRELOAD);
+    }
     command
 }
+
+/// libpinyard_preload.so, built for this.
+static PRELOAD: LazyLock<PathBuf> = LazyLock::new(|| {
+    let folder = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned();
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--quiet", "-p", "pinyard-preload"]);
+    if folder.ends_with("release") {
+        build.arg("--release");
+    }
+    assert!(build.status().unwrap().success(), "libpinyard_preload.so does not build");
+    folder.join("libpinyard_preload.so")
+});
 
 fn main() -> ExitCode {
     if let Ok(row) = std::env::var(ROW) {
@@ -37,7 +54,7 @@ fn main() -> ExitCode {
         }
     });
     // Riding on others' hooks adds what the kernel does not tell, and loses nothing.
-    run_all(&wanted, &[Setup::Ucm, Setup::Opal], command, |report| {
+    run_all(&wanted, &[Setup::Ucm, Setup::Opal, Setup::Preload], command, |report| {
         let [_, _, watched, _] = report.row.expected;
         let expected = if report.row.name == "shmat-remap" { "seen" } else { watched };
         for (setup, verdict) in &report.verdicts {

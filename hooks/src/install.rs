@@ -11,9 +11,9 @@ use crate::entry::NEXT;
 use crate::monitor::publish_everything;
 use crate::patch::{self, Mode};
 use crate::report::{Function, FunctionReport, Owner, Report, Seen, Why};
-use crate::{fork, loader, self_test, settled, text};
+use crate::{fork, interpose, loader, self_test, settled, text};
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
 const COUNT: usize = Function::COUNT;
 
@@ -25,6 +25,8 @@ static WORDS: [AtomicU64; COUNT] = [const { AtomicU64::new(0) }; COUNT];
 /// Whether the last report had no gap; false before the first.
 static COMPLETE: AtomicBool = AtomicBool::new(false);
 static INSTALLED: AtomicBool = AtomicBool::new(false);
+/// See [`repairs`].
+static REPAIRS: AtomicU32 = AtomicU32::new(0);
 
 /// Whether what is done once per process has been.
 static READY: AtomicBool = AtomicBool::new(false);
@@ -106,6 +108,22 @@ fn install_anew(state: &mut State) -> Report {
         find_entries();
         READY.store(true, Relaxed);
     }
+    let report = if interpose::is_on() { test_interposed() } else { patch_entries() };
+    state.report = Some(report);
+    COMPLETE.store(report.is_complete(), Release);
+    INSTALLED.store(true, Release);
+    report
+}
+
+fn test_interposed() -> Report {
+    self_test::run(|function| {
+        let line = interpose::test(function);
+        remember(function);
+        line
+    })
+}
+
+fn patch_entries() -> Report {
     let refused = map_trampolines().err();
     let mut report = self_test::run(|function| hook(function, refused));
     for line in &mut report.functions {
@@ -114,9 +132,6 @@ fn install_anew(state: &mut State) -> Report {
             *line = hook(line.function, refused);
         }
     }
-    state.report = Some(report);
-    COMPLETE.store(report.is_complete(), Release);
-    INSTALLED.store(true, Release);
     report
 }
 
@@ -177,12 +192,21 @@ pub fn verify() -> bool {
     if untouched() || !INSTALLED.load(Acquire) {
         return COMPLETE.load(Acquire);
     }
+    // Release: before anything is repaired; see `repairs`.
+    REPAIRS.fetch_add(1, Release);
     // Another thread is at it, perhaps waiting for the loader: do not wait too.
     let complete = try_with(|state| install_locked(state).is_complete());
     // What was mapped while calls escaped us has to be looked for.
     settled::objects_loaded();
     publish_everything();
     complete.unwrap_or(false)
+}
+
+/// How often [`verify`] has found the entries touched. Counted before they are
+/// repaired: whoever finds this unchanged and [`untouched`] true afterwards knows that
+/// no other patcher has been there in between.
+pub fn repairs() -> u32 {
+    REPAIRS.load(Acquire)
 }
 
 /// Whether the entries are as they were left: nobody has patched over them since
@@ -207,6 +231,14 @@ pub(crate) fn try_entry(function: Function) -> Seen {
         }
         self_test::call(function)
     })
+}
+
+/// The same through `function` as code that is linked now would find it: what a
+/// preloaded library exports under the name, if one does.
+pub(crate) fn try_linked(function: Function) -> Seen {
+    // SAFETY: a NUL-terminated name.
+    let at = unsafe { libc::dlsym(libc::RTLD_DEFAULT, function.c_name().as_ptr()) };
+    with(|_| self_test::call_at(function, at.addr()))
 }
 
 /// See [`keep_loaded`].

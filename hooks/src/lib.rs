@@ -47,6 +47,10 @@ mod fork;
 #[cfg(not(loom))]
 mod install;
 #[cfg(not(loom))]
+pub mod interpose;
+#[cfg(not(loom))]
+pub mod listener;
+#[cfg(not(loom))]
 mod loader;
 #[cfg(not(loom))]
 mod passthrough;
@@ -85,7 +89,7 @@ pub use files::declare_shared;
 #[cfg(not(loom))]
 pub use fork::{generation as fork_generation, install as notice_forks};
 #[cfg(not(loom))]
-pub use install::{install, remove, report, test_again, untouched, verify};
+pub use install::{install, remove, repairs, report, test_again, untouched, verify};
 #[cfg(not(loom))]
 pub use plain::{is_plain, note_doubtful};
 #[cfg(not(loom))]

@@ -203,8 +203,8 @@ mod process {
     /// Sinks below this index have been claimed at some time.
     static HIGH: AtomicU32 = AtomicU32::new(0);
     static BEGUN: Begun = Begun::new();
-    /// Ranges that sinks watch, of all sinks: most processes have none.
-    pub(super) static WATCHED: AtomicU32 = AtomicU32::new(0);
+    /// Ranges that sinks watch, of all sinks, and listeners: most processes have none.
+    pub(crate) static WATCHED: AtomicU32 = AtomicU32::new(0);
 
     /// Sees every later event that its filter lets through, or `None` when
     /// [`MAX_SUBSCRIBERS`] are there already.
@@ -281,6 +281,7 @@ mod process {
         for sink in sinks() {
             sink.publish(start, len);
         }
+        crate::listener::tell(start, len);
     }
 
     /// Tells every subscriber that `len` bytes at `addr` are about to be

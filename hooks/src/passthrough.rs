@@ -32,7 +32,7 @@ pub(crate) fn of(function: Function) -> usize {
 
 macro_rules! real_calls {
     ($($name:ident = $number:ident)*) => {$(
-        extern "C" fn $name(a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize {
+        pub(crate) extern "C" fn $name(a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize {
             // SAFETY: the arguments are those of the function's own caller; the
             // kernel ignores registers that the call has no argument for.
             to_libc(unsafe { syscall6(libc::$number as usize, [a, b, c, d, e, f]) })
@@ -70,7 +70,7 @@ extern "C" fn sbrk(_: isize) -> isize {
 /// As libc's `syscall`: only ever reached by a jump from its entry.
 #[unsafe(naked)]
 #[cfg(target_arch = "x86_64")]
-unsafe extern "C" fn syscall() {
+pub(crate) unsafe extern "C" fn syscall() {
     core::arch::naked_asm!(
         "mov rax, rdi",
         "mov rdi, rsi",

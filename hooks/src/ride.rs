@@ -1,7 +1,9 @@
 //! Riding on another library's hooks, in place of patching: UCX's libucm, or Open
-//! MPI's memory hooks, where one of them owns the entries.
+//! MPI's memory hooks, where one of them owns the entries; or what
+//! libpinyard_preload.so exports in front of libc's functions, where no entry may be
+//! patched.
 //!
-//! Both call back before pages go, and both miss ways of changing a mapping that
+//! All call back before pages go, and all miss ways of changing a mapping that
 //! our own entries see (`mremap` over a target, `MADV_DONTNEED_LOCKED`,
 //! `process_madvise`, system calls by number), so whoever rides lets userfaultfd
 //! watch as well. A callback follows the rules of a hook (`entry.rs`).
@@ -50,8 +52,18 @@ fn loaded(library: &CStr, function: &CStr) -> Option<*mut libc::c_void> {
     (!at.is_null()).then_some(at)
 }
 
+extern "C" fn told_by_preload(address: *mut libc::c_void, size: usize) {
+    notify_unmapped(address.cast_const().cast(), size);
+}
+
+type Ridden = Result<(), Why>;
+
 /// Has `register` register once per process, then tests whether a munmap arrives.
-fn ride(once: &AtomicBool, register: impl FnOnce() -> Result<(), Why>) -> Result<(), Why> {
+fn ride(once: &AtomicBool, register: impl FnOnce() -> Ridden) -> Ridden {
+    ride_and(once, register, || install::try_entry(Function::Munmap))
+}
+
+fn ride_and(once: &AtomicBool, register: impl FnOnce() -> Ridden, test: impl FnOnce() -> Seen) -> Ridden {
     if !once.swap(true, AcqRel)
         && let Err(why) = register()
     {
@@ -59,7 +71,7 @@ fn ride(once: &AtomicBool, register: impl FnOnce() -> Result<(), Why>) -> Result
         return Err(why);
     }
     install::stay_loaded();
-    match install::try_entry(Function::Munmap) {
+    match test() {
         Seen::Yes => Ok(()),
         Seen::No(why) | Seen::NotExercised(why) => Err(why),
     }
@@ -105,4 +117,26 @@ pub fn on_open_mpi() -> Result<(), Why> {
             errno => Err(Why { call: "opal_mem_hooks_register_release: Open MPI hooks nothing here", errno }),
         }
     })
+}
+
+/// Rides on the functions that libpinyard_preload.so exports under libc's names. Not
+/// for hooks or signal handlers.
+pub fn on_preload() -> Result<(), Why> {
+    type Listen = extern "C" fn(crate::listener::Listener) -> bool;
+    static ONCE: AtomicBool = AtomicBool::new(false);
+    let register = || {
+        // SAFETY: a NUL-terminated name.
+        let listen = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"pinyard_preload_listen".as_ptr()) };
+        if listen.is_null() {
+            return Err(Why {
+                call: "dlsym(pinyard_preload_listen): libpinyard_preload.so is not preloaded",
+                errno: 0,
+            });
+        }
+        // SAFETY: the preload library's function of this name has this signature.
+        let listen = unsafe { transmute::<*mut libc::c_void, Listen>(listen) };
+        let room = Why { call: "pinyard_preload_listen: no room for another listener", errno: 0 };
+        listen(told_by_preload).then_some(()).ok_or(room)
+    };
+    ride_and(&ONCE, register, || install::try_linked(Function::Munmap))
 }

@@ -103,17 +103,21 @@ fn errno() -> i32 {
 
 /// Calls `function` through its libc entry and says what came of it. Keeps errno.
 pub(crate) fn call(function: Function) -> Seen {
+    entry_of(function)
+        .map_or(Seen::NotExercised(Why { call: "this libc has no such function", errno: 0 }), |entry| {
+            call_at(function, entry)
+        })
+}
+
+/// The same through `entry`: `function` in libc, or what a preloaded library exports
+/// under its name.
+pub(crate) fn call_at(function: Function, entry: usize) -> Seen {
     let before = errno();
-    let seen = entry_of(function).map_or(
-        Seen::NotExercised(Why { call: "this libc has no such function", errno: 0 }),
-        |entry| {
-            Scratch::new().map_or_else(Seen::NotExercised, |scratch| {
-                // SAFETY: the entry of a libc function whose arguments are all
-                // integers or pointers: six registers, of which it reads its own.
-                exercise(function, unsafe { core::mem::transmute::<usize, Six>(entry) }, &scratch)
-            })
-        },
-    );
+    let seen = Scratch::new().map_or_else(Seen::NotExercised, |scratch| {
+        // SAFETY: a function whose arguments are all integers or pointers: six
+        // registers, of which it reads its own.
+        exercise(function, unsafe { core::mem::transmute::<usize, Six>(entry) }, &scratch)
+    });
     // SAFETY: the calling thread's errno.
     unsafe { *libc::__errno_location() = before };
     seen

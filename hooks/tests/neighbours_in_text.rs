@@ -97,7 +97,8 @@ fn whoever_calls_our_jump_as_the_original_does_not_call_in_a_ring() {
         // As newer UCX does: the displaced jump, relocated, is the original.
         let entry = libc_entry(Function::Madvise) as usize;
         assert_eq!(before[0], 0xe9, "our jump");
-        let ours = entry + 5 + i32::from_le_bytes(before[1..5].try_into().unwrap()) as isize as usize;
+        let ours =
+            (entry + 5).wrapping_add_signed(i32::from_le_bytes(before[1..5].try_into().unwrap()) as isize);
         THEIR_ORIGINAL.store(ours, SeqCst);
         assert_eq!(page.change(), (1, 1), "they call us: both are told without our doing anything");
         assert!(verify());

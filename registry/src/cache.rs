@@ -432,6 +432,7 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         }
     }
 
+    #[inline]
     pub(crate) fn first_in(&self, range: PageRange) -> Option<SlotId> {
         first_in(self.cache.map.directory(), range)
     }

@@ -1,7 +1,7 @@
 //! What can go wrong, one enum per operation: the cause, the call that failed
 //! with its errno and arguments, and what the caller can do about it.
 
-use crate::backend::BackendError;
+use crate::backend::{BackendError, OpenError};
 use crate::budget::Holding;
 use crate::range::{ADDRESS_LIMIT, PageRange};
 use pinyard_hooks::Report;
@@ -276,6 +276,9 @@ pub enum Error {
     /// From a backend's constructor.
     #[error(transparent)]
     Backend(#[from] BackendError),
+    /// From the constructor of a backend that opens a device or a library.
+    #[error(transparent)]
+    Open(#[from] OpenError),
     /// From a range.
     #[error(transparent)]
     Range(#[from] RangeError),

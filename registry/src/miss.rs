@@ -71,7 +71,10 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, Box<GetError>> 
             Step::Again => continue,
             Step::Register(ticket, graves) => (ticket, graves),
         };
-        let began = inner.deregister(&mut graves, &unlocked);
+        let began = match graves.list.is_empty() {
+            true => clock::ticks(),
+            false => inner.deregister(&mut graves, &unlocked),
+        };
         for grave in &graves.list {
             // They are buried after the registration, for which nobody shall wait.
             regions::set_gone(inner.cache.slot(grave.slot));

@@ -109,7 +109,8 @@ impl Registry {
     }
 
     /// Takes out every registration that shares a page with `buffer`, now.
-    /// Leases keep theirs; the rest is deregistered before this returns.
+    /// Leases keep theirs; the rest is deregistered before this returns. A `get` of
+    /// these pages that is registering meanwhile registers anew, after this.
     pub fn invalidate(&self, buffer: impl AsRange) -> Result<(), GetError> {
         let range = ByteRange::from(buffer.as_range()).pages()?;
         self.retire(|locked| locked.invalidate(range, None))
@@ -210,6 +211,7 @@ impl Registry {
             merges: counters.merges,
             evictions: counters.evictions,
             flushes: counters.flushes,
+            overflows: counters.overflows,
             retries: counters.retries,
             uncached: counters.uncached,
             regions: regions as u64,

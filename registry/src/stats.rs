@@ -15,6 +15,7 @@ pub(crate) struct Counters {
     pub(crate) merges: u64,
     pub(crate) evictions: u64,
     pub(crate) flushes: u64,
+    pub(crate) overflows: u64,
     pub(crate) retries: u64,
     pub(crate) uncached: u64,
 }
@@ -39,8 +40,12 @@ pub struct Stats {
     pub merges: u64,
     /// Regions taken out to stay within the limits.
     pub evictions: u64,
-    /// Times that every region was taken out: inbox overflow, lost hooks, `flush`.
+    /// Times that every region was taken out: overflow, lost hooks, `flush`.
     pub flushes: u64,
+    /// Events that touched too much to be marked by the hook (more than 4096 entries
+    /// of the directory) and were left to be applied in slices. Where 256 of those
+    /// wait at a time, everything is taken out instead: see `flushes`.
+    pub overflows: u64,
     /// Registrations made again because the mapping changed meanwhile.
     pub retries: u64,
     /// Registrations that served their caller alone and were not cached.

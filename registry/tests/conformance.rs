@@ -5,7 +5,7 @@
 mod common;
 
 use common::*;
-use pinyard_registry::backend::{Backend, Fault, Faulty, IoUring, Mlock, Work};
+use pinyard_registry::backend::{Backend, Fault, Faulty, IoUring, Libfabric, Mlock, Ucx, Verbs, Work};
 use pinyard_registry::{Access, GetError, RangeError, Registry};
 use std::sync::Arc;
 
@@ -162,6 +162,65 @@ fn faulty_that_stalls_allocates_and_changes_mappings() {
                 .deregistering(move |_| Some(Fault::Run(deregister.clone()))),
         )
     });
+}
+
+/// On the first device that works; `PINYARD_TEST_VERBS` names another.
+#[test]
+fn verbs() {
+    let open = || {
+        let options = Verbs::options();
+        match std::env::var("PINYARD_TEST_VERBS") {
+            Ok(device) => options.device(device),
+            Err(_) => options,
+        }
+        .open()
+    };
+    if opened("verbs", open()).is_none() {
+        return;
+    }
+    let make = || registry(open().unwrap());
+    suite(make);
+    refuses_what_cannot_be_pinned(&make());
+}
+
+/// `PINYARD_TEST_UCX`: the transports, UCX_TLS. Over shared memory and tcp nothing is
+/// pinned, and so nothing refused.
+#[test]
+fn ucx() {
+    let pins = std::env::var("PINYARD_TEST_UCX");
+    let open = || {
+        let transports = pins.as_deref().unwrap_or("tcp,posix,self");
+        Ucx::options().set("TLS", transports).open()
+    };
+    if opened("ucx", open()).is_none() {
+        return;
+    }
+    let make = || registry(open().unwrap());
+    suite(make);
+    if pins.is_ok() {
+        refuses_what_cannot_be_pinned(&make());
+    }
+}
+
+/// `PINYARD_TEST_LIBFABRIC`: the provider; or each that there is on every machine.
+#[test]
+fn libfabric() {
+    let pins = std::env::var("PINYARD_TEST_LIBFABRIC");
+    let providers = match &pins {
+        Ok(one) => vec![one.as_str()],
+        Err(_) => vec!["tcp;ofi_rxm", "shm", "sockets"],
+    };
+    for provider in providers {
+        let open = || Libfabric::options().provider(provider).open();
+        if opened("libfabric", open()).is_none() {
+            continue;
+        }
+        let make = || registry(open().unwrap());
+        suite(make);
+        if pins.is_ok() {
+            refuses_what_cannot_be_pinned(&make());
+        }
+    }
 }
 
 #[test]

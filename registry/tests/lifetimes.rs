@@ -357,6 +357,8 @@ fn more_wide_events_than_fit_flush_everything() {
         drop(read(&registry, beside));
         // The reaper may have made room in time, so the overflow is a matter of luck.
         let flushed = registry.stats().flushes > 0;
+        let overflows = registry.stats().overflows;
+        assert!((1..=events as u64).contains(&overflows), "{overflows} of {events}");
         assert_eq!(made() - before == 1, flushed);
         assert!(!flushed || events > 256, "{events} events fit");
         eventually(|| registry.stats().regions == SOME + 1 && registry.stats().graveyard == 0);

@@ -168,7 +168,7 @@ fn named_tests(text: &str) -> impl Iterator<Item = &str> {
 
 /// Every function that follows a `#[test]`, or stands in a test folder.
 fn tests(root: &Path) -> BTreeSet<String> {
-    let folders = ["hooks", "registry", "allocator", "coverage", "src", "mpi-tests"];
+    let folders = ["hooks", "registry", "allocator", "coverage", "libfabric", "src", "mpi-tests"];
     let sources = folders.iter().flat_map(|folder| files(&root.join(folder), "rs"));
     let function = |line: &str| {
         let name = line.trim_start().strip_prefix("fn ")?.split(['(', '<']).next()?;

@@ -131,3 +131,27 @@ fn padding_is_what_does_nothing_to_its_end() {
         assert!(!is_padding(entry, entry + 13), "hlt is none");
     }
 }
+
+/// As glibc 2.39 of Ubuntu 24.04 begins its functions, behind `endbr64`: built with
+/// frame pointers and for indirect-branch tracking.
+#[test]
+fn the_entries_of_ubuntu_are_known() {
+    let entries: [(&str, &[u8], usize); 7] = [
+        ("mmap: test r9d, 0xfff", &[0x41, 0xf7, 0xc1, 0xff, 0x0f, 0, 0], 7),
+        ("munmap: mov eax, 11", &[0xb8, 0x0b, 0, 0, 0], 5),
+        ("mremap: push rbp", &[0x55], 1),
+        ("process_madvise: mov r10, rcx", &[0x49, 0x89, 0xca], 3),
+        ("syscall: mov rax, rdi", &[0x48, 0x89, 0xf8], 3),
+        ("fallocate: cmp byte ptr [rip], 0", &[0x80, 0x3d, 0x35, 0xf7, 0x0e, 0, 0], 7),
+        ("sub rsp, 0x50", &[0x48, 0x83, 0xec, 0x50], 4),
+    ];
+    for (name, code, length) in entries {
+        assert_eq!(instruction_length(code), Some(length), "{name}");
+    }
+    // mmap's: endbr64; test r9d, 0xfff; mov eax, 7; ret
+    let mmap = [0xf3, 0x0f, 0x1e, 0xfa, 0x41, 0xf7, 0xc1, 0xff, 0x0f, 0, 0, 0xb8, 7, 0, 0, 0, 0xc3];
+    for (function, before) in [(Function::Madvise, &NOP_6[..]), (Function::Shmat, &[])] {
+        let (entry, target) = page_with(before, &mmap);
+        assert_eq!(patched(function, entry, target).1, 9);
+    }
+}

@@ -7,30 +7,58 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 #[cfg(not(loom))]
+mod cuda;
+#[cfg(not(loom))]
 mod custom;
+#[cfg(not(loom))]
+mod device_memory;
 #[cfg(not(loom))]
 mod faulty;
 #[cfg(not(loom))]
 mod io_uring;
+#[cfg(all(test, not(loom)))]
+mod layouts;
+#[cfg(not(loom))]
+mod libfabric;
+#[cfg(not(loom))]
+mod library;
 #[cfg(not(loom))]
 mod mlock;
+mod open_error;
+#[cfg(not(loom))]
+mod ucx;
+#[cfg(not(loom))]
+mod verbs;
 
 #[cfg(not(loom))]
+pub use cuda::Cuda;
+#[cfg(not(loom))]
 pub use custom::Custom;
+#[cfg(not(loom))]
+pub use device_memory::{DeviceMemory, DmaBuf};
 #[cfg(not(loom))]
 pub use faulty::{Fault, Faulty, Work};
 #[cfg(not(loom))]
 pub use io_uring::IoUring;
 #[cfg(not(loom))]
+pub use libfabric::{Libfabric, LibfabricOptions};
+#[cfg(not(loom))]
 pub use mlock::Mlock;
+pub use open_error::OpenError;
+#[cfg(not(loom))]
+pub use ucx::{Ucx, UcxOptions};
+#[cfg(not(loom))]
+pub use verbs::{OnDemandPaging, Verbs, VerbsOptions};
 
 /// What a device needs to use a registration. The words' meaning is the
 /// backend's; 0 where it has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct MemoryKey {
-    /// Local key: verbs' lkey, io_uring's buffer index.
+    /// Local key: verbs' lkey, io_uring's buffer index, libfabric's descriptor, UCX's
+    /// memory handle.
     pub lkey: u64,
-    /// Remote key: what a peer must name.
+    /// Remote key: what a peer must name. UCX's is longer than a word: this is then
+    /// where it lies, see [`Ucx::packed_rkey`].
     pub rkey: u64,
     /// The backend's own handle, such as an `ibv_mr` pointer.
     pub handle: u64,
@@ -141,6 +169,12 @@ impl BackendError {
     pub fn with_hint(mut self, hint: impl std::fmt::Display) -> BackendError {
         self.hint = format!("; {hint}");
         self
+    }
+
+    /// Whether the device or the library has no such function, rather than refusing
+    /// this call of it.
+    pub fn is_unsupported(&self) -> bool {
+        matches!(self.errno, libc::EOPNOTSUPP | libc::ENOSYS)
     }
 
     /// Whether giving other registrations back may help.

@@ -24,11 +24,16 @@ impl Writer {
 
 impl<M: Deref<Target = Map>> Locked<'_, M> {
     /// Takes over what hooks left since the last time, and applies a slice of it.
+    #[inline]
     pub(crate) fn drain(&mut self) {
-        let map = &*self.cache.map;
-        if map.news() == self.writer.epoch {
-            return;
+        if self.cache.map.news() != self.writer.epoch {
+            self.take_over();
         }
+    }
+
+    #[cold]
+    fn take_over(&mut self) {
+        let map = &*self.cache.map;
         let writer = &mut *self.writer;
         map.begin_drain(|event| {
             let range = PageRange { start: event.start(), end: event.end() };
@@ -36,6 +41,7 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
             for flight in writer.inflight.iter().filter(|flight| flight.range.overlaps(range)) {
                 self.cache.slot(flight.slot).spoil();
             }
+            writer.counters.overflows += 1;
             writer.add_wide(range);
         });
         let epoch = map.epoch();
@@ -64,7 +70,14 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
 
     /// Retires every region in `range` that may no longer be served. Whether any
     /// is left there.
+    #[inline]
     pub(crate) fn settle(&mut self, range: PageRange) -> bool {
+        let nothing = self.writer.wide.is_empty() && self.first_in(range).is_none();
+        !nothing && self.settle_each(range)
+    }
+
+    #[inline(never)]
+    fn settle_each(&mut self, range: PageRange) -> bool {
         if !self.writer.wide.is_empty() {
             let wide = std::mem::take(&mut self.writer.wide);
             for event in wide {

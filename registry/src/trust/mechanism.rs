@@ -11,6 +11,8 @@ pub enum Mechanism {
     Ucm,
     /// Open MPI's hooks, likewise.
     Opal,
+    /// What libpinyard_preload.so exports in front of libc's functions, likewise.
+    Preload,
     /// Nothing but `notify_unmapped` and `invalidate`.
     Notify,
 }
@@ -20,8 +22,14 @@ pub const VARIABLE: &str = "PINYARD_HOOKS";
 
 impl Mechanism {
     /// All of them.
-    pub const ALL: [Mechanism; 5] =
-        [Mechanism::Entry, Mechanism::Userfaultfd, Mechanism::Ucm, Mechanism::Opal, Mechanism::Notify];
+    pub const ALL: [Mechanism; 6] = [
+        Mechanism::Entry,
+        Mechanism::Userfaultfd,
+        Mechanism::Ucm,
+        Mechanism::Opal,
+        Mechanism::Preload,
+        Mechanism::Notify,
+    ];
 
     /// What the variable calls it.
     pub fn name(self) -> &'static str {
@@ -30,6 +38,7 @@ impl Mechanism {
             Mechanism::Userfaultfd => "userfaultfd",
             Mechanism::Ucm => "ucm",
             Mechanism::Opal => "opal",
+            Mechanism::Preload => "preload",
             Mechanism::Notify => "notify",
         }
     }

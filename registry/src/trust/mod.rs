@@ -56,10 +56,15 @@ impl fmt::Display for Uncached {
 
 /// On the slow path, before anything is found: waits for events that have been
 /// read, and looks at the objects that have been loaded.
+#[inline]
 pub(crate) fn settle() {
-    if !pinyard_hooks::unsettled() {
-        return;
+    if pinyard_hooks::unsettled() {
+        settle_now();
     }
+}
+
+#[cold]
+fn settle_now() {
     pinyard_hooks::wait_until_published();
     let mut scan = SCAN.get().lock();
     pinyard_hooks::look_at_loaded_objects(|| {
@@ -115,6 +120,7 @@ impl Trust {
         match forced {
             Some(Mechanism::Ucm) => ride::on_ucm()?,
             Some(Mechanism::Opal) => ride::on_open_mpi()?,
+            Some(Mechanism::Preload) => ride::on_preload()?,
             _ => {}
         }
         if listens && forced.is_some_and(|mechanism| !mechanism.patches()) {
@@ -133,11 +139,14 @@ impl Trust {
 
     /// Before `range` is registered. Why it must not be kept, if so; either way
     /// [`end`](Trust::end) follows.
+    #[inline]
     pub(crate) fn begin(&self, range: PageRange) -> Option<Uncached> {
-        if !self.listens {
-            return None;
-        }
-        let kind = self.kind(range);
+        if !self.listens || self.is_plain(range) { None } else { self.watch(range) }
+    }
+
+    #[inline(never)]
+    fn watch(&self, range: PageRange) -> Option<Uncached> {
+        let kind = self.maps.kind(range);
         if kind != Kind::Private {
             pinyard_hooks::declare_shared();
         }
@@ -154,20 +163,24 @@ impl Trust {
         WATCHED.get().begin(range).err().map(Uncached::Unwatched)
     }
 
-    /// Where every mapping call is seen, the kernel is asked only when in doubt.
-    fn kind(&self, range: PageRange) -> Kind {
-        let sees_mappings = self.forced.is_none_or(Mechanism::patches) && !WATCHES.load(SeqCst);
-        match sees_mappings && pinyard_hooks::is_plain(range.start, range.len()) {
-            true => Kind::Private,
-            false => self.maps.kind(range),
-        }
+    /// Whether `range` is private beyond doubt, and patched entries see all that
+    /// happens to it. Where every mapping call is seen, the kernel is asked only when
+    /// in doubt.
+    #[inline]
+    fn is_plain(&self, range: PageRange) -> bool {
+        self.forced.is_none_or(Mechanism::patches)
+            && !WATCHES.load(SeqCst)
+            && pinyard_hooks::is_plain(range.start, range.len())
     }
 
     /// Once `range` is pinned: more may be known.
+    #[inline]
     pub(crate) fn confirm(&self, range: PageRange) -> Option<Uncached> {
-        if !self.listens || self.kind(range) == Kind::Private {
-            return None;
-        }
+        if !self.listens || self.is_plain(range) { None } else { self.look_again(range) }
+    }
+
+    #[inline(never)]
+    fn look_again(&self, range: PageRange) -> Option<Uncached> {
         self.maps.kind_of_pinned(range).and_then(|kind| self.distrusts(kind))
     }
 
@@ -187,6 +200,7 @@ impl Trust {
     }
 
     /// `range` is registered no more, or has never been.
+    #[inline]
     pub(crate) fn end(&self, range: PageRange) {
         if self.listens && WATCHES.load(SeqCst) {
             WATCHED.get().end(range);

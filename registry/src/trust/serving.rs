@@ -117,6 +117,7 @@ impl fmt::Display for Serving {
         let ride = match self.forced {
             Some(Mechanism::Ucm) => "on UCX's hooks",
             Some(Mechanism::Opal) => "on Open MPI's hooks",
+            Some(Mechanism::Preload) => "on libpinyard_preload.so's functions",
             _ => "no: only where PINYARD_HOOKS asks for it",
         };
         writeln!(f, "riding       {ride}")?;
@@ -138,6 +139,7 @@ mod tests {
             (Mechanism::Userfaultfd, "userfaultfd  on, as asked"),
             (Mechanism::Ucm, "riding       on UCX's hooks"),
             (Mechanism::Opal, "riding       on Open MPI's hooks"),
+            (Mechanism::Preload, "riding       on libpinyard_preload.so's functions"),
             (Mechanism::Notify, "entries      off\n"),
         ] {
             let text = text(Some(forced));

@@ -2,9 +2,11 @@
 #![allow(dead_code, unreachable_pub, unused_imports)]
 
 mod child;
+mod device;
 mod ledger;
 
 pub use child::*;
+pub use device::*;
 pub use ledger::*;
 
 use pinyard_registry::backend::{Backend, Custom, IoUring};

@@ -1,19 +1,16 @@
-//! Opening libfabric and putting the monitor under its caches.
+//! Putting the monitor under the caches of one copy of libfabric's.
 #![allow(unsafe_code)]
 
 use super::abi::{self, Fid, FidMemMonitor, MonitorOps};
+use super::copy::Copy;
 use super::error::ImportError;
-use super::helper::Helper;
+use super::helper;
 use super::monitor::{KEYS, Monitor};
 use core::cell::UnsafeCell;
-use core::ffi::{CStr, c_char, c_int, c_void};
-use core::ptr::{NonNull, null, null_mut};
-use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use core::ffi::{c_int, c_void};
+use core::ptr::{null, null_mut};
+use std::time::Duration;
 
-const LIBRARY: &str = "libfabric.so.1";
-/// Its cache accepts a monitor since 1.13, which had deadlocks of its own in
-/// that place; Open MPI asks for 1.14 as well.
-const OLDEST: (u32, u32) = (1, 14);
 /// libfabric prefers what this names to an imported monitor.
 const MONITOR_VARIABLE: &str = "FI_MR_CACHE_MONITOR";
 
@@ -80,9 +77,27 @@ fn of<'a>(fid: *mut FidMemMonitor) -> &'a Monitor {
 /// hooks can be looked at once more; Open MPI has put its own in by now. A
 /// refusal makes libfabric run without a cache.
 extern "C" fn start(fid: *mut FidMemMonitor) -> c_int {
-    let complete = pinyard_hooks::verify();
+    let complete = once_repaired(pinyard_hooks::verify, pinyard_hooks::untouched);
     of(fid).trust(complete);
     if complete { abi::SUCCESS } else { -abi::ENOSYS }
+}
+
+/// What `verify` says when no other thread is repairing the entries at this moment:
+/// libfabric asks once, and Open MPI patches just before it opens its domain. Waits a
+/// second at most: whoever repairs may wait for the loader, whose lock the caller may
+/// have.
+fn once_repaired(mut verify: impl FnMut() -> bool, untouched: impl Fn() -> bool) -> bool {
+    const TRIES: u32 = 1000;
+    (0..TRIES)
+        .find_map(|_| {
+            let complete = verify();
+            if complete || untouched() {
+                return Some(complete);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+            None
+        })
+        .unwrap_or(false)
 }
 
 extern "C" fn stop(fid: *mut FidMemMonitor) {
@@ -104,73 +119,6 @@ extern "C" fn valid(fid: *mut FidMemMonitor, addr: *const c_void, len: usize) ->
     of(fid).valid(addr.addr(), len)
 }
 
-/// The functions of libfabric that are used here.
-struct Libfabric {
-    library: Library,
-    open: abi::Open,
-    strerror: abi::StrError,
-    version: (u32, u32),
-}
-
-impl Libfabric {
-    fn load() -> Result<Libfabric, ImportError> {
-        let absent = |error: libloading::Error| {
-            // The loader's own words are the source of libloading's error.
-            let words = std::error::Error::source(&error).map_or(String::new(), |words| format!(": {words}"));
-            ImportError::Absent { text: format!("{error}{words}") }
-        };
-        // SAFETY: libfabric's initialisers touch nothing of ours; the library
-        // stays loaded for ever once the import has succeeded.
-        let library = unsafe { Library::open(Some(LIBRARY), RTLD_NOW | RTLD_LOCAL) }.map_err(absent)?;
-        // SAFETY: the types are those of `rdma/fabric.h` and `rdma/fi_errno.h`.
-        let (open, strerror, version) = unsafe {
-            (
-                *library.get::<abi::Open>(b"fi_open\0").map_err(absent)?,
-                *library.get::<abi::StrError>(b"fi_strerror\0").map_err(absent)?,
-                *library.get::<abi::Version>(b"fi_version\0").map_err(absent)?,
-            )
-        };
-        // SAFETY: no arguments, no preconditions.
-        let version = unsafe { version() };
-        let version = (version >> 16, version & 0xffff);
-        if version < OLDEST {
-            return Err(ImportError::TooOld { version, oldest: OLDEST });
-        }
-        Ok(Libfabric { library, open, strerror, version })
-    }
-
-    /// `code` is what a function of libfabric returned: 0 or a negative errno.
-    fn check(&self, call: &'static str, code: c_int) -> Result<(), ImportError> {
-        if code == abi::SUCCESS {
-            return Ok(());
-        }
-        // SAFETY: `fi_strerror` takes any number and returns a static text.
-        let text: *const c_char = unsafe { (self.strerror)(-code) };
-        let text = if text.is_null() {
-            String::new()
-        } else {
-            // SAFETY: not null: NUL-terminated, and it outlives the library's use.
-            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
-        };
-        Err(ImportError::Call { call, code, text })
-    }
-
-    /// The object that stands for all caches of the process.
-    fn open_cache(&self) -> Result<NonNull<Fid>, ImportError> {
-        let mut cache: *mut Fid = null_mut();
-        // SAFETY: the arguments that `fi_ext.h` asks for; `cache` is written on success.
-        let code = unsafe {
-            (self.open)(abi::API_VERSION, c"mr_cache".as_ptr(), null_mut(), 0, 0, &raw mut cache, null_mut())
-        };
-        self.check("fi_open(1.13, mr_cache)", code)?;
-        NonNull::new(cache).ok_or(ImportError::Call {
-            call: "fi_open(1.13, mr_cache): no object",
-            code: 0,
-            text: String::new(),
-        })
-    }
-}
-
 /// # Safety
 /// `fid` is an open object of libfabric, not used afterwards.
 unsafe fn close(fid: *mut Fid) {
@@ -178,19 +126,21 @@ unsafe fn close(fid: *mut Fid) {
     unsafe { ((*(*fid).ops).close)(fid) };
 }
 
-/// Everything that one import consists of, kept for the rest of the process.
-pub(super) fn import() -> Result<&'static Imported, ImportError> {
-    if let Some(value) = std::env::var_os(MONITOR_VARIABLE).filter(|value| !value.is_empty()) {
-        return Err(ImportError::MonitorChosen { value: value.to_string_lossy().into_owned() });
+/// What the environment says against an import.
+pub(super) fn chosen() -> Result<(), ImportError> {
+    match std::env::var_os(MONITOR_VARIABLE).filter(|value| !value.is_empty()) {
+        Some(value) => Err(ImportError::MonitorChosen { value: value.to_string_lossy().into_owned() }),
+        None => Ok(()),
     }
-    let libfabric = Libfabric::load()?;
-    let report = pinyard_hooks::install();
-    if !report.is_complete() {
-        return Err(ImportError::HooksIncomplete { report: Box::new(report) });
-    }
+}
+
+/// Puts a monitor under the caches of `copy`, for the rest of the process. What
+/// escapes the hooks is up to the caller: `trusted` is what the monitor starts with.
+pub(super) fn import(copy: Copy, trusted: bool) -> Result<&'static Imported, ImportError> {
     let sink = pinyard_hooks::subscribe().ok_or(ImportError::NoSink)?;
     let imported = Imported::new(Monitor::new(sink, KEYS));
-    let cache = libfabric.open_cache()?.as_ptr();
+    imported.monitor().trust(trusted);
+    let cache = copy.open_cache()?.as_ptr();
     // From here libfabric may know the pointer: no Box that moves or frees it.
     let imported = Box::into_raw(imported);
     // SAFETY: both are open objects; libfabric writes into `*imported`'s first
@@ -200,9 +150,9 @@ pub(super) fn import() -> Result<&'static Imported, ImportError> {
     // the monitor.
     unsafe { close(cache) };
     let bound = if code == -abi::EBUSY {
-        Err(ImportError::Busy { version: libfabric.version })
+        Err(ImportError::Busy { version: copy.version })
     } else {
-        libfabric.check("fi_import_fid(mr_cache, memory monitor)", code)
+        copy.check("fi_import_fid(mr_cache, memory monitor)", code)
     };
     if let Err(error) = bound {
         // SAFETY: from `Box::into_raw` above; libfabric refused the pointer and
@@ -212,13 +162,32 @@ pub(super) fn import() -> Result<&'static Imported, ImportError> {
     }
     // SAFETY: never freed from here on, and only shared.
     let imported: &'static Imported = unsafe { &*imported };
-    if let Err(error) = Helper::spawn(imported) {
+    if let Err(error) = helper::every_round(crate::round) {
         // SAFETY: an import that succeeded made `fid` an open object; closing it
         // makes libfabric forget the pointer. The memory stays, and is not used.
         unsafe { close(imported.fid().cast::<Fid>()) };
         return Err(ImportError::Thread(error));
     }
-    // Callbacks come from it until the process ends.
-    core::mem::forget(libfabric.library);
+    copy.keep();
     Ok(imported)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// What the first domain found while the helper was taking entries back: no cache
+    /// for the rest of the process.
+    #[test]
+    fn the_first_domain_waits_for_a_repair_that_is_under_way() {
+        let left = Cell::new(3);
+        let verify = || {
+            left.set(left.get() - 1);
+            left.get() == 0
+        };
+        assert!(once_repaired(verify, || false));
+        assert_eq!(left.get(), 0);
+        assert!(!once_repaired(|| false, || true), "what is incomplete for good is not waited for");
+    }
 }

@@ -5,7 +5,6 @@ use thiserror::Error;
 
 /// What stood in the way of [`import_monitor`](super::import_monitor).
 #[derive(Debug, Error)]
-#[non_exhaustive]
 pub enum ImportError {
     /// The loader found no libfabric, or one without the functions needed.
     #[error("libfabric cannot be used: {text}")]
@@ -68,6 +67,6 @@ pub enum ImportError {
 }
 
 /// The lines of the functions whose calls escape.
-pub(crate) fn escaping(report: &Report) -> String {
+fn escaping(report: &Report) -> String {
     report.missed().map(|line| format!(" [{line}]")).collect()
 }

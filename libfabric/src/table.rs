@@ -34,6 +34,8 @@ struct Slot {
     len: usize,
     /// Entries with this key, at most.
     entries: u32,
+    /// Has been stale for a whole round of the helper.
+    waited: bool,
     state: State,
 }
 
@@ -112,7 +114,7 @@ impl Table {
             Err(_) if self.slots.len() == self.capacity => Subscribed::RefusedFull,
             Err(at) => {
                 self.longest = self.longest.max(len);
-                self.slots.insert(at, Slot { base, len, entries: 1, state: State::Fresh });
+                self.slots.insert(at, Slot { base, len, entries: 1, waited: false, state: State::Fresh });
                 Subscribed::First
             }
         }
@@ -156,11 +158,13 @@ impl Table {
 
     /// Chooses a stale key that libfabric can be told about without losing a
     /// fresh entry that overlaps it, and starts its delivery. Looks at keys from
-    /// `from` on.
+    /// `from` on, and only at those that have [waited](Table::wait): what the program
+    /// is about to look up again is none of the helper's business.
     pub(super) fn begin_delivery(&mut self, from: (usize, usize)) -> Option<(usize, usize)> {
         let first = self.slots.partition_point(|slot| slot.key() < from);
-        let at = (first..self.slots.len())
-            .find(|&at| self.slots[at].state == State::Stale && !self.overlaps_fresh(at))?;
+        let at = (first..self.slots.len()).find(|&at| {
+            self.slots[at].waited && self.slots[at].state == State::Stale && !self.overlaps_fresh(at)
+        })?;
         self.slots[at].state = State::Delivering;
         Some(self.slots[at].key())
     }
@@ -172,6 +176,13 @@ impl Table {
             .iter()
             .take_while(|slot| slot.base < stale.end())
             .any(|slot| slot.end() > stale.base && slot.state == State::Fresh)
+    }
+
+    /// A round of the helper's is over: what is stale now may be delivered in the next.
+    pub(super) fn wait(&mut self) {
+        for slot in self.slots.iter_mut().filter(|slot| slot.state == State::Stale) {
+            slot.waited = true;
+        }
     }
 
     /// Whether a stale key waits for its delivery.
@@ -299,7 +310,9 @@ mod tests {
     fn a_key_in_delivery_is_refused_until_delivered() {
         let mut table = table_with(&[K]);
         table.mark_everything();
+        table.wait();
         assert_eq!(table.begin_delivery((0, 0)), Some(K));
+        table.wait();
         assert_eq!(table.begin_delivery((0, 0)), None);
         assert_eq!(table.valid(K.0, K.1), Answer::Stale);
         assert_eq!(table.subscribe(K.0, K.1), Subscribed::RefusedStale);
@@ -314,8 +327,10 @@ mod tests {
         table.mark(K.0, K.0 + 1);
         let newer = (K.0 - 0x1000, 0x2000);
         assert_eq!(table.subscribe(newer.0, newer.1), Subscribed::First);
+        table.wait();
         assert_eq!(table.begin_delivery((0, 0)), None);
         table.mark(newer.0, newer.0 + 1);
+        table.wait();
         assert_eq!(table.begin_delivery((0, 0)), Some(newer));
         assert_eq!(table.begin_delivery(newer), Some(K));
     }

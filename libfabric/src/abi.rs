@@ -66,6 +66,10 @@ pub(super) struct NotifyOps {
 /// `fi_open(version, name, attr, attr_len, flags, fid, context)`.
 pub(super) type Open =
     unsafe extern "C" fn(u32, *const c_char, *mut c_void, usize, u64, *mut *mut Fid, *mut c_void) -> c_int;
+/// `ofi_open_mr_cache(version, attr, attr_len, flags, fid, context)`, what
+/// `fi_open(mr_cache)` calls.
+pub(super) type OpenCache =
+    unsafe extern "C" fn(u32, *mut c_void, usize, u64, *mut *mut Fid, *mut c_void) -> c_int;
 /// `fi_version()`.
 pub(super) type Version = unsafe extern "C" fn() -> u32;
 /// `fi_strerror(errnum)`: a static text.

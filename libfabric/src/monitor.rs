@@ -8,9 +8,9 @@
 //! ```
 //!
 //! [`Monitor::valid`] and [`Monitor::subscribe`] run under libfabric's `mm_lock`.
-//! They allocate nothing, log nothing and wait for nothing: the table is only
-//! ever *tried*, and where the helper has it at that moment the answer is "no",
-//! which costs one registration.
+//! They allocate nothing, log nothing and wait for nobody: the table is only ever
+//! *tried*, a few hundred times at most, and where the helper has it all that time the
+//! answer is "no", which costs one registration.
 //!
 //! What a "yes" means: the entry was subscribed, and no event that overlaps it
 //! was published between its subscription and this call. An event older than
@@ -52,6 +52,23 @@ pub struct Stats {
     pub deliveries: u64,
     /// Ranges known at the moment.
     pub keys: u64,
+}
+
+impl std::ops::Add for Stats {
+    type Output = Stats;
+
+    /// What two monitors have done together.
+    fn add(self, other: Stats) -> Stats {
+        Stats {
+            valid_calls: self.valid_calls + other.valid_calls,
+            stale_answers: self.stale_answers + other.stale_answers,
+            subscriptions: self.subscriptions + other.subscriptions,
+            refusals: self.refusals + other.refusals,
+            events: self.events + other.events,
+            deliveries: self.deliveries + other.deliveries,
+            keys: self.keys + other.keys,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -131,7 +148,7 @@ impl Monitor {
         if !self.usable() {
             return Err(Refused);
         }
-        let mut table = self.table.try_lock().map_err(|_| Refused)?;
+        let mut table = self.try_table().ok_or(Refused)?;
         let known = table.contains(base, len);
         if !known {
             self.sink.watch(base..end);
@@ -169,9 +186,7 @@ impl Monitor {
     }
 
     fn try_valid(&self, base: usize, len: usize) -> bool {
-        let Ok(mut table) = self.table.try_lock() else {
-            return false;
-        };
+        let Some(mut table) = self.try_table() else { return false };
         self.drain(&mut table);
         match table.valid(base, len) {
             Answer::Valid => true,
@@ -205,6 +220,17 @@ impl Monitor {
     fn forgotten(&self, base: usize, len: usize) {
         self.sink.unwatch(base..base + len);
         self.counts.keys.fetch_sub(1, Relaxed);
+    }
+
+    /// The table, in a callback: under `mm_lock`. The helper has it for less than a
+    /// microsecond at a time, unless it is not run.
+    fn try_table(&self) -> Option<MutexGuard<'_, Table>> {
+        const TRIES: u32 = 200;
+        let mut tries = 0..TRIES;
+        tries.find_map(|_| {
+            std::hint::spin_loop();
+            self.table.try_lock().ok()
+        })
     }
 
     /// Waits for the table. Not under `mm_lock`, not in a hook.
@@ -264,7 +290,8 @@ impl Monitor {
             from = (base, len);
         }
         // Under the guard, as every store of `true`: none is lost.
-        let table = self.table();
+        let mut table = self.table();
+        table.wait();
         self.unsettled.store(table.has_stale(), Release);
     }
 

@@ -1,0 +1,86 @@
+//! The thread that does what no callback may: it asks whether the hooks are still
+//! in place, tells libfabric about stale entries, and does what others ask of it.
+#![allow(unsafe_code)]
+
+use pinyard_hooks::{SignalsBlocked, fork_generation};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// Between two rounds. A stale entry that nobody looks up leaves libfabric's cache in
+/// the second round after its change.
+pub const PERIOD: Duration = Duration::from_millis(50);
+/// How long an exiting process waits for a round that is under way.
+const PATIENCE: Duration = Duration::from_secs(1);
+const NOBODY: u32 = u32::MAX;
+
+/// No round starts any more.
+static QUIET: AtomicBool = AtomicBool::new(false);
+/// A round is under way.
+static BUSY: AtomicBool = AtomicBool::new(false);
+/// The process that has the thread, as a fork generation: a forked child has not,
+/// and waits for none.
+static OWNER: AtomicU32 = AtomicU32::new(NOBODY);
+static TASKS: Mutex<Vec<fn(bool)>> = Mutex::new(Vec::new());
+
+fn tasks() -> MutexGuard<'static, Vec<fn(bool)>> {
+    TASKS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Has the helper thread call `task` every [`PERIOD`], for as long as the process
+/// lasts, with whether every change of a mapping still reaches the hooks. Starts the
+/// thread where this process has none. A task that is there already is not added.
+///
+/// # Errors
+/// pthread_create's.
+pub fn every_round(task: fn(bool)) -> std::io::Result<()> {
+    let mut tasks = tasks();
+    if OWNER.load(SeqCst) != fork_generation() {
+        spawn()?;
+    }
+    if !tasks.iter().any(|known| core::ptr::fn_addr_eq(*known, task)) {
+        tasks.push(task);
+    }
+    Ok(())
+}
+
+fn spawn() -> std::io::Result<()> {
+    // A parent's round that the fork has cut off.
+    BUSY.store(false, SeqCst);
+    // The program's signals are for its own threads: a new thread starts with its
+    // creator's mask.
+    let _blocked = SignalsBlocked::now();
+    let thread = std::thread::Builder::new().name("pinyard-fabric".into()).stack_size(128 << 10);
+    thread.spawn(rounds)?;
+    if OWNER.swap(fork_generation(), SeqCst) == NOBODY {
+        // SAFETY: a plain function. Were it refused for want of memory, a round
+        // could run beside libfabric's destructor, as any thread's call could.
+        unsafe { libc::atexit(stop_at_exit) };
+    }
+    Ok(())
+}
+
+fn rounds() {
+    while !QUIET.load(Acquire) {
+        std::thread::sleep(PERIOD);
+        // SeqCst, both: either this round sees QUIET, or `stop_at_exit` sees BUSY.
+        BUSY.store(true, SeqCst);
+        if !QUIET.load(SeqCst) {
+            let complete = pinyard_hooks::verify();
+            // A copy: a task may wait for libfabric, and nobody for the list then.
+            let tasks = tasks().clone();
+            tasks.iter().for_each(|task| task(complete));
+        }
+        BUSY.store(false, SeqCst);
+    }
+}
+
+/// Runs before the destructors of libraries: libfabric's takes its locks apart.
+extern "C" fn stop_at_exit() {
+    QUIET.store(true, SeqCst);
+    let start = Instant::now();
+    let here = OWNER.load(SeqCst) == fork_generation();
+    while here && BUSY.load(SeqCst) && start.elapsed() < PATIENCE {
+        std::thread::yield_now();
+    }
+}

