@@ -10,17 +10,17 @@ pub(crate) struct Variable {
     pub(crate) default: &'static str,
 }
 
-/// The launcher of `pinyard demo`.
+/// The launcher of `pinyard demo` and `pinyard stress`.
 pub(crate) const MPIRUN: &str = "PINYARD_MPIRUN";
-/// The programs of `pinyard demo`.
+/// The programs of both.
 pub(crate) const PROGRAMS: &str = "PINYARD_PROGRAMS";
 
 /// All of them.
 pub(crate) const VARIABLES: &[Variable] = &[
-    Variable { name: MPIRUN, meaning: "mpirun that `pinyard demo` starts", default: "mpirun, from PATH" },
+    Variable { name: MPIRUN, meaning: "mpirun of `pinyard demo` and `stress`", default: "mpirun, from PATH" },
     Variable {
         name: PROGRAMS,
-        meaning: "folder with the programs of `pinyard demo`",
+        meaning: "folder with the programs of both",
         default: "the command's own folder",
     },
     Variable {

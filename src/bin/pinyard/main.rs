@@ -5,6 +5,7 @@ mod doctor;
 mod environment;
 mod info;
 mod report;
+mod stress;
 
 use clap::{Parser, Subcommand};
 use std::io::{self, Write};
@@ -26,6 +27,8 @@ enum Command {
     Doctor(doctor::Options),
     /// Print the version, what the hooks see in this process, and the environment variables
     Info(info::Options),
+    /// Stress MPI, the registry and the pool on this machine or a cluster, and report
+    Stress(stress::Options),
 }
 
 /// Prints a line on stdout. A reader that has gone (`pinyard info | head`) wants
@@ -45,5 +48,6 @@ fn main() -> ExitCode {
         Command::Demo(options) => demo::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Info(options) => info::run(&options),
+        Command::Stress(options) => stress::run(&options),
     }
 }

@@ -107,7 +107,7 @@ fn report(folder: &Path, rank: u32) -> Option<RankReport> {
 }
 
 /// Ends mpirun, which ends its ranks; a rank whose parent has gone ends itself.
-fn end(child: &mut Child) {
+pub(crate) fn end(child: &mut Child) {
     let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     let started = Instant::now();
     let mut signal = Signal::TERM;
@@ -127,7 +127,7 @@ fn end(child: &mut Child) {
 }
 
 /// The end of what the job printed, without frames and blank lines.
-fn last_words(output: &Path) -> String {
+pub(crate) fn last_words(output: &Path) -> String {
     const LINES: usize = 6;
     let text = fs::read(output).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     let lines: Vec<&str> =

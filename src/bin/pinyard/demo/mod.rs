@@ -5,8 +5,8 @@
 //!     -> table, stack, verdict
 //! ```
 
-mod job;
-mod mpi;
+pub(crate) mod job;
+pub(crate) mod mpi;
 mod row;
 mod rows;
 mod show;
@@ -56,19 +56,19 @@ pub(crate) struct Options {
     quick: bool,
 }
 
-/// Why the demo cannot run, and what the user can do about it.
+/// Why a command cannot run, and what the user can do about it.
 #[derive(Debug)]
 pub(crate) struct Refusal {
-    why: String,
-    remedy: String,
+    pub(crate) why: String,
+    pub(crate) remedy: String,
 }
 
 impl Refusal {
-    fn new(why: impl Into<String>, remedy: impl Into<String>) -> Refusal {
+    pub(crate) fn new(why: impl Into<String>, remedy: impl Into<String>) -> Refusal {
         Refusal { why: why.into(), remedy: remedy.into() }
     }
 
-    fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         let separator = if self.remedy.is_empty() { "" } else { "; " };
         format!("cannot run: {}{separator}{}", self.why, self.remedy)
     }
@@ -80,7 +80,7 @@ const REFUSED: u8 = 2;
 const INTERRUPTED: u8 = 130;
 
 /// Set by the signal handler; everybody who waits looks at it.
-static STOP: AtomicBool = AtomicBool::new(false);
+pub(crate) static STOP: AtomicBool = AtomicBool::new(false);
 
 /// Runs the demo.
 pub(crate) fn run(options: &Options) -> ExitCode {
@@ -196,7 +196,7 @@ fn tenths(time: Duration) -> f64 {
     (time.as_secs_f64() * 10.0).round() / 10.0
 }
 
-fn own_folder() -> Result<PathBuf, Refusal> {
+pub(crate) fn own_folder() -> Result<PathBuf, Refusal> {
     let own = std::env::current_exe()
         .map_err(|error| Refusal::new(format!("readlink(/proc/self/exe): {error}"), "use --programs DIR"))?;
     Ok(own.parent().map(Path::to_owned).unwrap_or_default())

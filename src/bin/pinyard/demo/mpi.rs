@@ -57,10 +57,16 @@ impl Mpirun {
         Ok(Mpirun { path: path.to_owned(), kind, version })
     }
 
-    /// A command that starts `ranks` ranks of `program` on this machine.
-    pub(crate) fn command(&self, ranks: u32, program: &Path) -> Command {
+    /// The launcher without arguments.
+    pub(crate) fn bare(&self) -> Command {
         let mut command = Command::new(&self.path);
         as_root(&mut command);
+        command
+    }
+
+    /// A command that starts `ranks` ranks of `program` on this machine.
+    pub(crate) fn command(&self, ranks: u32, program: &Path) -> Command {
+        let mut command = self.bare();
         match self.kind {
             Kind::OpenMpi => {
                 // More ranks than cores are fine here; nothing listens beyond this machine.
@@ -76,7 +82,7 @@ impl Mpirun {
     }
 }
 
-/// Open MPI refuses root otherwise; the demo touches nothing but its own folder.
+/// Open MPI refuses root otherwise; the ranks touch nothing but their own folder.
 fn as_root(command: &mut Command) {
     if rustix::process::geteuid().is_root() {
         command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");

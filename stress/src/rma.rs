@@ -1,0 +1,107 @@
+//! One-sided operations, which rsmpi does not have: a window over the caller's buffer
+//! for one operation between two fences.
+#![allow(unsafe_code)]
+
+use mpi::ffi::{self, MPI_Win};
+use mpi::raw::AsRaw;
+use mpi::topology::SimpleCommunicator;
+use std::ffi::c_int;
+
+/// MPI reports failures of these calls to the communicator's or window's handler, which
+/// ends the program; a library that returns instead is heard here.
+fn succeeded(call: &str, answer: c_int) -> Result<(), String> {
+    if answer == ffi::MPI_SUCCESS as c_int { Ok(()) } else { Err(format!("{call}: MPI error {answer}")) }
+}
+
+/// A window for one epoch. Freed by [`close`](Window::close) on every path on which all
+/// ranks come this far.
+struct Window(MPI_Win);
+
+impl Window {
+    /// # Safety
+    /// `len` bytes at `start` are the caller's until the window is closed.
+    unsafe fn open(world: &SimpleCommunicator, start: *mut u8, len: usize) -> Result<Window, String> {
+        // SAFETY: a constant of the library's, initialised when it is.
+        let (mut window, info) = unsafe { (ffi::RSMPI_WIN_NULL, ffi::RSMPI_INFO_NULL) };
+        // SAFETY: a valid communicator on which every rank makes the same call; the memory
+        // is vouched for by the caller.
+        let answer = unsafe {
+            ffi::MPI_Win_create(start.cast(), len as ffi::MPI_Aint, 1, info, world.as_raw(), &raw mut window)
+        };
+        succeeded("MPI_Win_create", answer)?;
+        Ok(Window(window))
+    }
+
+    fn fence(&self) -> Result<(), String> {
+        // SAFETY: an open window; every rank makes the same call.
+        succeeded("MPI_Win_fence", unsafe { ffi::MPI_Win_fence(0, self.0) })
+    }
+
+    fn close(mut self) -> Result<(), String> {
+        // SAFETY: an open window, outside of an epoch with pending operations.
+        succeeded("MPI_Win_free", unsafe { ffi::MPI_Win_free(&raw mut self.0) })
+    }
+}
+
+/// Whether this MPI makes windows over a world like this one, or its error: Open MPI 4.1
+/// has no component for a world of one rank. Collective.
+pub(crate) fn probe(world: &SimpleCommunicator) -> Result<(), String> {
+    let mut memory = [0u64; 64];
+    let handler = |handler| {
+        // SAFETY: a valid communicator and one of MPI's own handlers.
+        unsafe { ffi::MPI_Comm_set_errhandler(world.as_raw(), handler) };
+    };
+    // SAFETY: constants of the library's.
+    let (returns, is_fatal) = unsafe { (ffi::RSMPI_ERRORS_RETURN, ffi::RSMPI_ERRORS_ARE_FATAL) };
+    handler(returns);
+    // SAFETY: the memory is borrowed by nobody else, and stands until the window is closed.
+    let open = unsafe { Window::open(world, memory.as_mut_ptr().cast(), size_of_val(&memory)) };
+    handler(is_fatal);
+    open?.close()
+}
+
+/// Opens a window over `window` on every rank, puts `origin` into that of rank `target`,
+/// and closes it: then `window` has what another rank has put there. Collective; every
+/// rank's two buffers are equally long.
+pub(crate) fn put(
+    world: &SimpleCommunicator,
+    window: &mut [u8],
+    origin: &[u8],
+    target: i32,
+) -> Result<(), String> {
+    let len = origin.len().min(window.len()) as c_int;
+    // SAFETY: borrowed mutably until this returns, and closed before.
+    let open = unsafe { Window::open(world, window.as_mut_ptr(), window.len())? };
+    open.fence()?;
+    // SAFETY: `origin` is borrowed until the second fence, which completes the operation;
+    // the target's window has as many bytes. The datatype is a constant of the library's.
+    let answer = unsafe {
+        let byte = ffi::RSMPI_UINT8_T;
+        ffi::MPI_Put(origin.as_ptr().cast(), len, byte, target, 0, len, byte, open.0)
+    };
+    succeeded("MPI_Put", answer)?;
+    open.fence()?;
+    open.close()
+}
+
+/// The same, but gets the bytes of `target`'s window into `origin`.
+pub(crate) fn get(
+    world: &SimpleCommunicator,
+    window: &mut [u8],
+    origin: &mut [u8],
+    target: i32,
+) -> Result<(), String> {
+    let len = origin.len().min(window.len()) as c_int;
+    // SAFETY: borrowed mutably until this returns, and closed before.
+    let open = unsafe { Window::open(world, window.as_mut_ptr(), window.len())? };
+    open.fence()?;
+    // SAFETY: `origin` is borrowed mutably until the second fence, which completes the
+    // operation; the target's window has as many bytes.
+    let answer = unsafe {
+        let byte = ffi::RSMPI_UINT8_T;
+        ffi::MPI_Get(origin.as_mut_ptr().cast(), len, byte, target, 0, len, byte, open.0)
+    };
+    succeeded("MPI_Get", answer)?;
+    open.fence()?;
+    open.close()
+}
