@@ -38,6 +38,7 @@ pub(crate) fn run(cli: &Cli) -> ExitCode {
 
 fn start(cli: &Cli) -> Result<u8, String> {
     if cli.options.fault == Some(Fault::Memlock) {
+        machine::raise_memlock()?;
         machine::give_up_ipc_lock()?;
     }
     if !cli.options.without_hooks {
@@ -117,7 +118,7 @@ fn available(
     }
     let why = probed.err().unwrap_or_else(|| "another rank has no windows".to_owned());
     let why = format!(
-        "MPI_Put and MPI_Get are left out, this MPI has no windows for {} ranks: {why}",
+        "MPI_Put and MPI_Get are left out, this MPI has no windows for a world of {}: {why}",
         world.size()
     );
     match asked.into_iter().filter(|operation| !one_sided(&operation)).collect::<Vec<_>>() {
