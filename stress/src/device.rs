@@ -2,6 +2,8 @@
 //! that it has pinned, whatever is mapped at their addresses now.
 #![allow(unsafe_code)]
 
+#[cfg(feature = "verbs")]
+use crate::loopback::Loopback;
 use crate::payload::Pattern;
 use pinyard_registry::Registry;
 use pinyard_registry::backend::{Backend, IoUring, MemoryKey, Mlock};
@@ -26,18 +28,35 @@ pub(crate) struct Chosen {
 
 /// Opens the backend that `options` name, or the best that works here.
 pub(crate) fn choose(options: &Options) -> Result<Chosen, String> {
+    let asked = || "asked for".to_owned();
     match options.backend {
-        options::Backend::Verbs => Err(NO_VERBS.to_owned()),
-        options::Backend::IoUring => io_uring("asked for".to_owned()).map_err(|error| error.to_string()),
-        options::Backend::Mlock => Ok(mlock("asked for".to_owned())),
-        options::Backend::Auto => {
-            let why = format!("verbs: {NO_VERBS}");
+        options::Backend::Verbs => verbs(options, asked()),
+        options::Backend::IoUring => io_uring(asked()).map_err(|error| error.to_string()),
+        options::Backend::Mlock => Ok(mlock(asked())),
+        options::Backend::Auto => verbs(options, "a device works".to_owned()).or_else(|error| {
+            let why = format!("verbs: {error}");
             Ok(io_uring(why.clone()).unwrap_or_else(|error| mlock(format!("{why}; io_uring: {error}"))))
-        }
+        }),
     }
 }
 
-const NO_VERBS: &str = "this build has no verbs backend";
+#[cfg(feature = "verbs")]
+fn verbs(options: &Options, why: String) -> Result<Chosen, String> {
+    use pinyard_registry::backend::Verbs;
+    let mut how = Verbs::options();
+    if let Some(device) = &options.device {
+        how = how.device(device);
+    }
+    let verbs = Arc::new(how.open().map_err(|error| error.to_string())?);
+    let why = format!("{why}: {}", verbs.device_name());
+    let device = Device::Verbs { pair: Loopback::open(verbs.clone())?, source: Vec::new() };
+    Ok(Chosen { backend: verbs, device, why })
+}
+
+#[cfg(not(feature = "verbs"))]
+fn verbs(_: &Options, _: String) -> Result<Chosen, String> {
+    Err("built without the feature verbs".to_owned())
+}
 
 fn io_uring(why: String) -> Result<Chosen, Box<dyn std::error::Error>> {
     let ring = Arc::new(IoUring::new(SLOTS)?);
@@ -64,6 +83,14 @@ pub(crate) enum Device {
         /// Where bytes go to and come from.
         wire: Wire,
     },
+    /// An RDMA device, over a queue pair of the process with itself.
+    #[cfg(feature = "verbs")]
+    Verbs {
+        /// The queue pair.
+        pair: Loopback,
+        /// What it writes.
+        source: Vec<u8>,
+    },
     /// Nobody.
     None,
 }
@@ -81,6 +108,9 @@ impl Device {
     pub(crate) unsafe fn see(&mut self, key: MemoryKey, bytes: &[u8]) -> Result<&[u8], String> {
         match self {
             Device::None => Ok(&[]),
+            // SAFETY: the caller's contract.
+            #[cfg(feature = "verbs")]
+            Device::Verbs { pair, .. } => unsafe { pair.see(key, bytes) },
             Device::IoUring { ring, wire } => {
                 for at in (0..bytes.len()).step_by(wire.capacity) {
                     let part = &bytes[at..(at + wire.capacity).min(bytes.len())];
@@ -106,6 +136,13 @@ impl Device {
     ) -> Result<(), String> {
         match self {
             Device::None => Ok(()),
+            #[cfg(feature = "verbs")]
+            Device::Verbs { pair, source } => {
+                source.resize(bytes.len(), 0);
+                pattern.fill(source);
+                // SAFETY: the caller's contract.
+                unsafe { pair.write(key, bytes, source) }
+            }
             Device::IoUring { ring, wire } => {
                 pattern.fill(wire.room(bytes.len()));
                 for at in (0..bytes.len()).step_by(wire.capacity) {

@@ -36,6 +36,16 @@ fn memlock() -> Option<u64> {
     (answer == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
+/// Raises RLIMIT_MEMLOCK as far as the process may, so that lowering it is what binds.
+pub(crate) fn raise_memlock() -> Result<(), String> {
+    let none = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: reads the struct. Refused without CAP_SYS_RESOURCE.
+    match unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const none) } {
+        0 => Ok(()),
+        _ => lower_memlock(libc::RLIM_INFINITY),
+    }
+}
+
 /// Lowers the soft RLIMIT_MEMLOCK of the process.
 pub(crate) fn lower_memlock(bytes: u64) -> Result<(), String> {
     let failed = |call: &str| format!("{call}(RLIMIT_MEMLOCK, {bytes}): {}", io::Error::last_os_error());

@@ -12,6 +12,8 @@
 
 mod device;
 mod faults;
+#[cfg(feature = "verbs")]
+mod loopback;
 mod machine;
 mod memory;
 mod options;

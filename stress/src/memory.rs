@@ -222,7 +222,8 @@ impl Slot {
                 }
             },
             Kind::Map => {
-                Memory::Map(map(ptr::null_mut(), len.next_multiple_of(PAGE))?, len.next_multiple_of(PAGE))
+                let pages = len.next_multiple_of(PAGE);
+                Memory::Map(map(ptr::null_mut(), pages).map_err(Refusal::Call)?, pages)
             }
         };
         refused
@@ -252,13 +253,22 @@ impl Slot {
                 let moved =
                     unsafe { libc::mremap(start.as_ptr().cast(), *have, pages, libc::MREMAP_MAYMOVE) };
                 if moved == libc::MAP_FAILED {
-                    return Err(failed("mremap"));
+                    // EFAULT: several mappings, as the backend mlock's locks make of one.
+                    let several = io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT);
+                    return if several { self.replace(pages) } else { Err(failed("mremap")) };
                 }
                 *start = NonNull::new(moved.cast()).ok_or_else(|| failed("mremap"))?;
                 *have = pages;
             }
             Memory::None | Memory::Pool(_) => {}
         }
+        Ok(())
+    }
+
+    /// Another mapping, somewhere.
+    fn replace(&mut self, len: usize) -> Result<(), String> {
+        self.free();
+        self.memory = Memory::Map(map(ptr::null_mut(), len)?, len);
         Ok(())
     }
 
@@ -272,7 +282,7 @@ impl Slot {
         self.memory = Memory::None;
         // Another thread may have taken the place: then it is an ordinary new mapping.
         let start = map(start, len).or_else(|_| map(ptr::null_mut(), len));
-        self.memory = Memory::Map(start.map_err(|refusal| format!("{refusal:?}"))?, len);
+        self.memory = Memory::Map(start?, len);
         Ok(())
     }
 }
@@ -308,7 +318,7 @@ fn zero_behind(start: NonNull<u8>, old: usize, new: usize) {
 }
 
 /// A private mapping; at `at` if that is not null, and nothing is there.
-fn map(at: *mut u8, len: usize) -> Result<NonNull<u8>, Refusal> {
+fn map(at: *mut u8, len: usize) -> Result<NonNull<u8>, String> {
     let fixed = if at.is_null() { 0 } else { libc::MAP_FIXED_NOREPLACE };
     let (protection, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed);
@@ -316,9 +326,9 @@ fn map(at: *mut u8, len: usize) -> Result<NonNull<u8>, Refusal> {
     let start = unsafe { libc::mmap(at.cast(), len, protection, flags, -1, 0) };
     if start == libc::MAP_FAILED {
         let error = io::Error::last_os_error();
-        return Err(Refusal::Call(format!("mmap({at:p}, {len} bytes): {error}")));
+        return Err(format!("mmap({at:p}, {len} bytes): {error}"));
     }
-    NonNull::new(start.cast()).ok_or_else(|| out_of_memory("mmap", len))
+    NonNull::new(start.cast()).ok_or_else(|| "mmap gave address 0".to_owned())
 }
 
 /// Drops the whole pages of a buffer. Its first and last bytes may share theirs with
@@ -332,14 +342,13 @@ fn empty(start: *mut u8, len: usize) -> Result<(), String> {
     // SAFETY: pages of the slot's own, whose contents nobody needs.
     let answer =
         unsafe { libc::madvise(start.add(first - start.addr()).cast(), end - first, libc::MADV_DONTNEED) };
-    match answer {
-        0 => Ok(()),
-        _ => Err(format!(
-            "madvise({first:#x}, {} bytes, MADV_DONTNEED): {}",
-            end - first,
-            io::Error::last_os_error()
-        )),
+    let error = io::Error::last_os_error();
+    // The backend mlock has locked them: they cannot be dropped, and stay.
+    let locked = error.raw_os_error() == Some(libc::EINVAL);
+    if answer == 0 || locked {
+        return Ok(());
     }
+    Err(format!("madvise({first:#x}, {} bytes, MADV_DONTNEED): {error}", end - first))
 }
 
 /// A child that writes over its copy of the buffer and exits. `false` if it had none.

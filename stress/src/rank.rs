@@ -3,6 +3,7 @@
 use crate::device::{self, Chosen};
 use crate::options::Cli;
 use crate::plan::{Hash, Plan};
+use crate::rma::Windows;
 use crate::sampler::Sampler;
 use crate::shared::Shared;
 use crate::steps::{Ended, INCOMING, Steps};
@@ -38,6 +39,7 @@ pub(crate) fn run(cli: &Cli) -> ExitCode {
 
 fn start(cli: &Cli) -> Result<u8, String> {
     if cli.options.fault == Some(Fault::Memlock) {
+        machine::raise_memlock()?;
         machine::give_up_ipc_lock()?;
     }
     if !cli.options.without_hooks {
@@ -50,7 +52,7 @@ fn start(cli: &Cli) -> Result<u8, String> {
     initialised();
     let world = universe.world();
     let temporary = cli.folder.is_none();
-    let shared = match share(cli, &world) {
+    let (shared, plan) = match share(cli, &world) {
         Ok(shared) => shared,
         Err(why) => {
             // The others would wait for this rank for ever.
@@ -58,7 +60,7 @@ fn start(cli: &Cli) -> Result<u8, String> {
             world.abort(verdict::REFUSED.into());
         }
     };
-    let status = conclude(cli, &world, shared, take_part(cli, &world, shared));
+    let status = conclude(cli, &world, shared, take_part(cli, &world, shared, plan));
     shared.words.enter(Phase::Finalize);
     drop(universe);
     if temporary {
@@ -68,7 +70,7 @@ fn start(cli: &Cli) -> Result<u8, String> {
 }
 
 /// The rank's files and its record, and the watchdog over it.
-fn share(cli: &Cli, world: &SimpleCommunicator) -> Result<&'static Shared, String> {
+fn share(cli: &Cli, world: &SimpleCommunicator) -> Result<(&'static Shared, Plan), String> {
     let own = || std::env::temp_dir().join(format!("pinyard-stress-{}", std::process::id()));
     let folder: PathBuf = cli.folder.clone().unwrap_or_else(own);
     std::fs::create_dir_all(&folder).map_err(|error| format!("mkdir {}: {error}", folder.display()))?;
@@ -77,11 +79,12 @@ fn share(cli: &Cli, world: &SimpleCommunicator) -> Result<&'static Shared, Strin
         folder::write_options(&folder, &cli.options, ranks)
             .map_err(|error| format!("write to {}: {error}", folder.display()))?;
     }
-    let (operations, left_out) = available(&cli.options, world)?;
+    let Mix { operations, windows, left_out } = mix(&cli.options, world)?;
     let options = Options { operations, ..cli.options.clone() };
     let words = Words::map(&folder, rank)?;
     words.set(pinyard_stress_report::progress::Word::Pid, u64::from(std::process::id()));
     words.enter(Phase::Prepare);
+    let plan = Plan::new(&options, ranks, windows);
     let record = Rank {
         rank,
         ranks,
@@ -89,40 +92,58 @@ fn share(cli: &Cli, world: &SimpleCommunicator) -> Result<&'static Shared, Strin
         machine: machine::here(),
         mpi: library_version(),
         allocator: "purging".to_owned(),
-        plan: Plan::new(&options, ranks).hash(),
+        plan: plan.hash(),
         left_out,
         ..Rank::default()
     };
     let shared = Box::leak(Box::new(Shared::new(record, options, folder, words)));
     watchdog::start(shared, ranks)?;
-    Ok(shared)
+    Ok((shared, plan))
 }
 
-/// The operations of the mix that this MPI has for this world, and why others are left
-/// out. The same on all ranks.
-fn available(
-    options: &Options,
-    world: &SimpleCommunicator,
-) -> Result<(Vec<Operation>, Option<String>), String> {
-    let one_sided = |operation: &&Operation| matches!(operation, Operation::Put | Operation::Get);
+/// The mix as this MPI has it for this world, the same on all ranks: its operations,
+/// whether windows may begin anywhere, and what is not as it was asked for.
+struct Mix {
+    operations: Vec<Operation>,
+    windows: Windows,
+    left_out: Option<String>,
+}
+
+fn mix(options: &Options, world: &SimpleCommunicator) -> Result<Mix, String> {
+    let one_sided = |operation: &Operation| matches!(operation, Operation::Put | Operation::Get);
     let asked = options.operations.clone();
-    if !asked.iter().any(|operation| one_sided(&operation)) {
-        return Ok((asked, None));
+    if !asked.iter().any(one_sided) {
+        return Ok(Mix { operations: asked, windows: Windows::Anywhere, left_out: None });
     }
     let probed = rma::probe(world);
+    let own = match probed {
+        Ok(Windows::Anywhere) => 2u8,
+        Ok(Windows::Aligned) => 1,
+        Err(_) => 0,
+    };
     let mut all = 0u8;
-    world.all_reduce_into(&u8::from(probed.is_ok()), &mut all, SystemOperation::min());
-    if all == 1 {
-        return Ok((asked, None));
-    }
-    let why = probed.err().unwrap_or_else(|| "another rank has no windows".to_owned());
-    let why = format!(
-        "MPI_Put and MPI_Get are left out, this MPI has no windows for {} ranks: {why}",
-        world.size()
-    );
-    match asked.into_iter().filter(|operation| !one_sided(&operation)).collect::<Vec<_>>() {
-        none if none.is_empty() => Err(why),
-        left => Ok((left, Some(why))),
+    world.all_reduce_into(&own, &mut all, SystemOperation::min());
+    match all {
+        2 => Ok(Mix { operations: asked, windows: Windows::Anywhere, left_out: None }),
+        1 => {
+            let what = format!(
+                "this MPI moves wrong bytes where a window does not begin at a multiple of {} bytes: those of this run do",
+                rma::ALIGNED
+            );
+            Ok(Mix { operations: asked, windows: Windows::Aligned, left_out: Some(what) })
+        }
+        _ => {
+            let why = probed.err().unwrap_or_else(|| "another rank has no windows".to_owned());
+            let size = world.size();
+            let what = format!(
+                "MPI_Put and MPI_Get are left out, this MPI has no windows for a world of {size}: {why}"
+            );
+            let operations: Vec<Operation> = asked.into_iter().filter(|one| !one_sided(one)).collect();
+            if operations.is_empty() {
+                return Err(what);
+            }
+            Ok(Mix { operations, windows: Windows::Anywhere, left_out: Some(what) })
+        }
     }
 }
 
@@ -152,7 +173,7 @@ fn prepare(shared: &'static Shared) -> Result<(Registry, Pool, device::Device), 
 }
 
 /// The rank's part of the run, and how that ended.
-fn take_part(cli: &Cli, world: &SimpleCommunicator, shared: &'static Shared) -> Outcome {
+fn take_part(cli: &Cli, world: &SimpleCommunicator, shared: &'static Shared, plan: Plan) -> Outcome {
     let prepared = prepare(shared);
     // All go on or none: the others would wait in the first step for ever.
     let mut all_ready = 0u8;
@@ -174,7 +195,7 @@ fn take_part(cli: &Cli, world: &SimpleCommunicator, shared: &'static Shared) -> 
     let mut steps = Steps {
         shared,
         world,
-        plan: Plan::new(&shared.options, world.size() as u32),
+        plan,
         registry: &registry,
         pool: &pool,
         device,

@@ -62,13 +62,15 @@ pub(crate) fn run(job: &Job<'_>) -> Result<Launcher, Refusal> {
     let line = line(&command);
     let name = match &job.mpirun {
         Some(mpirun) => format!("{} {}", mpirun.kind.name(), mpirun.version),
-        None => "the rank, without a launcher".to_owned(),
+        None => "the rank".to_owned(),
     };
     let started = Instant::now();
     let mut child = command
         .spawn()
         .map_err(|error| failed(&format!("exec {}", command.get_program().display()), error))?;
-    let show = Show::new(job, &name);
+    let under =
+        job.mpirun.as_ref().map_or_else(|| ", without a launcher".to_owned(), |_| format!(" under {name}"));
+    let show = Show::new(job, &under);
     let limit = Duration::from_secs(job.options.time + job.options.patience) + OVERHEAD;
     let mut status = None;
     while status.is_none() && started.elapsed() < limit && !STOP.load(Relaxed) {

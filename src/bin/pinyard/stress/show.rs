@@ -22,13 +22,13 @@ pub(crate) struct Show {
 
 impl Show {
     /// Begins with a line about what runs.
-    pub(crate) fn new(job: &Job<'_>, launcher: &str) -> Show {
+    pub(crate) fn new(job: &Job<'_>, under: &str) -> Show {
         let fault = job.options.fault.as_ref().map(|fault| {
             format!(", fault {} at {:.1} s", word(fault), job.options.fault_time().as_secs_f64())
         });
         let ranks = text::counted(job.ranks.into(), "rank");
         let (time, seed) = (job.options.time, job.options.seed);
-        eprintln!("{ranks} under {launcher}, {time} s, seed {seed}{}", fault.unwrap_or_default());
+        eprintln!("{ranks}{under}, {time} s, seed {seed}{}", fault.unwrap_or_default());
         let style = ProgressStyle::with_template("[{bar:24}] {elapsed:>3} {msg}")
             .map(|style| style.progress_chars("=> "))
             .unwrap_or_else(|_| ProgressStyle::default_bar());

@@ -87,8 +87,7 @@ pub(super) fn ranks(run: &Run) -> String {
             grouped(counts.invalidations),
             grouped(counts.evictions),
             bytes(counts.peak_pinned),
-            microseconds(rank.registering.p50_us),
-            microseconds(rank.registering.p99_us),
+            format!("{}, {}", microseconds(rank.registering.p50_us), microseconds(rank.registering.p99_us)),
             outcome(&rank.outcome),
         ]
     };
@@ -105,8 +104,7 @@ pub(super) fn ranks(run: &Run) -> String {
         "invalidations",
         "evictions",
         "pinned at most",
-        "registration, median",
-        "99 %",
+        "registration: median, 99 %",
         "'ending",
     ];
     table("Ranks", &heading, &run.ranks.iter().map(row).collect::<Vec<_>>())
