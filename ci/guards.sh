@@ -157,6 +157,8 @@ guard 'check: who waits for an invalidate waits for burials' registry/src/cache/
     $registry --test answers waits_for_what
 guard 'ordering: a drain is applied before it is finished' registry/src/cache/draining.rs $'            limit = limit.saturating_sub(1);\n        }\n        self.cache.map.finish_drain();' $'            limit = limit.saturating_sub(1);\n            self.cache.map.finish_drain();\n        }\n        self.cache.map.finish_drain();' \
     $registry --test lifetimes more_wide_events
+refused '7 no driver call under the device pool lock' allocator/src/device/reclaim.rs '        drop(central);
+        if kept.iter()' '        if kept.iter()' pinyard-allocator
 refused '7 a backend called under the lock' registry/src/registry.rs 'locked.look_again();' \
     'let mut graves = locked.graves(); self.deregister(&mut graves, unlocked); drop(locked.buried(graves));' $registry
 

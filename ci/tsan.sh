@@ -13,3 +13,4 @@ target=${CARGO_TARGET_DIR:-target}/tsan
 host=$(rustc -vV | sed -n 's/^host: //p')
 cargo test --release --target "$host" --target-dir "$target" -p pinyard-registry --test threads "$@"
 cargo test --release --target "$host" --target-dir "$target" -p pinyard-allocator --test threads "$@"
+PINYARD_TEST_ROUNDS=2000 cargo test --release --target "$host" --target-dir "$target" -p pinyard-allocator --test device_threads "$@"

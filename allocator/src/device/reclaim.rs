@@ -12,11 +12,15 @@ use pinyard_driver::Capture;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
 
 /// Streams keep up to this part of all slabs to themselves. When they keep more, all
 /// of it is asked for at once: so many frees lie between two rounds of marks that a
 /// mark costs each of them little.
 const KEEP: usize = 10;
+/// How long marks are waited for before a slab is made: an idle stream's is seen after
+/// 4 microseconds, a slab takes 30 and more.
+const SPIN: Duration = Duration::from_micros(12);
 
 impl Core {
     /// Marks `state`'s stream. One that is gone has passed everything once the
@@ -144,9 +148,19 @@ impl Core {
         // A stream that has not come as far as an earlier mark will not pass a new one
         // soon: its memory serves itself best.
         let keeps_up = |keeper: &Arc<StreamState>| keeper.timeline.passed() >= keeper.timeline.asked();
-        self.steal(kept.into_iter().map(|(_, keeper)| keeper).filter(keeps_up).collect(), token);
-        self.poll_events(token);
-        self.lock(token).find(state, want)
+        let victims: Vec<_> = kept.into_iter().map(|(_, keeper)| keeper).filter(keeps_up).collect();
+        if victims.is_empty() {
+            return None;
+        }
+        self.steal(victims, token);
+        let began = Instant::now();
+        loop {
+            self.poll_events(token);
+            let found = self.lock(token).find(state, want);
+            if found.is_some() || began.elapsed() > SPIN {
+                return found;
+            }
+        }
     }
 
     /// Streams that keep memory to themselves, with its bytes.

@@ -95,6 +95,9 @@ impl Bed {
 
     /// Nothing was done wrong, and all was given back once the pool's thread has ended.
     pub(crate) fn assert_clean(&self) {
+        // A real driver's cuMemFree waits for the device and lets nobody else in meanwhile:
+        // the next scenario must not begin before this one's pool has given all back.
+        wait_for("the end of the pools' threads", || workers() == 0);
         let Some(simulated) = &self.simulated else { return };
         let streams_only =
             |left: &str| left.is_empty() || (left.ends_with(" streams") && !left.contains(','));
@@ -102,6 +105,13 @@ impl Bed {
         assert_eq!(simulated.offences(), Vec::<String>::new());
         assert_eq!(simulated.used_bytes(), 0);
     }
+}
+
+/// Threads of pools.
+fn workers() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+    names.filter(|name| name.trim() == "pinyard-device").count()
 }
 
 /// Holds a stream up until it is opened. One that is not opened in time opens itself
@@ -219,18 +229,6 @@ pub(crate) fn over_all(scenario: impl Fn(&Bed, Over)) {
         scenario(&bed, over);
         bed.assert_clean();
     }
-}
-
-/// As `over_all`, for scenarios that hold a stream up. A real driver's calls about
-/// managed memory may themselves wait for such a stream.
-pub(crate) fn over_all_held_up(scenario: impl Fn(&Bed, Over)) {
-    over_all(|bed, over| {
-        if over == Over::Managed && bed.simulated.is_none() {
-            println!("skipped: managed memory: the driver's own calls wait for the stream that is held up");
-            return;
-        }
-        scenario(bed, over);
-    });
 }
 
 /// Waits until `done`, for what another thread does soon.
