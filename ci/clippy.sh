@@ -5,4 +5,4 @@ cd "$(dirname "$0")/.."
 cargo fmt --all --check
 export MPICC=${MPICC:-/usr/bin/mpicc.openmpi}
 cargo clippy --quiet --workspace --all-targets --all-features -- -D warnings
-RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps -p pinyard -p pinyard-hooks -p pinyard-libfabric -p pinyard-registry -p pinyard-allocator
+RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps -p pinyard -p pinyard-hooks -p pinyard-libfabric -p pinyard-registry -p pinyard-driver -p pinyard-allocator

@@ -9,8 +9,8 @@ test=(mpich libmpich-dev libfabric-dev libibverbs-dev librdmacm-dev libucx-dev l
     libgoogle-perftools-dev libtcmalloc-minimal4 valgrind strace python3 python3-pip
     gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)
 # The emulated nodes run this machine's own userland: what they need is installed here.
-cluster=(qemu-system-x86 busybox-static kmod xz-utils iproute2 rdma-core ibverbs-providers ibverbs-utils
-    libibverbs-dev libucx-dev libfabric-dev openmpi-bin libopenmpi-dev python3 python3-pip)
+cluster=(build-essential pkg-config qemu-system-x86 busybox-static kmod xz-utils iproute2 rdma-core ibverbs-providers
+    ibverbs-utils libibverbs-dev librdmacm-dev libucx-dev libfabric-dev openmpi-bin libopenmpi-dev python3 python3-pip)
 
 fail() { echo "deps: $*" >&2; exit 1; }
 

@@ -107,6 +107,21 @@ pub enum BuildError {
         /// The shortest slab.
         granularity: usize,
     },
+    /// Slabs that are one piece of memory cannot be registered one by one.
+    #[error("source {name} joins its slabs, so a block may lie in two: use another source with a registrar")]
+    JoinedSlabs {
+        /// The source's name.
+        name: &'static str,
+    },
+    /// The driver refused what the pool itself needs.
+    #[error(transparent)]
+    Driver(pinyard_driver::DriverError),
+    /// The pool's thread was not made.
+    #[error("no thread for the pool: {reason}; see `ulimit -u`")]
+    Thread {
+        /// The system's words.
+        reason: String,
+    },
 }
 
 /// Any error of this crate.

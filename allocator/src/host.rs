@@ -6,7 +6,7 @@
 //! hooks: the pool itself tells the registry.
 #![allow(unsafe_code)]
 
-use crate::source::{DriverToken, Segment, Source, SourceError};
+use crate::source::{DriverToken, HostMemory, Segment, Source, SourceError};
 use pinyard_hooks::sys;
 
 /// The size of a huge page on x86-64.
@@ -23,7 +23,7 @@ impl HostSource {
     }
 }
 
-fn failed(call: String, errno: i32, hint: &str) -> SourceError {
+pub(crate) fn failed(call: String, errno: i32, hint: &str) -> SourceError {
     SourceError { call, reason: std::io::Error::from_raw_os_error(errno).to_string(), hint: hint.to_owned() }
 }
 
@@ -69,3 +69,6 @@ unsafe impl Source for HostSource {
             .map_err(|errno| failed(format!("munmap({start:#x}, {bytes})"), errno, ""))
     }
 }
+
+// SAFETY: private anonymous mappings, readable and writable, zeroed by the kernel.
+unsafe impl HostMemory for HostSource {}

@@ -49,6 +49,8 @@ mod counters;
 #[cfg(not(loom))]
 mod deferred;
 #[cfg(not(loom))]
+pub mod device;
+#[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
 mod fence;
@@ -71,6 +73,8 @@ mod slab;
 #[cfg(not(loom))]
 mod source;
 #[cfg(not(loom))]
+mod sources;
+#[cfg(not(loom))]
 mod span;
 #[cfg(not(loom))]
 mod stats;
@@ -92,6 +96,7 @@ pub use self::{
     fence::{AtomicFence, Fence, Poll},
     host::HostSource,
     pool::{Builder, Pool},
-    source::{DriverToken, Segment, Source, SourceError},
+    source::{DriverToken, HostMemory, Segment, Source, SourceError},
+    sources::{CustomSource, DeviceSource, ManagedSource, PinnedSource, VirtualSource},
     stats::PoolStats,
 };

@@ -8,9 +8,11 @@ use crate::fork;
 use crate::host::HostSource;
 use crate::shared::Core;
 use crate::slab::Supplier;
-use crate::source::Source;
+use crate::source::{HostMemory, Source};
+use crate::sources::PinnedSource;
 use crate::stats::PoolStats;
 use bytemuck::Pod;
+use pinyard_driver::Driver;
 use pinyard_hooks::PAGE_SIZE;
 use pinyard_registry::membarrier;
 use pinyard_registry::{Access, Registry};
@@ -54,8 +56,15 @@ impl Pool {
         Pool::from_source(registry, HostSource::new())
     }
 
+    /// Starts making a pool of pinned host memory that `driver`'s device reaches, on
+    /// the node nearest to it, registered with `registry` as well. For more choice:
+    /// [`PinnedSource`] and [`from_source`](Pool::from_source).
+    pub fn pinned(registry: &Registry, driver: Arc<dyn Driver>) -> Builder {
+        Pool::from_source(registry, PinnedSource::new(driver))
+    }
+
     /// Starts making a pool of memory from a source of the caller's own.
-    pub fn from_source(registry: &Registry, source: impl Source + 'static) -> Builder {
+    pub fn from_source(registry: &Registry, source: impl HostMemory + 'static) -> Builder {
         Builder {
             registry: registry.clone(),
             source: Box::new(source),

@@ -1,22 +1,8 @@
 //! Where slabs come from. One trait, one file per kind of memory.
 #![allow(unsafe_code)] // declares unsafe functions, calls none
 
-use std::marker::PhantomData;
-
-/// Proof that the calling thread holds no lock of the pool.
-///
-/// The pool's lock borrows it mutably for as long as it is held, so a call of a
-/// [`Source`] under the lock does not compile. Only the pool makes one, at its
-/// entry points.
-#[derive(Debug)]
-pub struct DriverToken(PhantomData<*const ()>);
-
-impl DriverToken {
-    /// For the pool's entry points, which hold no lock.
-    pub(crate) fn at_entry() -> DriverToken {
-        DriverToken(PhantomData)
-    }
-}
+use pinyard_driver::DriverError;
+pub use pinyard_driver::DriverToken;
 
 /// A piece of memory that a source has handed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,15 +33,20 @@ pub struct SourceError {
 ///
 /// # Safety
 /// A segment that `grow` returned is memory that nobody else uses until `shrink`
-/// is given the same segment: mapped, readable and writable by the host and
-/// initialised, with `start` and `bytes` multiples of `granularity`, a power of
-/// two of at least 4096, and at least the bytes asked for.
+/// is given the same segment, with `start` and `bytes` multiples of `granularity`, a
+/// power of two of at least 4096, and at least the bytes asked for.
 pub unsafe trait Source: Send + Sync {
     /// A short name for messages.
     fn name(&self) -> &'static str;
 
     /// Segments start and end at multiples of this.
     fn granularity(&self) -> usize;
+
+    /// Whether segments that are neighbours are one piece of memory: a block may
+    /// then lie in two of them.
+    fn joins(&self) -> bool {
+        false
+    }
 
     /// At least `bytes` bytes, a multiple of the granularity.
     fn grow(&self, bytes: usize, token: &DriverToken) -> Result<Segment, SourceError>;
@@ -66,4 +57,19 @@ pub unsafe trait Source: Send + Sync {
     /// The segment came from this source's `grow`, is given back once, and nobody
     /// uses its memory.
     unsafe fn shrink(&self, segment: Segment, token: &DriverToken) -> Result<(), SourceError>;
+}
+
+/// A source whose memory the host may use as its own.
+///
+/// # Safety
+/// Segments are mapped, readable and writable by the host, and initialised.
+pub unsafe trait HostMemory: Source {}
+
+impl From<DriverError> for SourceError {
+    fn from(error: DriverError) -> SourceError {
+        let hint =
+            if error.is_out_of_memory() { "; see who holds the device's memory: nvidia-smi" } else { "" };
+        let reason = format!("{} (code {})", error.text, error.code);
+        SourceError { call: error.call, reason, hint: hint.to_owned() }
+    }
 }

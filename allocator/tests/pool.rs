@@ -4,7 +4,9 @@
 mod common;
 
 use common::{BookedSource, Books, backend, pool, registry};
-use pinyard_allocator::{AllocError, BuildError, DriverToken, Pool, Segment, Source, SourceError};
+use pinyard_allocator::{
+    AllocError, BuildError, DriverToken, HostMemory, Pool, Segment, Source, SourceError,
+};
 use pinyard_registry::{
     Access,
     backend::{Fault, Faulty, Mlock},
@@ -310,6 +312,8 @@ fn a_slab_is_registered_though_its_addresses_were_before() {
             Ok(())
         }
     }
+    // SAFETY: the test's own zeroed memory.
+    unsafe impl HostMemory for Mapped {}
     let memory: &mut [u8] = Vec::leak(vec![0; 4 * MIB]);
     let start = memory.as_ptr().expose_provenance().next_multiple_of(2 * MIB);
     let registry = registry(Mlock::new());

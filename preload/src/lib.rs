@@ -12,18 +12,21 @@
 //!              -> libfabric's own fi_getinfo (caller.rs: of which copy, in which version)
 //!              -> providers that it has loaded from files of their own
 //! ucm_set_event_handler -> ucx.rs -> UCX's own; from then on UCX is told where its hooks do not hear
+//! ucs_rcache_… -> ucx_cache.rs -> UCX's own cache, which is told only of what it may hold
 //! munmap …     -> wrappers.rs -> libc's own, or the hook where entries may not be patched
 //! ```
 #![allow(unsafe_code)]
 
 mod caller;
 mod libfabric;
+mod pages;
 mod process;
 mod providers;
 mod say;
 mod settings;
 mod stubs;
 mod ucx;
+mod ucx_cache;
 mod wrappers;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

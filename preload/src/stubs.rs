@@ -4,7 +4,7 @@
 //! a process may hold several libfabrics. Each stub hands on where it was called
 //! from, so that `caller.rs` finds what the caller would have got without us.
 
-use crate::{libfabric, ucx};
+use crate::{libfabric, ucx, ucx_cache};
 
 /// A function of up to seven integer or pointer arguments, of which it has its own.
 pub(crate) type Seven = extern "C" fn(usize, usize, usize, usize, usize, usize, usize) -> isize;
@@ -49,4 +49,7 @@ stub! {
     fi_fabric2 -> libfabric::fabric2
     fi_open -> libfabric::open
     ucm_set_event_handler -> ucx::set_event_handler
+    ucm_unset_event_handler -> ucx_cache::unset_event_handler
+    ucs_rcache_create -> ucx_cache::create
+    ucs_rcache_get -> ucx_cache::get
 }

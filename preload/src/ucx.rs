@@ -17,6 +17,7 @@ use crate::process;
 use crate::say::say;
 use crate::settings::{Level, Ucx, settings};
 use crate::stubs::Seven;
+use crate::ucx_cache::{self, Change, VM_UNMAPPED};
 use core::ffi::{CStr, c_void};
 use pinyard_hooks::{PAGE_SIZE, fork_generation, interpose, listener, repairs, sys, untouched};
 use pinyard_libfabric::every_round;
@@ -24,8 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
 
 /// `UCS_ERR_UNSUPPORTED`.
 const UNSUPPORTED: isize = -22;
-/// `UCM_EVENT_VM_UNMAPPED` and `UCM_EVENT_FLAG_NO_INSTALL` (`ucm/api/ucm.h`).
-const VM_UNMAPPED: usize = 1 << 17;
+/// `UCM_EVENT_FLAG_NO_INSTALL` (`ucm/api/ucm.h`).
 const NO_INSTALL: usize = 1 << 24;
 /// After every other handler.
 const PRIORITY: usize = 1_000_000;
@@ -71,15 +71,8 @@ extern "C" fn changes(address: *mut c_void, len: usize) {
     unsafe { *libc::__errno_location() = errno };
 }
 
-/// The part of `ucm_event_t` that belongs to [`VM_UNMAPPED`].
-#[repr(C)]
-struct Unmapped {
-    address: usize,
-    size: usize,
-}
-
 /// UCX's handler: in a hook.
-extern "C" fn heard(_: i32, event: *const Unmapped, _: *mut c_void) {
+extern "C" fn heard(_: i32, event: *const Change, _: *mut c_void) {
     // SAFETY: UCX passes the event that the handler was set for, for the time of the call.
     let event = unsafe { &*event };
     let canary = CANARY.load(Acquire);
@@ -108,10 +101,14 @@ pub(crate) extern "C" fn set_event_handler(
         guarded(|| take_over(real));
     }
     let wanted = events & VM_UNMAPPED != 0 && settings.on && settings.ucx != Ucx::Nothing;
+    let (callback, argument) = ucx_cache::in_place_of(events, callback, argument);
     // SAFETY: UCX's own function, with the caller's arguments.
     let result =
         unsafe { core::mem::transmute::<usize, Seven>(real) }(events, priority, callback, argument, e, f, g);
-    if wanted && result as i32 == 0 {
+    // `ucs_status_t` is a byte.
+    if result as i8 != 0 {
+        ucx_cache::refused(argument);
+    } else if wanted {
         guarded(|| watch(real));
     }
     result
@@ -173,7 +170,7 @@ fn watch(real: usize) {
     // SAFETY: UCX's own function.
     let set = unsafe { core::mem::transmute::<usize, Seven>(real) };
     let events = VM_UNMAPPED | NO_INSTALL;
-    let refused = set(events, PRIORITY, heard as *const () as usize, 0, 0, 0, 0) as i32 != 0;
+    let refused = set(events, PRIORITY, heard as *const () as usize, 0, 0, 0, 0) as i8 != 0;
     if refused || every_round(fly).is_err() {
         // Nobody can look: then it is told, whether it hears by itself or not.
         ALWAYS.store(true, Release);

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, dead_code)] // each test file uses its part
 
 use parking_lot::Mutex; // the standard one is invisible to ThreadSanitizer
-use pinyard_allocator::{DriverToken, HostSource, Pool, Segment, Source, SourceError};
+use pinyard_allocator::{DriverToken, HostMemory, HostSource, Pool, Segment, Source, SourceError};
 use pinyard_registry::{
     Events, MemoryKey, PageRange, Registry,
     backend::{Backend, BackendError, Custom},
@@ -117,6 +117,9 @@ unsafe impl Source for BookedSource {
         unsafe { HostSource::new().shrink(segment, token) }
     }
 }
+
+// SAFETY: HostSource's memory.
+unsafe impl HostMemory for BookedSource {}
 
 /// The tests' mappings are the pool's own, which tells the registry itself.
 pub(crate) fn registry(backend: impl Backend + 'static) -> Registry {

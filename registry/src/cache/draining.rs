@@ -114,7 +114,10 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
     /// Retires regions that nobody finds any more, a slice of them. Whether there
     /// may be more.
     pub(crate) fn tidy(&mut self) -> bool {
-        self.drain();
+        // Not `drain`: whoever repeats this until nothing is left must get on.
+        if !self.writer.wide.is_empty() || self.cache.map.news() != self.writer.epoch {
+            self.take_over();
+        }
         let mut doomed = Vec::new();
         let (marks, below) = (self.writer.marks, self.writer.next_slot);
         let marks = self.cache.map.take_changed(marks, below, SLICE, |id| doomed.push(id));

@@ -28,7 +28,7 @@ enum Command {
     /// Print the version, what the hooks see in this process, and the environment variables
     Info(info::Options),
     /// Stress MPI, the registry and the pool on this machine or a cluster, and report
-    Stress(stress::Options),
+    Stress(Box<stress::Options>),
 }
 
 /// Prints a line on stdout. A reader that has gone (`pinyard info | head`) wants

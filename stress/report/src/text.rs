@@ -63,7 +63,7 @@ mod tests {
             (bytes(812), bytes(1 << 20), bytes((1 << 20) - 1)),
             ("812 B".into(), "1.0 MiB".into(), "1.0 MiB".into())
         );
-        assert_eq!((microseconds(3.14), microseconds(12_000.0)), ("3.1 µs".into(), "12 ms".into()));
+        assert_eq!((microseconds(3.25), microseconds(12_000.0)), ("3.2 µs".into(), "12 ms".into()));
         assert_eq!((percent(1, 3), percent(0, 0)), ("25.0 %".into(), "–".into()));
         assert_eq!((counted(1, "rank"), counted(2, "rank")), ("1 rank".into(), "2 ranks".into()));
     }

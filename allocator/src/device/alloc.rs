@@ -1,0 +1,303 @@
+//! An allocation that the stream's cache does not serve: what the stream has freed,
+//! what is for anybody, what waited, what others keep, a new slab; and before it
+//! fails, the squeeze.
+#![allow(unsafe_code)]
+
+use super::block::{ANYBODY, BlockRef, NO_CLASS, Owner, Span, Stack};
+use super::classes::{self, Class, Kind};
+use super::core::{Central, Core};
+use super::error::DeviceError;
+use super::slab::Slab;
+use super::stream::StreamState;
+use crate::source::{DriverToken, Segment};
+use pinyard_registry::MemoryKey;
+use std::cell::Cell;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::thread;
+
+/// Blocks that a stream takes from the shared bin at a time.
+const REFILL: usize = 8;
+/// A slab for large blocks is at least this long, unless for one of more than half of
+/// it, or of a source that joins.
+const SHARED: usize = 16 << 20;
+/// A slab of a source that joins is at most this long.
+const PIECE: usize = 32 << 20;
+
+/// What is wanted.
+#[derive(Clone, Copy)]
+pub(super) enum Want {
+    Small(Class),
+    Large(usize),
+}
+
+impl Want {
+    /// Bytes of a range that can hold it.
+    pub(super) fn bytes(self) -> usize {
+        match self {
+            Want::Small(class) => classes::span(class).1,
+            Want::Large(bytes) => bytes,
+        }
+    }
+
+    pub(super) fn kind(self) -> Kind {
+        Kind::of(self.bytes())
+    }
+}
+
+impl Core {
+    #[cold]
+    #[inline(never)]
+    pub(super) fn alloc_slow(&self, state: &Arc<StreamState>, want: Want) -> Result<BlockRef, DeviceError> {
+        let mut token = DriverToken::at_entry();
+        let block = self.search(state, want, &mut token)?;
+        state.local(&mut token).allocated(block.bytes.get());
+        Ok(block)
+    }
+
+    fn search(
+        &self,
+        state: &Arc<StreamState>,
+        want: Want,
+        token: &mut DriverToken,
+    ) -> Result<BlockRef, DeviceError> {
+        if let Some(block) = self.lock(token).find(state, want) {
+            return Ok(block);
+        }
+        loop {
+            if self.settle_dropped(token)
+                && let Some(block) = self.lock(token).find(state, want)
+            {
+                return Ok(block);
+            }
+            if let Some(block) = self.take_from_others(state, want, token) {
+                return Ok(block);
+            }
+            match self.grow_for(state, want, token) {
+                Ok(Some(block)) => return Ok(block),
+                // Another thread added a slab, and others took it all.
+                Ok(None) => {}
+                Err(error) => return self.squeeze(state, want, error, token),
+            }
+        }
+    }
+
+    /// Adds a slab and takes a block of it, or waits for the thread that adds one.
+    pub(super) fn grow_for(
+        &self,
+        state: &Arc<StreamState>,
+        want: Want,
+        token: &mut DriverToken,
+    ) -> Result<Option<BlockRef>, DeviceError> {
+        let me = thread::current().id();
+        let (kind, bytes) = (want.kind(), want.bytes());
+        let source = &self.sources[kind as usize];
+        let mut central = self.lock(token);
+        if central.growing.is_some_and(|thread| thread != me) {
+            self.grown.wait(&mut central);
+            return Ok(central.find(state, want));
+        }
+        // The stream's own: what it frees later merges with what is left of the slab.
+        let owner = state.owner;
+        let tail = if source.joins() { central.heap.tail(owner, kind) } else { 0 };
+        let granularity = source.granularity();
+        let room = self.settings.limit.saturating_sub(central.reserved);
+        let missing = bytes.saturating_sub(tail).max(1);
+        let exact = match missing.checked_next_multiple_of(granularity) {
+            Some(exact) if exact <= room => exact,
+            _ => {
+                return Err(DeviceError::Limit {
+                    limit: self.settings.limit,
+                    wanted: bytes,
+                    reserved: central.reserved,
+                });
+            }
+        };
+        // A sixteenth of what the stream has, so that small programs stay small and one of
+        // many streams does not take for all; near the limit only what is wanted, so that
+        // less is pinned by its neighbours.
+        let near = central.reserved > self.settings.limit / 4 * 3;
+        let live = state.local_within(&mut central).counts().live_bytes as usize;
+        let alone = source.joins() || kind == Kind::Small || bytes > SHARED / 2;
+        let least = if alone { 0 } else { SHARED };
+        let part = if near { 0 } else { (live / 16).max(least) };
+        let part = part.next_multiple_of(granularity).min(self.settings.slab_bytes);
+        let preferred = exact.max(part).min(room - room % granularity);
+        central.growing = Some(me);
+        central.reserved += preferred;
+        drop(central);
+        let mut growth = Growth { core: self, reserved: preferred };
+        if source.joins() {
+            // In pieces: each can be given back, and mapped elsewhere, by itself.
+            while growth.reserved > 0 {
+                let piece = growth.reserved.min(PIECE.next_multiple_of(granularity));
+                growth.add(piece, kind, owner, token)?;
+            }
+        } else if growth.add(preferred, kind, owner, token).is_err() {
+            self.lock(token).reserved -= preferred - exact;
+            growth.reserved = exact;
+            growth.add(exact, kind, owner, token)?;
+        }
+        let mut central = self.lock(token);
+        let found = central.find(state, want);
+        drop(central);
+        drop(growth);
+        Core::count(&self.tallies.growths);
+        Ok(found)
+    }
+
+    /// On an error nothing stays.
+    fn slab_birth(&self, bytes: usize, kind: Kind, token: &DriverToken) -> Result<Slab, DeviceError> {
+        let source = &self.sources[kind as usize];
+        let failed = |error| DeviceError::Source { bytes, name: source.name(), source: error };
+        let segment = source.grow(bytes, token).map_err(failed)?;
+        let key = match &self.registrar {
+            None => MemoryKey::default(),
+            Some(registrar) => match registrar.register(segment, token) {
+                Ok(key) => key,
+                Err(error) => {
+                    self.shrink(segment, kind, token);
+                    return Err(DeviceError::Registration { bytes, source: error });
+                }
+            },
+        };
+        Ok(Slab { segment, key, kind })
+    }
+
+    fn shrink(&self, segment: Segment, kind: Kind, token: &DriverToken) -> bool {
+        // SAFETY: no block lies in it, and it is registered no more.
+        let shrunk = unsafe { self.sources[kind as usize].shrink(segment, token) };
+        if let Err(error) = &shrunk {
+            tracing::warn!(%error, "a segment could not be given back");
+        }
+        shrunk.is_ok()
+    }
+
+    /// Gives slabs back that hold no block and that no stream's work reaches; bytes.
+    pub(super) fn release(&self, slabs: Vec<Slab>, token: &mut DriverToken) -> usize {
+        let mut bytes = 0;
+        for Slab { segment, key, kind } in slabs {
+            if let Some(registrar) = &self.registrar
+                && let Err(error) = registrar.deregister(segment, key, token)
+            {
+                // Still registered: its memory must not become another's.
+                tracing::warn!(%error, "a slab could not be deregistered: it stays");
+                continue;
+            }
+            if self.shrink(segment, kind, token) {
+                Core::count(&self.tallies.releases);
+            }
+            bytes += segment.bytes;
+        }
+        self.lock(token).reserved -= bytes;
+        bytes
+    }
+}
+
+/// A slab that is being added. Its end, whatever it is, lets others try.
+struct Growth<'a> {
+    core: &'a Core,
+    /// Bytes counted as reserved that no slab has.
+    reserved: usize,
+}
+
+impl Growth<'_> {
+    /// A slab of `bytes`, which are counted as reserved already.
+    fn add(
+        &mut self,
+        bytes: usize,
+        kind: Kind,
+        owner: Owner,
+        token: &mut DriverToken,
+    ) -> Result<(), DeviceError> {
+        let slab = self.core.slab_birth(bytes, kind, token)?;
+        let mut central = self.core.lock(token);
+        central.reserved += slab.segment.bytes - bytes;
+        self.reserved -= bytes;
+        central.peak_reserved = central.peak_reserved.max(central.reserved);
+        central.heap.add(slab, self.core.sources[kind as usize].joins(), owner);
+        Ok(())
+    }
+}
+
+impl Drop for Growth<'_> {
+    fn drop(&mut self) {
+        let mut token = DriverToken::at_entry();
+        let mut central = self.core.lock(&mut token);
+        central.reserved -= self.reserved;
+        central.growing = None;
+        drop(central);
+        self.core.grown.notify_all();
+    }
+}
+
+impl Central {
+    /// In what the stream may have now.
+    pub(super) fn find(&mut self, state: &Arc<StreamState>, want: Want) -> Option<BlockRef> {
+        let first = self.find_now(state, want);
+        let found = first.or_else(|| if self.poll() { self.find_now(state, want) } else { None });
+        found.or_else(|| self.find_joined(state, want))
+    }
+
+    fn find_now(&mut self, state: &Arc<StreamState>, want: Want) -> Option<BlockRef> {
+        self.collect(state);
+        match want {
+            Want::Large(bytes) => self.take(state.owner, want.kind(), bytes),
+            Want::Small(class) => {
+                let kept = state.local_within(self).pop_small(class);
+                kept.or_else(|| self.refill(state, class)).or_else(|| self.carve(state, class))
+            }
+        }
+    }
+
+    fn take(&mut self, owner: Owner, kind: Kind, bytes: usize) -> Option<BlockRef> {
+        self.heap.take(owner, kind, bytes).or_else(|| self.heap.take(ANYBODY, kind, bytes))
+    }
+
+    /// In a pool of one stream: its ranges and those for anybody become its own, and
+    /// neighbours one. Among several the stream would have everything.
+    fn find_joined(&mut self, state: &Arc<StreamState>, want: Want) -> Option<BlockRef> {
+        let (own, anybody) = (self.heap.free_bytes(state.owner), self.heap.free_bytes(ANYBODY));
+        if self.streams.len() > 1 || own == 0 || anybody == 0 || own + anybody < want.bytes() {
+            return None;
+        }
+        let mut all = Stack::default();
+        self.heap.detach(ANYBODY, &mut all);
+        self.take_in(&mut all, state.owner);
+        self.find_now(state, want)
+    }
+
+    fn refill(&mut self, state: &Arc<StreamState>, class: Class) -> Option<BlockRef> {
+        let block = self.pop_bin(class)?;
+        for _ in 1..REFILL {
+            let Some(more) = self.pop_bin(class) else { break };
+            state.local_within(self).put(more);
+        }
+        Some(block)
+    }
+
+    /// Cuts a range into blocks of `class`; all but one go to the stream's cache.
+    fn carve(&mut self, state: &Arc<StreamState>, class: Class) -> Option<BlockRef> {
+        let (count, bytes) = classes::span(class);
+        let range = self.take(state.owner, Kind::of(bytes), bytes)?;
+        let blocks: Box<[BlockRef]> = (0..count).map(|_| self.heap.make()).collect();
+        let span = Box::new(Span { range, blocks, gathered: Cell::new(0) });
+        let span = NonNull::from(Box::leak(span));
+        // SAFETY: just made; freed when all its blocks are gathered.
+        let blocks = unsafe { &span.as_ref().blocks };
+        let size = classes::size_of(class);
+        for (at, &block) in blocks.iter().enumerate() {
+            block.address.set(range.address.get() + (at * size) as u64);
+            block.bytes.set(size);
+            block.class.set(class);
+            block.slab.set(range.slab.get());
+            block.span.set(Some(span));
+        }
+        debug_assert_eq!(range.class.get(), NO_CLASS);
+        let mut local = state.local_within(self);
+        for &block in blocks.iter().skip(1) {
+            local.put(block);
+        }
+        blocks.first().copied()
+    }
+}

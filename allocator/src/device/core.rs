@@ -1,0 +1,303 @@
+//! What a device pool's threads share: the heap, the streams and what waits, under
+//! one lock, and a list of blocks that were dropped, without one.
+//!
+//! The locks are held for bookkeeping only, the pool's before a stream's. The
+//! driver, the source, registrars, observers and fences are called without them: a
+//! [`DriverToken`] cannot be had while a guard lives.
+//!
+//! Who keeps the core: the pool's handles and its streams', and the worker, which
+//! stays until the last block is free. So a block in use implies that it stands.
+#![allow(unsafe_code)]
+
+use super::block::{ANYBODY, BlockRef, NO_CLASS, Owner, Stack, State};
+use super::classes::{CLASSES, Class};
+use super::error::Observer;
+use super::heap::Heap;
+use super::local::Counts;
+use super::marks::Words;
+use super::slab::Registrar;
+use super::stream::{Inbox, StreamState};
+use super::waiting::{Passed, Waiting};
+use crate::fork;
+use crate::source::{DriverToken, Source};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use pinyard_driver::Driver;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst, fence};
+use std::sync::{Arc, OnceLock};
+use std::thread::{Thread, ThreadId};
+use std::time::Duration;
+
+pub(super) struct Settings {
+    pub(super) slab_bytes: usize,
+    pub(super) limit: usize,
+    pub(super) patience: Duration,
+}
+
+pub(super) struct Core {
+    pub(super) driver: Arc<dyn Driver>,
+    /// For small blocks and for large ones: memory that joins must not mix them.
+    pub(super) sources: [Arc<dyn Source>; 2],
+    pub(super) registrar: Option<Box<dyn Registrar>>,
+    pub(super) settings: Settings,
+    pub(super) words: Option<Words>,
+    /// Dropped blocks that other streams use.
+    pub(super) dropped: Inbox,
+    /// Such blocks until they are free, and thefts that have begun: whoever is short of
+    /// memory may wait for them.
+    pub(super) coming: AtomicUsize,
+    pub(super) observers: Mutex<Vec<Observer>>,
+    pub(super) grown: Condvar,
+    pub(super) worker: OnceLock<Thread>,
+    /// The worker sleeps until it is woken.
+    pub(super) asleep: AtomicBool,
+    /// No handle is left.
+    pub(super) closed: AtomicBool,
+    pub(super) tallies: Tallies,
+    forks: u32,
+    central: Mutex<Central>,
+}
+
+/// How often what was done.
+#[derive(Default)]
+pub(super) struct Tallies {
+    pub(super) growths: AtomicU64,
+    pub(super) releases: AtomicU64,
+    pub(super) steals: AtomicU64,
+    pub(super) holds: AtomicU64,
+    pub(super) squeezes: AtomicU64,
+}
+
+pub(super) struct Central {
+    pub(super) heap: Heap,
+    /// By owner less one.
+    pub(super) streams: Vec<Arc<StreamState>>,
+    pub(super) waiting: Waiting,
+    /// Small blocks for anybody.
+    pub(super) bins: Box<[Stack]>,
+    pub(super) bin_bytes: usize,
+    /// Bytes of slabs, those coming and going included.
+    pub(super) reserved: usize,
+    pub(super) peak_reserved: usize,
+    /// The thread that adds a slab, without the lock.
+    pub(super) growing: Option<ThreadId>,
+}
+
+impl Core {
+    pub(super) fn new(
+        driver: Arc<dyn Driver>,
+        sources: [Arc<dyn Source>; 2],
+        registrar: Option<Box<dyn Registrar>>,
+        settings: Settings,
+        words: Option<Words>,
+    ) -> Core {
+        Core {
+            driver,
+            sources,
+            registrar,
+            settings,
+            words,
+            dropped: Inbox::new(),
+            coming: AtomicUsize::new(0),
+            observers: Mutex::default(),
+            grown: Condvar::new(),
+            worker: OnceLock::new(),
+            asleep: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            tallies: Tallies::default(),
+            forks: fork::generation(),
+            central: Mutex::new(Central {
+                heap: Heap::default(),
+                streams: Vec::new(),
+                waiting: Waiting::default(),
+                bins: (0..CLASSES).map(|_| Stack::default()).collect(),
+                bin_bytes: 0,
+                reserved: 0,
+                peak_reserved: 0,
+                growing: None,
+            }),
+        }
+    }
+
+    /// Whether this process is a fork of the one that made the pool.
+    #[inline(always)]
+    pub(super) fn is_forked(&self) -> bool {
+        self.forks != fork::generation()
+    }
+
+    /// The pool's lock. The token is not to be had while it is held.
+    pub(super) fn lock<'a>(&'a self, _: &'a mut DriverToken) -> MutexGuard<'a, Central> {
+        self.central.lock()
+    }
+
+    /// A block is dropped, by any thread, with any lock held. Calls no driver and
+    /// waits for nobody.
+    #[inline(always)]
+    pub(super) fn free(block: BlockRef) {
+        // SAFETY: the home of a block in use stands, as its core does.
+        let home = unsafe { &*block.home.get() };
+        // SAFETY: as above.
+        let core = unsafe { &*home.core };
+        if core.is_forked() {
+            return;
+        }
+        let uses = block.uses.take();
+        if uses.is_some() {
+            block.uses.set(uses);
+            return Core::free_used(home.core, block);
+        }
+        match home.try_local(&mut DriverToken::at_entry()) {
+            Some(mut local) => local.freed(block),
+            // Once pushed, the core may go.
+            None => {
+                home.inbox.push(block);
+            }
+        }
+    }
+
+    /// A dropped block that others use: the worker, or the next allocation that does
+    /// not find memory, marks their streams.
+    #[cold]
+    fn free_used(core: *const Core, block: BlockRef) {
+        // SAFETY: the core lives in an Arc, and stands while the block is in use. Once
+        // pushed the block may be free and the core end, but for this count.
+        let core = unsafe {
+            Arc::increment_strong_count(core);
+            Arc::from_raw(core)
+        };
+        core.coming.fetch_add(1, SeqCst);
+        core.dropped.push(block);
+        core.wake();
+    }
+
+    /// Wakes the worker if it sleeps.
+    pub(super) fn wake(&self) {
+        // Pairs with the fence in `worker.rs`: it finds the block, or we find it asleep.
+        fence(SeqCst);
+        if self.asleep.load(Relaxed)
+            && let Some(worker) = self.worker.get()
+        {
+            worker.unpark();
+        }
+    }
+
+    pub(super) fn count(tally: &AtomicU64) {
+        tally.fetch_add(1, Relaxed);
+    }
+}
+
+impl Central {
+    pub(super) fn state(&self, owner: Owner) -> Option<&Arc<StreamState>> {
+        self.streams.get((owner as usize).checked_sub(1)?)
+    }
+
+    /// Looks at what waits; what has passed is free.
+    pub(super) fn poll(&mut self) -> bool {
+        let Passed { used, stolen } = self.waiting.poll(&self.streams);
+        let any = !(used.is_empty() && stolen.is_empty());
+        for block in used {
+            Central::go_home(block);
+        }
+        for mut stack in stolen {
+            self.take_in(&mut stack, ANYBODY);
+        }
+        any
+    }
+
+    /// A block that its other users are done with.
+    pub(super) fn go_home(block: BlockRef) {
+        block.uses.set(None);
+        // SAFETY: a block that is out keeps its home.
+        let home = unsafe { &*block.home.get() };
+        home.inbox.push(block);
+        // SAFETY: the caller holds the core's lock.
+        unsafe { &*home.core }.coming.fetch_sub(1, SeqCst);
+    }
+
+    /// Free blocks, for `owner`'s later work.
+    pub(super) fn take_in(&mut self, stack: &mut Stack, owner: Owner) {
+        while let Some(block) = stack.pop() {
+            if block.class.get() == NO_CLASS {
+                self.heap.give(block, owner);
+            } else if let Some(state) = self.state(owner).cloned() {
+                state.local_within(self).put(block);
+            } else {
+                self.bin_bytes += block.bytes.get();
+                self.bins[block.class.get() as usize].push(block);
+            }
+        }
+    }
+
+    pub(super) fn pop_bin(&mut self, class: Class) -> Option<BlockRef> {
+        let block = self.bins[class as usize].pop()?;
+        self.bin_bytes -= block.bytes.get();
+        Some(block)
+    }
+
+    /// What a stream has freed goes to the heap, so that neighbours become one.
+    pub(super) fn collect(&mut self, state: &StreamState) {
+        let mut large = state.local_within(self).take_large();
+        self.take_in(&mut large, state.owner);
+    }
+
+    /// Bytes that only `state`'s stream may have now.
+    pub(super) fn kept_by(&mut self, state: &StreamState) -> usize {
+        self.heap.free_bytes(state.owner) + state.local_within(self).cached()
+    }
+
+    /// Spans whose blocks are all for anybody become ranges again.
+    pub(super) fn dissolve_spans(&mut self) {
+        let mut found = Vec::new();
+        for bin in &mut self.bins {
+            while let Some(block) = bin.pop() {
+                found.push(block);
+            }
+        }
+        for block in &found {
+            if let Some(span) = block.span.get() {
+                // SAFETY: a span stands while a block of it does.
+                let span = unsafe { span.as_ref() };
+                span.gathered.set(span.gathered.get() + 1);
+            }
+        }
+        let mut whole = Vec::new();
+        self.bin_bytes = 0;
+        for block in found {
+            let Some(pointer) = block.span.get() else { continue };
+            // SAFETY: spans are freed below.
+            let span = unsafe { pointer.as_ref() };
+            match span.gathered.get() {
+                usize::MAX => {}
+                count if count == span.blocks.len() => {
+                    span.gathered.set(usize::MAX);
+                    whole.push(pointer);
+                }
+                _ => {
+                    span.gathered.set(0);
+                    self.bin_bytes += block.bytes.get();
+                    self.bins[block.class.get() as usize].push(block);
+                }
+            }
+        }
+        for span in whole {
+            // SAFETY: made by `carve`; all its blocks are in our hands, once.
+            let span = unsafe { Box::from_raw(span.as_ptr()) };
+            for &block in &span.blocks {
+                block.state.set(State::Out);
+                self.heap.recycle(block);
+            }
+            self.heap.give(span.range, ANYBODY);
+        }
+    }
+
+    /// All that was ever handed out and taken back.
+    pub(super) fn counts(&mut self) -> Counts {
+        let mut sum = Counts::default();
+        for state in self.streams.clone() {
+            let counts = state.local_within(self).counts();
+            sum.allocations += counts.allocations;
+            sum.frees += counts.frees;
+            sum.live_bytes = sum.live_bytes.wrapping_add(counts.live_bytes);
+        }
+        sum
+    }
+}

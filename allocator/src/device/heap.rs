@@ -1,0 +1,405 @@
+//! Ranges of the pool's slabs: split, merged with free neighbours of the same
+//! owner, found in constant time. Under the pool's lock.
+#![allow(unsafe_code)]
+
+use super::block::{ANYBODY, Arena, BlockRef, Owner, Stack, State};
+use super::classes::{GRAIN, Kind};
+use super::index::Index;
+use super::slab::Slab;
+use std::collections::BTreeMap;
+
+/// Memory without a gap: one slab, or several that follow one another.
+struct Area {
+    /// Descriptors of no bytes at both ends.
+    first: BlockRef,
+    last: BlockRef,
+}
+
+#[derive(Default)]
+pub(super) struct Heap {
+    arena: Arena,
+    /// By owner; kinds by number.
+    indexes: Vec<[Option<Box<Index>>; 2]>,
+    areas: Vec<Area>,
+    /// By address.
+    slabs: BTreeMap<u64, Box<Slab>>,
+}
+
+impl Heap {
+    fn index(&mut self, owner: Owner, kind: Kind) -> &mut Index {
+        let at = owner as usize;
+        if self.indexes.len() <= at {
+            self.indexes.resize_with(at + 1, || [None, None]);
+        }
+        self.indexes[at][kind as usize].get_or_insert_with(Index::new)
+    }
+
+    /// A descriptor without a range.
+    pub(super) fn make(&mut self) -> BlockRef {
+        self.arena.make()
+    }
+
+    pub(super) fn recycle(&mut self, block: BlockRef) {
+        self.arena.recycle(block);
+    }
+
+    pub(super) fn slab_count(&self) -> usize {
+        self.slabs.len()
+    }
+
+    /// Bytes free for `owner`.
+    pub(super) fn free_bytes(&self, owner: Owner) -> usize {
+        let indexes = self.indexes.get(owner as usize).into_iter().flatten();
+        indexes.flatten().map(|index| index.bytes()).sum()
+    }
+
+    /// Bytes free for anybody or for one stream.
+    pub(super) fn all_free_bytes(&self) -> usize {
+        (0..self.indexes.len()).map(|owner| self.free_bytes(owner as Owner)).sum()
+    }
+
+    /// Takes `bytes`, whole grains, from what is `owner`'s.
+    #[inline]
+    pub(super) fn take(&mut self, owner: Owner, kind: Kind, bytes: usize) -> Option<BlockRef> {
+        let index = self.indexes.get_mut(owner as usize)?[kind as usize].as_mut()?;
+        let block = index.find(bytes)?;
+        index.remove(block);
+        let rest = block.bytes.get() - bytes;
+        if rest >= GRAIN {
+            let remainder = self.split(block, bytes);
+            remainder.state.set(State::Free(owner));
+            self.index(owner, kind).insert(remainder);
+        }
+        block.state.set(State::Out);
+        Some(block)
+    }
+
+    /// Cuts `block` after `bytes`; the rest is returned, out.
+    fn split(&mut self, block: BlockRef, bytes: usize) -> BlockRef {
+        let rest = self.arena.make();
+        let address = block.address.get() + bytes as u64;
+        rest.address.set(address);
+        rest.bytes.set(block.bytes.get() - bytes);
+        rest.slab.set(self.slab_of(block, address));
+        rest.state.set(State::Out);
+        rest.before.set(Some(block));
+        rest.after.set(block.after.get());
+        if let Some(after) = block.after.get() {
+            after.before.set(Some(rest));
+        }
+        block.after.set(Some(rest));
+        block.bytes.set(bytes);
+        rest
+    }
+
+    /// The slab that `address`, in `block`, lies in: `block`'s, unless slabs join.
+    fn slab_of(&self, block: BlockRef, address: u64) -> *const Slab {
+        // SAFETY: a slab stands while a block lies in it.
+        let slab = unsafe { &*block.slab.get() };
+        if address < slab.end() {
+            return slab;
+        }
+        self.slabs.range(..=address).next_back().map_or(std::ptr::null(), |(_, slab)| &raw const **slab)
+    }
+
+    /// Gives a range back for `owner`'s later work.
+    #[inline]
+    pub(super) fn give(&mut self, block: BlockRef, owner: Owner) {
+        // SAFETY: as in `slab_of`.
+        let kind = unsafe { &*block.slab.get() }.kind;
+        let free = State::Free(owner);
+        let mut whole = block;
+        if let Some(before) = block.before.get()
+            && before.state.get() == free
+        {
+            self.index(owner, kind).remove(before);
+            whole = self.merge(before, block);
+        }
+        if let Some(after) = whole.after.get()
+            && after.state.get() == free
+        {
+            self.index(owner, kind).remove(after);
+            self.merge(whole, after);
+        }
+        whole.state.set(free);
+        self.index(owner, kind).insert(whole);
+    }
+
+    /// One range of two neighbours, neither of them in an index.
+    fn merge(&mut self, low: BlockRef, high: BlockRef) -> BlockRef {
+        low.bytes.set(low.bytes.get() + high.bytes.get());
+        low.after.set(high.after.get());
+        if let Some(after) = high.after.get() {
+            after.before.set(Some(low));
+        }
+        self.arena.recycle(high);
+        low
+    }
+
+    /// Everything that is `owner`'s, for whoever waits until its work has passed.
+    pub(super) fn detach(&mut self, owner: Owner, to: &mut Stack) {
+        let Some(indexes) = self.indexes.get_mut(owner as usize) else { return };
+        for index in indexes.iter_mut().flatten() {
+            index.drain(|block| {
+                block.state.set(State::Out);
+                to.push(block);
+            });
+        }
+    }
+
+    /// Adds a slab, free for `owner`; as part of the area before it if `joins`.
+    pub(super) fn add(&mut self, slab: Slab, joins: bool, owner: Owner) {
+        let slab = Box::new(slab);
+        let (start, bytes) = (slab.start(), slab.segment.bytes);
+        let block = self.arena.make();
+        block.address.set(start);
+        block.bytes.set(bytes);
+        block.slab.set(&raw const *slab);
+        block.state.set(State::Out);
+        let kind = slab.kind;
+        let below = self.slabs.range(..start).next_back();
+        let follows = joins && below.is_some_and(|(_, below)| below.end() == start && below.kind == kind);
+        self.slabs.insert(start, slab);
+        let area =
+            if follows { self.areas.iter().find(|area| area.last.address.get() == start) } else { None };
+        let (before, last) = match area {
+            Some(area) => (area.last.before.get(), area.last),
+            None => {
+                let (first, last) = (self.edge(start), self.edge(start));
+                self.areas.push(Area { first, last });
+                (Some(first), last)
+            }
+        };
+        last.address.set(start + bytes as u64);
+        block.before.set(before);
+        block.after.set(Some(last));
+        last.before.set(Some(block));
+        if let Some(before) = before {
+            before.after.set(Some(block));
+        }
+        self.give(block, owner);
+    }
+
+    fn edge(&mut self, address: u64) -> BlockRef {
+        let edge = self.arena.make();
+        edge.address.set(address);
+        edge.bytes.set(0);
+        edge.state.set(State::Edge);
+        edge
+    }
+
+    /// Bytes at the end of the last area of `kind` that `owner` may have: what a slab
+    /// that joins need not bring.
+    pub(super) fn tail(&self, owner: Owner, kind: Kind) -> usize {
+        let area = self.areas.iter().rev().find(|area| {
+            let last = area.last.before.get();
+            // SAFETY: a slab stands while a block lies in it; an edge has none.
+            last.is_some_and(|last| unsafe { last.slab.get().as_ref() }.is_some_and(|slab| slab.kind == kind))
+        });
+        let last = area.and_then(|area| area.last.before.get());
+        last.filter(|last| last.state.get() == State::Free(owner)).map_or(0, |last| last.bytes.get())
+    }
+
+    /// Takes out slabs that are free for anybody from end to end, of either kind, the
+    /// shortest that suffice for `bytes` first.
+    pub(super) fn detach_slabs(&mut self, bytes: usize) -> Vec<Slab> {
+        let free: Vec<BlockRef> = self.free_ranges();
+        let mut whole: Vec<(usize, u64)> = Vec::new();
+        for block in &free {
+            let within = self.slabs.range(block.address.get()..block.end());
+            whole.extend(
+                within
+                    .filter(|(_, slab)| slab.end() <= block.end())
+                    .map(|(&start, slab)| (slab.segment.bytes, start)),
+            );
+        }
+        whole.sort_unstable();
+        // One slab that suffices, or the longest ones until they do.
+        let first = whole.partition_point(|&(length, _)| length < bytes);
+        let chosen: Vec<u64> = match whole.get(first) {
+            Some(&(_, start)) if bytes < usize::MAX => vec![start],
+            _ => {
+                let mut sum = 0usize;
+                let enough = |&&(length, _): &&(usize, u64)| {
+                    let wanted = sum < bytes;
+                    sum = sum.saturating_add(length);
+                    wanted
+                };
+                whole.iter().rev().take_while(enough).map(|&(_, start)| start).collect()
+            }
+        };
+        chosen.into_iter().filter_map(|start| self.detach_slab(start)).collect()
+    }
+
+    fn free_ranges(&self) -> Vec<BlockRef> {
+        let blocks = self
+            .areas
+            .iter()
+            .flat_map(|area| std::iter::successors(area.first.after.get(), |block| block.after.get()));
+        blocks.filter(|block| block.state.get() == State::Free(ANYBODY)).collect()
+    }
+
+    fn detach_slab(&mut self, start: u64) -> Option<Slab> {
+        let slab = self.slabs.get(&start)?;
+        let (end, kind) = (slab.end(), slab.kind);
+        let block = self
+            .free_ranges()
+            .into_iter()
+            .find(|block| block.address.get() <= start && end <= block.end())?;
+        self.index(ANYBODY, kind).remove(block);
+        let mut middle = block;
+        if block.address.get() < start {
+            middle = self.split(block, (start - block.address.get()) as usize);
+            block.state.set(State::Free(ANYBODY));
+            self.index(ANYBODY, kind).insert(block);
+        }
+        if end < middle.end() {
+            let rest = self.split(middle, (end - start) as usize);
+            rest.state.set(State::Free(ANYBODY));
+            self.index(ANYBODY, kind).insert(rest);
+        }
+        middle.state.set(State::Gone);
+        self.unlink_gone(middle);
+        self.slabs.remove(&start).map(|slab| *slab)
+    }
+
+    /// Takes a range that is gone out of its area: the area ends there, or goes, or
+    /// becomes two.
+    fn unlink_gone(&mut self, gone: BlockRef) {
+        let (Some(before), Some(after)) = (gone.before.get(), gone.after.get()) else { return };
+        match (before.state.get(), after.state.get()) {
+            (State::Edge, State::Edge) => {
+                self.areas.retain(|area| area.last != after);
+                self.arena.recycle(before);
+                self.arena.recycle(after);
+            }
+            (State::Edge, _) => {
+                before.address.set(gone.end());
+                before.after.set(Some(after));
+                after.before.set(Some(before));
+            }
+            (_, State::Edge) => {
+                after.address.set(gone.address.get());
+                before.after.set(Some(after));
+                after.before.set(Some(before));
+            }
+            _ => {
+                let (last, first) = (self.edge(gone.address.get()), self.edge(gone.end()));
+                before.after.set(Some(last));
+                last.before.set(Some(before));
+                first.after.set(Some(after));
+                after.before.set(Some(first));
+                // The area that ended with `after`'s end now begins behind the gap.
+                let ends = |area: &&mut Area| {
+                    std::iter::successors(Some(after), |block| block.after.get())
+                        .any(|block| block == area.last)
+                };
+                let old =
+                    self.areas.iter_mut().find(ends).map(|area| std::mem::replace(&mut area.first, first));
+                if let Some(old) = old {
+                    self.areas.push(Area { first: old, last });
+                }
+            }
+        }
+        self.arena.recycle(gone);
+    }
+
+    /// Checks everything that the other functions keep up. For tests.
+    #[cfg(test)]
+    pub(super) fn check(&self) {
+        let mut free = 0;
+        for area in &self.areas {
+            let mut at = area.first;
+            while let Some(after) = at.after.get() {
+                assert!(after.before.get() == Some(at));
+                assert_eq!(at.end(), after.address.get(), "a gap or an overlap");
+                if let (State::Free(one), State::Free(two)) = (at.state.get(), after.state.get()) {
+                    assert_ne!(one, two, "neighbours that should be one");
+                }
+                if let State::Free(_) = after.state.get() {
+                    free += after.bytes.get();
+                }
+                at = after;
+            }
+            assert!(at == area.last);
+        }
+        assert_eq!(free, self.all_free_bytes());
+    }
+}
+
+// SAFETY: descriptors and slabs belong to the heap, which is used under a lock.
+unsafe impl Send for Heap {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::Segment;
+    use pinyard_registry::MemoryKey;
+    use proptest::prelude::*;
+
+    const MIB: usize = 1 << 20;
+
+    fn slab(start: usize, bytes: usize) -> Slab {
+        Slab { segment: Segment { start, bytes }, key: MemoryKey::default(), kind: Kind::Large }
+    }
+
+    proptest! {
+        /// Against a list of ranges: no overlap, nothing lost, everything merges.
+        #[test]
+        fn as_a_list_of_ranges(
+            joins: bool,
+            ops in prop::collection::vec((0u8..8, 1usize..80, 0u32..3, any::<prop::sample::Index>()), 1..300),
+        ) {
+            let mut heap = Heap::default();
+            let mut next = MIB;
+            let mut live: Vec<BlockRef> = Vec::new();
+            let mut total = 0;
+            for (op, grains, owner, which) in ops {
+                match op {
+                    0 => {
+                        heap.add(slab(next, MIB), joins, owner);
+                        next += MIB;
+                        total += MIB;
+                    }
+                    1..=4 => if let Some(block) = heap.take(owner, Kind::Large, grains * GRAIN) {
+                        prop_assert_eq!(block.bytes.get(), grains * GRAIN);
+                        for other in &live {
+                            prop_assert!(block.end() <= other.address.get() || other.end() <= block.address.get());
+                        }
+                        live.push(block);
+                    },
+                    5 | 6 => if !live.is_empty() {
+                        heap.give(live.swap_remove(which.index(live.len())), owner);
+                    },
+                    _ => {
+                        let mut stack = Stack::default();
+                        heap.detach(owner, &mut stack);
+                        while let Some(block) = stack.pop() {
+                            heap.give(block, ANYBODY);
+                        }
+                        for slab in heap.detach_slabs(grains * GRAIN) {
+                            total -= slab.segment.bytes;
+                        }
+                    }
+                }
+                heap.check();
+                let used: usize = live.iter().map(|block| block.bytes.get()).sum();
+                prop_assert_eq!(used + heap.all_free_bytes(), total);
+            }
+            for block in live {
+                heap.give(block, ANYBODY);
+            }
+            let mut stack = Stack::default();
+            for owner in 0..3 {
+                heap.detach(owner, &mut stack);
+            }
+            while let Some(block) = stack.pop() {
+                heap.give(block, ANYBODY);
+            }
+            heap.check();
+            let freed: usize = heap.detach_slabs(usize::MAX).iter().map(|slab| slab.segment.bytes).sum();
+            prop_assert_eq!(freed, total);
+            prop_assert_eq!((heap.slab_count(), heap.areas.len()), (0, 0));
+        }
+    }
+}

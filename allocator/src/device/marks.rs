@@ -1,0 +1,231 @@
+//! How far a stream has come: a word that the stream itself raises
+//! (`cuStreamWriteValue64`), or pooled events where it cannot.
+//!
+//! A mark is asked for once for many blocks, and only when somebody besides the
+//! stream wants them. Whether it has passed is then a plain load. With events,
+//! whoever polls moves the word.
+#![allow(unsafe_code)]
+
+use crate::source::DriverToken;
+use parking_lot::Mutex;
+use pinyard_driver::{Capture, DevicePtr, Driver, DriverError, Event, Stream};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+/// How a pool learns what streams have done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum MarkKind {
+    /// Words where the device can, else events.
+    #[default]
+    Best,
+    /// Events.
+    Events,
+}
+
+/// Words of pinned memory, one per stream, each on a cache line of its own.
+pub(super) struct Words {
+    host: *mut u8,
+    device: DevicePtr,
+}
+
+const WORDS: usize = 1024;
+const STRIDE: usize = 64;
+
+// SAFETY: an address; the words are atomics.
+unsafe impl Send for Words {}
+// SAFETY: as above.
+unsafe impl Sync for Words {}
+
+impl Words {
+    pub(super) fn new(driver: &dyn Driver, token: &DriverToken) -> Result<Words, DriverError> {
+        let host = driver.host_alloc(WORDS * STRIDE, token)?;
+        // SAFETY: just allocated, and as long.
+        unsafe { host.write_bytes(0, WORDS * STRIDE) };
+        // SAFETY: pinned.
+        match unsafe { driver.host_device_ptr(host, token) } {
+            Ok(device) => Ok(Words { host, device }),
+            Err(error) => {
+                // SAFETY: seen by nobody.
+                unsafe { driver.host_free(host, token) }?;
+                Err(error)
+            }
+        }
+    }
+
+    /// # Safety
+    /// Every stream has written what it was asked to, no timeline is used any more,
+    /// and it is called once.
+    pub(super) unsafe fn free(&self, driver: &dyn Driver, token: &DriverToken) -> Result<(), DriverError> {
+        // SAFETY: the caller's contract.
+        unsafe { driver.host_free(self.host, token) }
+    }
+
+    fn word(&self, at: usize) -> Option<(*const AtomicU64, DevicePtr)> {
+        (at < WORDS).then(|| {
+            // SAFETY: within the allocation.
+            let host = unsafe { self.host.add(at * STRIDE) };
+            (host.cast_const().cast(), DevicePtr(self.device.0 + (at * STRIDE) as u64))
+        })
+    }
+}
+
+/// What became of a mark.
+pub(super) enum Marked {
+    /// Passes when the timeline is at least this.
+    At(u64),
+    /// The stream is being captured: a mark would become part of the graph.
+    Capturing,
+}
+
+pub(super) struct Timeline {
+    /// Raised by the stream, or by `poll`.
+    word: *const AtomicU64,
+    raised: Raised,
+    /// The last value asked for, as far as others need to know.
+    asked: AtomicU64,
+}
+
+enum Raised {
+    /// The device's address of the word; the last value asked for. The lock keeps the
+    /// values in the stream's order; no drop, no allocation that finds memory, and
+    /// nobody who holds a lock of the pool's waits for it.
+    ByStream {
+        word: DevicePtr,
+        issued: Mutex<u64>,
+    },
+    ByEvents {
+        own: Box<AtomicU64>,
+        events: Mutex<Events>,
+    },
+}
+
+#[derive(Default)]
+struct Events {
+    issued: u64,
+    pending: VecDeque<(u64, Event)>,
+    spare: Vec<Event>,
+}
+
+// SAFETY: the word is an atomic, in pinned memory or in `own`.
+unsafe impl Send for Timeline {}
+// SAFETY: as above.
+unsafe impl Sync for Timeline {}
+
+impl Timeline {
+    /// The timeline of the stream with this number; words stand as long as it does.
+    pub(super) fn new(words: Option<&Words>, number: usize) -> Timeline {
+        match words.and_then(|words| words.word(number)) {
+            Some((word, device)) => {
+                let raised = Raised::ByStream { word: device, issued: Mutex::new(0) };
+                Timeline { word, raised, asked: AtomicU64::new(0) }
+            }
+            None => {
+                let own = Box::new(AtomicU64::new(0));
+                let word = &raw const *own;
+                let raised = Raised::ByEvents { own, events: Mutex::default() };
+                Timeline { word, raised, asked: AtomicU64::new(0) }
+            }
+        }
+    }
+
+    /// What has passed.
+    #[inline]
+    pub(super) fn passed(&self) -> u64 {
+        // Acquire: pairs with the stream's write, or the Release in `poll`.
+        // SAFETY: the word stands (`new`).
+        unsafe { &*self.word }.load(Acquire)
+    }
+
+    /// The last mark asked for; another thread's may be a moment late.
+    pub(super) fn asked(&self) -> u64 {
+        self.asked.load(Relaxed)
+    }
+
+    /// Marks the work that `stream` has been given so far.
+    pub(super) fn mark(
+        &self,
+        driver: &dyn Driver,
+        stream: Stream,
+        token: &DriverToken,
+    ) -> Result<Marked, DriverError> {
+        if driver.stream_capture(stream, token)? != Capture::None {
+            return Ok(Marked::Capturing);
+        }
+        match &self.raised {
+            Raised::ByStream { word, issued } => {
+                let mut issued = issued.lock();
+                // SAFETY: the word stands until all that was asked for is written.
+                unsafe { driver.stream_write_value(stream, *word, *issued + 1, token) }?;
+                *issued += 1;
+                self.asked.store(*issued, Relaxed);
+                Ok(Marked::At(*issued))
+            }
+            Raised::ByEvents { events, .. } => {
+                let mut events = events.lock();
+                let event = match events.spare.pop() {
+                    Some(event) => event,
+                    None => driver.event_create(token)?,
+                };
+                if let Err(error) = driver.event_record(event, stream, token) {
+                    events.spare.push(event);
+                    return Err(error);
+                }
+                events.issued += 1;
+                let issued = events.issued;
+                events.pending.push_back((issued, event));
+                self.asked.store(issued, Relaxed);
+                Ok(Marked::At(issued))
+            }
+        }
+    }
+
+    /// Asks the events; nothing to do for a word.
+    pub(super) fn poll(&self, driver: &dyn Driver, token: &DriverToken) -> Result<(), DriverError> {
+        let Raised::ByEvents { own, events } = &self.raised else { return Ok(()) };
+        let mut events = events.lock();
+        while let Some(&(value, event)) = events.pending.front() {
+            if !driver.event_query(event, token)? {
+                break;
+            }
+            events.pending.pop_front();
+            events.spare.push(event);
+            // Release: pairs with `passed`.
+            own.store(value, Release);
+        }
+        Ok(())
+    }
+
+    /// Lets later work of `waiter` wait until `value` has passed.
+    pub(super) fn hold(
+        &self,
+        waiter: Stream,
+        value: u64,
+        driver: &dyn Driver,
+        token: &DriverToken,
+    ) -> Result<(), DriverError> {
+        match &self.raised {
+            Raised::ByStream { word, .. } => {
+                // SAFETY: as in `mark`.
+                unsafe { driver.stream_wait_value(waiter, *word, value, token) }
+            }
+            Raised::ByEvents { events, .. } => {
+                let events = events.lock();
+                let at = events.pending.iter().find(|&&(pending, _)| pending >= value);
+                // No event left: it has passed.
+                at.map_or(Ok(()), |&(_, event)| driver.stream_wait_event(waiter, event, token))
+            }
+        }
+    }
+
+    /// Everything has passed, as the context says.
+    pub(super) fn destroy_events(&self, driver: &dyn Driver, token: &DriverToken) {
+        let Raised::ByEvents { events, .. } = &self.raised else { return };
+        let events = std::mem::take(&mut *events.lock());
+        for event in events.spare.into_iter().chain(events.pending.into_iter().map(|(_, event)| event)) {
+            // SAFETY: ours, and out of every list. A failure leaves an event behind.
+            if let Err(error) = unsafe { driver.event_destroy(event, token) } {
+                tracing::warn!(%error, "an event of a closed pool stays");
+            }
+        }
+    }
+}

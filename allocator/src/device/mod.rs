@@ -1,0 +1,55 @@
+//! Pools of device memory, in the order of streams.
+//!
+//! ```text
+//! alloc   PoolStream::alloc -> Local::pop_small | pop_large                      (the stream's lock)
+//! miss    Core::alloc_slow -> Central::find -> Heap::take | carve                (the pool's lock)
+//! others  Core::take_from_others -> steal -> mark … poll -> find | hold               (no lock at the driver)
+//! grow    Core::grow_for -> Source::grow -> Registrar::register -> Heap::add     (no lock)
+//! free    DeviceBuf::drop -> Local::freed, or an inbox                           (waits for nobody)
+//! used    DeviceBuf::drop -> dropped … worker: mark -> Waiting … poll -> inbox   (no lock at the driver)
+//! short   Core::squeeze -> steal all -> find … -> detach_slabs -> release -> grow -> observers
+//! ```
+//!
+//! ```
+//! use pinyard_allocator::device::DevicePool;
+//! use pinyard_driver::{Driver, DriverToken, Simulated};
+//! use std::sync::Arc;
+//!
+//! let gpu = Arc::new(Simulated::new(1 << 30));
+//! let pool = DevicePool::builder(gpu.clone()).build()?;
+//! let stream = pool.stream(gpu.stream_create(&DriverToken::at_entry())?)?;
+//! let block = pool.alloc(1 << 20, &stream)?;
+//! let at = block.ptr();
+//! drop(block); // the stream's later work may have it at once
+//! assert_eq!(pool.alloc(1 << 20, &stream)?.ptr(), at);
+//! assert_eq!(pool.stats().growths, 1);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod alloc;
+mod block;
+mod buf;
+mod classes;
+mod core;
+mod error;
+mod heap;
+mod index;
+mod local;
+mod marks;
+mod pool;
+mod reclaim;
+mod slab;
+mod squeeze;
+mod stats;
+mod stream;
+mod waiting;
+mod worker;
+
+pub use self::{
+    buf::DeviceBuf,
+    error::{DeviceError, Shortage, StreamShare},
+    marks::MarkKind,
+    pool::{DeviceBuilder, DevicePool, PoolStream},
+    slab::Registrar,
+    stats::DeviceStats,
+};

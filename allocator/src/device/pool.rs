@@ -1,0 +1,380 @@
+//! The device pool: what callers see.
+
+use super::alloc::Want;
+use super::buf::DeviceBuf;
+use super::classes::{self, LARGEST_SMALL};
+use super::core::{Core, Settings};
+use super::error::{DeviceError, Shortage};
+use super::marks::{MarkKind, Marked, Timeline, Words};
+use super::slab::Registrar;
+use super::stats::DeviceStats;
+use super::stream::StreamState;
+use super::worker;
+use crate::error::BuildError;
+use crate::fence::{Fence, Poll};
+use crate::fork;
+use crate::source::{DriverToken, Source, SourceError};
+use crate::sources::{DeviceSource, VirtualSource};
+use pinyard_driver::{Driver, DriverError, Stream};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
+use std::time::Duration;
+
+/// Blocks of device memory in the order of streams. A handle: clones share one pool.
+///
+/// An allocation on a stream may be given what that stream's earlier work still uses:
+/// the device runs a stream's work in order. Another stream is given it when that
+/// work has passed, which a word in host memory tells. Streams keep what they free;
+/// when they keep more than an eighth of the pool, others are given theirs before the
+/// pool grows, and beyond a quarter they wait for it, on the device.
+///
+/// When the last handle is dropped, of the pool and of its streams, a thread gives
+/// everything back, at the latest with the last block. In a forked child allocations
+/// fail, and drops do nothing.
+#[derive(Clone)]
+pub struct DevicePool {
+    handle: Arc<Handle>,
+}
+
+struct Handle {
+    core: Arc<Core>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.core.closed.store(true, SeqCst);
+        self.core.wake();
+    }
+}
+
+/// A stream as a pool knows it. A handle: clones share it. It keeps the pool.
+#[derive(Clone)]
+pub struct PoolStream {
+    handle: Arc<Handle>,
+    state: Arc<StreamState>,
+}
+
+impl DevicePool {
+    /// Starts making a pool of memory from `cuMemAlloc`.
+    pub fn builder(driver: Arc<dyn Driver>) -> DeviceBuilder {
+        let source: Arc<dyn Source> = Arc::new(DeviceSource::new(driver.clone()));
+        DeviceBuilder::new(driver, [source.clone(), source])
+    }
+
+    /// Starts making a pool of memory that is mapped piece by piece
+    /// ([`VirtualSource`]); with `rdma`, memory that a NIC may reach.
+    pub fn virtual_memory(driver: Arc<dyn Driver>, rdma: bool) -> Result<DeviceBuilder, SourceError> {
+        let source =
+            || VirtualSource::new(driver.clone(), rdma).map(|source| Arc::new(source) as Arc<dyn Source>);
+        let sources = [source()?, source()?];
+        Ok(DeviceBuilder::new(driver, sources))
+    }
+
+    /// Starts making a pool of memory from a source of the caller's own, which the
+    /// driver's streams use: pinned host memory, say.
+    pub fn from_source(driver: Arc<dyn Driver>, source: impl Source + 'static) -> DeviceBuilder {
+        let source: Arc<dyn Source> = Arc::new(source);
+        DeviceBuilder::new(driver, [source.clone(), source])
+    }
+
+    /// The pool's handle of a stream, to allocate with. Asks the driver for the
+    /// stream's number, so that a handle of CUDA's that was given out anew is not
+    /// confused with the old stream.
+    ///
+    /// Before the stream is destroyed, call [`PoolStream::retire`].
+    pub fn stream(&self, stream: Stream) -> Result<PoolStream, DeviceError> {
+        let core = &self.handle.core;
+        if core.is_forked() {
+            return Err(DeviceError::Forked);
+        }
+        let mut token = DriverToken::at_entry();
+        let id = core.driver.stream_id(stream, &token)?;
+        let mut central = core.lock(&mut token);
+        let known = central.streams.iter().find(|state| state.id == id && state.last_mark().is_none());
+        if let Some(state) = known {
+            return Ok(PoolStream { handle: self.handle.clone(), state: state.clone() });
+        }
+        let number = central.streams.len();
+        let timeline = Timeline::new(core.words.as_ref(), number);
+        let state = StreamState::new(Arc::as_ptr(core), number as u32 + 1, stream, id, timeline);
+        let state = Arc::new(state);
+        central.streams.push(state.clone());
+        Ok(PoolStream { handle: self.handle.clone(), state })
+    }
+
+    /// A block of at least `bytes` for work on `stream`. Its contents are unspecified.
+    ///
+    /// Usually no driver call. An allocation that would fail first waits for streams
+    /// that hold free memory, up to the pool's patience.
+    #[inline]
+    pub fn alloc(&self, bytes: usize, stream: &PoolStream) -> Result<DeviceBuf, DeviceError> {
+        if !Arc::ptr_eq(&self.handle, &stream.handle) {
+            return Err(DeviceError::ForeignStream);
+        }
+        stream.alloc(bytes)
+    }
+
+    /// Reserves slabs for `count` blocks of each size, one block more than is live
+    /// being enough for any order.
+    pub fn warmup(&self, sizes: &[(usize, usize)], stream: &PoolStream) -> Result<(), DeviceError> {
+        let total = sizes.iter().map(|&(_, count)| count).sum();
+        let mut blocks = Vec::with_capacity(total);
+        for &(bytes, count) in sizes {
+            for _ in 0..count {
+                blocks.push(self.alloc(bytes, stream)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// A block of each size, or none.
+    pub fn alloc_batch(&self, sizes: &[usize], stream: &PoolStream) -> Result<Vec<DeviceBuf>, DeviceError> {
+        sizes.iter().map(|&bytes| self.alloc(bytes, stream)).collect()
+    }
+
+    /// Gives back the slabs that hold no block, after waiting up to `patience` for the
+    /// streams that freed them. Returns bytes.
+    pub fn trim(&self, patience: Duration) -> usize {
+        self.handle.core.trim(patience)
+    }
+
+    /// Has `observer` called before an allocation fails, without a lock held. It may
+    /// free blocks; the allocation is then tried once more.
+    pub fn on_shortage(&self, observer: impl Fn(&Shortage) + Send + Sync + 'static) {
+        self.handle.core.observers.lock().push(Arc::new(observer));
+    }
+
+    /// Who holds what now. Takes the pool's lock.
+    pub fn holdings(&self) -> Shortage {
+        self.handle.core.shortage(0, &mut DriverToken::at_entry())
+    }
+
+    /// Counters. Takes the pool's lock.
+    pub fn stats(&self) -> DeviceStats {
+        let core = &self.handle.core;
+        let mut token = DriverToken::at_entry();
+        let mut central = core.lock(&mut token);
+        let counts = central.counts();
+        let streams = central.streams.clone();
+        let kept = streams.iter().map(|state| state.local_within(&mut central).cached()).sum::<usize>();
+        let tallies = &core.tallies;
+        DeviceStats {
+            slabs: central.heap.slab_count() as u64,
+            reserved_bytes: central.reserved as u64,
+            peak_reserved_bytes: central.peak_reserved as u64,
+            live_bytes: counts.live_bytes,
+            live_blocks: counts.allocations.wrapping_sub(counts.frees),
+            allocations: counts.allocations,
+            frees: counts.frees,
+            free_bytes: (central.heap.all_free_bytes() + central.bin_bytes + kept) as u64,
+            waiting_bytes: central.waiting.stolen_bytes as u64,
+            waiting_blocks: central.waiting.used_blocks as u64,
+            growths: tallies.growths.load(Relaxed),
+            releases: tallies.releases.load(Relaxed),
+            steals: tallies.steals.load(Relaxed),
+            holds: tallies.holds.load(Relaxed),
+            squeezes: tallies.squeezes.load(Relaxed),
+        }
+    }
+}
+
+impl PoolStream {
+    /// The stream.
+    pub fn stream(&self) -> Stream {
+        self.state.stream
+    }
+
+    pub(super) fn state(&self) -> &StreamState {
+        &self.state
+    }
+
+    /// See [`DevicePool::alloc`].
+    #[inline]
+    pub fn alloc(&self, bytes: usize) -> Result<DeviceBuf, DeviceError> {
+        let core = &self.handle.core;
+        if core.is_forked() {
+            return Err(DeviceError::Forked);
+        }
+        let mut token = DriverToken::at_entry();
+        let want = if bytes <= LARGEST_SMALL {
+            if bytes == 0 {
+                return Err(DeviceError::Empty);
+            }
+            Want::Small(classes::class_of(bytes))
+        } else {
+            Want::Large(classes::rounded(bytes).ok_or(DeviceError::Overflow { bytes })?)
+        };
+        let mut local = self.state.local(&mut token);
+        let kept = match want {
+            Want::Small(class) => local.pop_small(class),
+            Want::Large(bytes) => local.pop_large(bytes),
+        };
+        let block = match kept {
+            Some(block) => {
+                local.allocated(block.bytes.get());
+                drop(local);
+                block
+            }
+            None => {
+                drop(local);
+                core.alloc_slow(&self.state, want)?
+            }
+        };
+        block.home.set(Arc::as_ptr(&self.state));
+        Ok(DeviceBuf::new(block, bytes))
+    }
+
+    /// A fence that passes when the stream has done what it has been given so far: for
+    /// [`PoolBuf::defer_until`](crate::PoolBuf::defer_until) of a copy's source. Keeps
+    /// the pool. Not while the stream is captured.
+    pub fn fence(&self) -> Result<Fence, DriverError> {
+        let core = &self.handle.core;
+        let token = DriverToken::at_entry();
+        match self.state.timeline.mark(&*core.driver, self.state.stream, &token)? {
+            Marked::At(value) => Ok(Fence::poll(StreamFence { stream: self.clone(), value })),
+            Marked::Capturing => Err(DriverError {
+                call: format!("fence of {:?}", self.state.stream),
+                code: 900,
+                text: "the stream is being captured: a fence would become part of the graph".to_owned(),
+            }),
+        }
+    }
+
+    /// The stream is about to be destroyed, or no longer used with the pool: marks the
+    /// end of its work, after which everybody may have its memory. Blocks of it that
+    /// are still in use may be dropped later.
+    pub fn retire(self) -> Result<(), DriverError> {
+        let core = &self.handle.core;
+        let mut token = DriverToken::at_entry();
+        let state = &self.state;
+        let last = match state.timeline.mark(&*core.driver, state.stream, &token)? {
+            Marked::At(value) => value,
+            Marked::Capturing => {
+                core.driver.synchronize(&token)?;
+                0
+            }
+        };
+        state.retire(last);
+        core.steal(vec![state.clone()], &mut token);
+        core.lock(&mut token).poll();
+        Ok(())
+    }
+}
+
+struct StreamFence {
+    stream: PoolStream,
+    value: u64,
+}
+
+impl Poll for StreamFence {
+    fn passed(&mut self) -> bool {
+        let PoolStream { handle, state } = &self.stream;
+        let token = DriverToken::at_entry();
+        // An event that cannot be asked has not passed as far as anybody knows.
+        let _ = state.timeline.poll(&*handle.core.driver, &token);
+        state.timeline.passed() >= self.value
+    }
+}
+
+impl std::fmt::Debug for PoolStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PoolStream").field("stream", &self.state.stream).field("id", &self.state.id).finish()
+    }
+}
+
+impl std::fmt::Debug for DevicePool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DevicePool")
+            .field("driver", &self.handle.core.driver.name())
+            .field("source", &self.handle.core.sources[0].name())
+            .finish_non_exhaustive()
+    }
+}
+
+/// See [`DevicePool::builder`].
+pub struct DeviceBuilder {
+    driver: Arc<dyn Driver>,
+    sources: [Arc<dyn Source>; 2],
+    registrar: Option<Box<dyn Registrar>>,
+    marks: MarkKind,
+    settings: Settings,
+}
+
+impl DeviceBuilder {
+    fn new(driver: Arc<dyn Driver>, sources: [Arc<dyn Source>; 2]) -> DeviceBuilder {
+        let settings =
+            Settings { slab_bytes: 64 << 20, limit: usize::MAX, patience: Duration::from_secs(10) };
+        DeviceBuilder { driver, sources, registrar: None, marks: MarkKind::Best, settings }
+    }
+
+    /// Bytes of a slab at most, but for a longer block's. A pool grows by a sixteenth of
+    /// what it has, from the source's granularity up to this. Default 64 MiB.
+    pub fn slab_bytes(mut self, bytes: usize) -> DeviceBuilder {
+        self.settings.slab_bytes = bytes;
+        self
+    }
+
+    /// Bytes of all slabs at most. Default: what the device has.
+    pub fn limit(mut self, bytes: usize) -> DeviceBuilder {
+        self.settings.limit = bytes;
+        self
+    }
+
+    /// A part of the device's memory as the limit, above 0 and up to 1.
+    pub fn limit_fraction(mut self, fraction: f64) -> Result<DeviceBuilder, BuildError> {
+        let total = self.driver.device().total_bytes;
+        let granularity = self.sources[0].granularity();
+        if !(fraction > 0.0 && fraction <= 1.0) {
+            return Err(BuildError::Limit { limit: 0, granularity });
+        }
+        self.settings.limit = (total as f64 * fraction) as usize;
+        Ok(self)
+    }
+
+    /// How long an allocation that would fail waits for streams. Default 10 s.
+    pub fn patience(mut self, patience: Duration) -> DeviceBuilder {
+        self.settings.patience = patience;
+        self
+    }
+
+    /// How streams tell how far they have come.
+    pub fn marks(mut self, marks: MarkKind) -> DeviceBuilder {
+        self.marks = marks;
+        self
+    }
+
+    /// Registers each slab, once. Not with a source that joins slabs.
+    pub fn registrar(mut self, registrar: impl Registrar + 'static) -> DeviceBuilder {
+        self.registrar = Some(Box::new(registrar));
+        self
+    }
+
+    /// Makes the pool. It has no slab yet.
+    pub fn build(self) -> Result<DevicePool, BuildError> {
+        const MOST: usize = 1 << 45;
+        let DeviceBuilder { driver, sources, registrar, marks, settings } = self;
+        let granularity = sources[0].granularity();
+        if !(1..=MOST).contains(&settings.slab_bytes) {
+            return Err(BuildError::SlabBytes { bytes: settings.slab_bytes, most: MOST, granularity });
+        }
+        if settings.limit < granularity {
+            return Err(BuildError::Limit { limit: settings.limit, granularity });
+        }
+        if registrar.is_some() && sources[0].joins() {
+            return Err(BuildError::JoinedSlabs { name: sources[0].name() });
+        }
+        fork::prepare();
+        let token = DriverToken::at_entry();
+        let words = match marks {
+            MarkKind::Best if driver.device().stream_values => {
+                Some(Words::new(&*driver, &token).map_err(BuildError::Driver)?)
+            }
+            _ => None,
+        };
+        let core = Arc::new(Core::new(driver, sources, registrar, settings, words));
+        if let Err(error) = worker::spawn(core.clone()) {
+            return Err(BuildError::Thread { reason: error.to_string() });
+        }
+        Ok(DevicePool { handle: Arc::new(Handle { core }) })
+    }
+}

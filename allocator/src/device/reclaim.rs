@@ -1,0 +1,231 @@
+//! Memory that is free but not for the stream that wants it: blocks whose other
+//! users have to pass, and what other streams keep.
+
+use super::block::{BlockRef, Owner, Stack};
+use super::core::{Central, Core};
+use super::marks::Marked;
+use super::stream::StreamState;
+use super::waiting::{Mark, Stolen, Used};
+use crate::device::alloc::Want;
+use crate::source::DriverToken;
+use pinyard_driver::Capture;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+/// Streams keep up to this part of all slabs to themselves. When they keep more, all
+/// of it is asked for at once: so many frees lie between two rounds of marks that a
+/// mark costs each of them little.
+const KEEP: usize = 10;
+
+impl Core {
+    /// Marks `state`'s stream. One that is gone has passed everything once the
+    /// context has.
+    pub(super) fn mark(&self, state: &StreamState, token: &DriverToken) -> Option<Mark> {
+        let at = |value| Some(Mark { owner: state.owner, value });
+        if let Some(last) = state.last_mark() {
+            return at(last);
+        }
+        match state.timeline.mark(&*self.driver, state.stream, token) {
+            Ok(Marked::At(value)) => at(value),
+            Ok(Marked::Capturing) => None,
+            Err(error) => {
+                tracing::debug!(%error, "a stream could not be marked: waiting for the context");
+                match self.driver.synchronize(token) {
+                    Ok(()) => at(0),
+                    // The context is gone, and all its work.
+                    Err(error) if error.is_stale_handle() => at(0),
+                    Err(_) => None,
+                }
+            }
+        }
+    }
+
+    /// Lets events move the words, where there are no words of the streams' own.
+    pub(super) fn poll_events(&self, token: &mut DriverToken) {
+        if self.words.is_some() {
+            return;
+        }
+        let streams = self.lock(token).streams.clone();
+        for state in streams {
+            if let Err(error) = state.timeline.poll(&*self.driver, token) {
+                tracing::debug!(%error, "an event could not be asked");
+            }
+        }
+    }
+
+    /// Marks the streams that use dropped blocks, once each, and asks fences; whether
+    /// anything may be free now.
+    pub(super) fn settle_dropped(&self, token: &mut DriverToken) -> bool {
+        self.poll_events(token);
+        let dropped = self.dropped.take();
+        let mut central = self.lock(token);
+        let fenced = central.waiting.take_fenced();
+        let streams = central.streams.clone();
+        drop(central);
+        if dropped.is_empty() && fenced.is_empty() {
+            return self.lock(token).poll();
+        }
+        let mut marks: BTreeMap<Owner, Option<Mark>> = BTreeMap::new();
+        let mut used = Vec::new();
+        for block in dropped {
+            match self.users(block, &streams, &mut marks, token) {
+                Some(ready) => used.push(ready),
+                // A stream is being captured: asked again later.
+                None => {
+                    self.dropped.push(block);
+                }
+            }
+        }
+        let (mut free, mut unpassed) = (Vec::new(), Vec::new());
+        for mut item in fenced {
+            item.fences.retain_mut(|fence| !fence.passed());
+            if item.fences.is_empty() { free.push(item.block) } else { unpassed.push(item) }
+        }
+        let mut central = self.lock(token);
+        central.waiting.used_blocks -= free.len();
+        free.into_iter().for_each(Central::go_home);
+        let news = !(used.is_empty() && unpassed.is_empty());
+        unpassed.into_iter().for_each(|item| central.waiting.put_fenced(item));
+        used.into_iter().for_each(|item| central.waiting.add_used(item));
+        central.poll();
+        drop(central);
+        // The worker may have found nothing while these were in our hands.
+        if news {
+            self.wake();
+        }
+        true
+    }
+
+    fn users(
+        &self,
+        block: BlockRef,
+        streams: &[Arc<StreamState>],
+        marks: &mut BTreeMap<Owner, Option<Mark>>,
+        token: &DriverToken,
+    ) -> Option<Used> {
+        let uses = block.uses.take()?;
+        let of_block: Option<Vec<Mark>> = uses
+            .streams
+            .iter()
+            .map(|&owner| {
+                let state = streams.get(owner as usize - 1)?;
+                *marks.entry(owner).or_insert_with(|| self.mark(state, token))
+            })
+            .collect();
+        let Some(of_block) = of_block else {
+            block.uses.set(Some(uses));
+            return None;
+        };
+        Some(Used { block, marks: of_block, fences: uses.fences })
+    }
+
+    /// Memory that other streams have freed and whose work has passed, if they keep
+    /// much. Ties no stream to another.
+    pub(super) fn take_from_others(
+        &self,
+        state: &Arc<StreamState>,
+        want: Want,
+        token: &mut DriverToken,
+    ) -> Option<BlockRef> {
+        let mut central = self.lock(token);
+        let much = (central.reserved / KEEP).max(want.bytes());
+        for mut stolen in central.waiting.take_back(state.owner) {
+            central.take_in(&mut stolen.blocks, state.owner);
+        }
+        if let Some(block) = central.find(state, want) {
+            return Some(block);
+        }
+        let kept = self.keepers(&mut central, Some(state.owner));
+        drop(central);
+        if kept.iter().map(|(bytes, _)| bytes).sum::<usize>() < much {
+            return None;
+        }
+        // A stream that has not come as far as an earlier mark will not pass a new one
+        // soon: its memory serves itself best.
+        let keeps_up = |keeper: &Arc<StreamState>| keeper.timeline.passed() >= keeper.timeline.asked();
+        self.steal(kept.into_iter().map(|(_, keeper)| keeper).filter(keeps_up).collect(), token);
+        self.poll_events(token);
+        self.lock(token).find(state, want)
+    }
+
+    /// Streams that keep memory to themselves, with its bytes.
+    pub(super) fn keepers(
+        &self,
+        central: &mut Central,
+        but: Option<Owner>,
+    ) -> Vec<(usize, Arc<StreamState>)> {
+        let others = central.streams.iter().filter(|other| Some(other.owner) != but);
+        let others: Vec<Arc<StreamState>> = others.cloned().collect();
+        let kept = others.into_iter().map(|other| (central.kept_by(&other), other));
+        kept.filter(|(bytes, _)| *bytes > 0).collect()
+    }
+
+    /// Detaches all that the victims keep, then marks them: what they were given
+    /// before is before the mark.
+    pub(super) fn steal(&self, victims: Vec<Arc<StreamState>>, token: &mut DriverToken) {
+        self.coming.fetch_add(1, SeqCst);
+        for victim in victims {
+            let mut central = self.lock(token);
+            let mut blocks = victim.take_all(&mut central);
+            central.heap.detach(victim.owner, &mut blocks);
+            drop(central);
+            if blocks.count() == 0 {
+                continue;
+            }
+            let mark = self.mark(&victim, token);
+            let mut central = self.lock(token);
+            match mark {
+                Some(from) => {
+                    Core::count(&self.tallies.steals);
+                    let bytes = sum(&mut blocks);
+                    central.waiting.add_stolen(Stolen { from, blocks, bytes });
+                }
+                None => central.take_in(&mut blocks, victim.owner),
+            }
+        }
+        self.coming.fetch_sub(1, SeqCst);
+    }
+
+    /// Lets the stream wait, on the device, for what others gave up, the longest first,
+    /// until it suffices. Only where there is no other memory: it ties streams together.
+    pub(super) fn hold(
+        &self,
+        state: &Arc<StreamState>,
+        want: Want,
+        token: &mut DriverToken,
+    ) -> Option<BlockRef> {
+        if !matches!(self.driver.stream_capture(state.stream, token), Ok(Capture::None)) {
+            return None;
+        }
+        loop {
+            let mut central = self.lock(token);
+            let mut item = central.waiting.take_stolen()?;
+            let victim = central.state(item.from.owner).cloned();
+            drop(central);
+            let held = victim
+                .map(|victim| victim.timeline.hold(state.stream, item.from.value, &*self.driver, token));
+            let mut central = self.lock(token);
+            if !matches!(held, Some(Ok(()))) {
+                central.waiting.add_stolen(item);
+                return None;
+            }
+            Core::count(&self.tallies.holds);
+            central.take_in(&mut item.blocks, state.owner);
+            if let Some(block) = central.find(state, want) {
+                return Some(block);
+            }
+        }
+    }
+}
+
+/// Bytes of all blocks of a stack.
+fn sum(stack: &mut Stack) -> usize {
+    let mut taken = stack.take();
+    let mut bytes = 0;
+    while let Some(block) = taken.pop() {
+        bytes += block.bytes.get();
+        stack.push(block);
+    }
+    bytes
+}

@@ -1,0 +1,158 @@
+//! No slab is to be had. In this order: every stream's free memory is detached and
+//! marked; whatever has passed is searched, again and again, until it suffices or
+//! the patience is over (so a stream that never passes hangs nobody whose memory is
+//! elsewhere); where that takes long, the stream waits on the device instead; slabs that are free are traded for one of the right length, as many
+//! as are needed; observers are told; then the error says who holds what.
+
+use super::alloc::Want;
+use super::block::BlockRef;
+use super::core::Core;
+use super::error::{DeviceError, Shortage, StreamShare};
+use super::stream::StreamState;
+use crate::source::DriverToken;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What an idle stream's mark needs to be seen: looked for without sleeping.
+const SPIN: Duration = Duration::from_micros(60);
+/// Between two looks at streams.
+const SHORTEST: Duration = Duration::from_micros(20);
+const LONGEST: Duration = Duration::from_millis(1);
+
+impl Core {
+    pub(super) fn squeeze(
+        &self,
+        state: &Arc<StreamState>,
+        want: Want,
+        error: DeviceError,
+        token: &mut DriverToken,
+    ) -> Result<BlockRef, DeviceError> {
+        Core::count(&self.tallies.squeezes);
+        let error = match self.squeeze_once(state, want, error, token) {
+            Ok(block) => return Ok(block),
+            Err(error) => error,
+        };
+        let observers = self.observers.lock().clone();
+        if observers.is_empty() {
+            let shortage = Box::new(self.shortage(want.bytes(), token));
+            return Err(DeviceError::OutOfMemory { cause: Box::new(error), shortage });
+        }
+        let shortage = self.shortage(want.bytes(), token);
+        for observer in observers {
+            observer(&shortage);
+        }
+        self.squeeze_once(state, want, error, token).map_err(|error| {
+            let shortage = Box::new(self.shortage(want.bytes(), token));
+            DeviceError::OutOfMemory { cause: Box::new(error), shortage }
+        })
+    }
+
+    fn squeeze_once(
+        &self,
+        state: &Arc<StreamState>,
+        want: Want,
+        error: DeviceError,
+        token: &mut DriverToken,
+    ) -> Result<BlockRef, DeviceError> {
+        let mut error = error;
+        let began = Instant::now();
+        let mut pause = SHORTEST;
+        loop {
+            self.settle_dropped(token);
+            if let Some(block) = self.lock(token).find(state, want) {
+                return Ok(block);
+            }
+            let mut central = self.lock(token);
+            let victims = self.keepers(&mut central, None);
+            drop(central);
+            self.steal(victims.into_iter().map(|(_, victim)| victim).collect(), token);
+            self.poll_events(token);
+            let mut central = self.lock(token);
+            central.poll();
+            central.dissolve_spans();
+            if let Some(block) = central.find(state, want) {
+                return Ok(block);
+            }
+            // Only as many slabs as the new one needs: the others stay.
+            let slabs = central.heap.detach_slabs(want.bytes());
+            drop(central);
+            let released = self.release(slabs, token);
+            if released > 0 {
+                match self.grow_for(state, want, token) {
+                    Ok(Some(block)) => return Ok(block),
+                    Ok(None) => {}
+                    Err(refused) => error = refused,
+                }
+                continue;
+            }
+            let waits = self.coming.load(SeqCst) > 0 || !self.lock(token).waiting.is_empty();
+            if !waits || began.elapsed() >= self.settings.patience {
+                return Err(error);
+            }
+            if began.elapsed() > SPIN {
+                if let Some(block) = self.hold(state, want, token) {
+                    return Ok(block);
+                }
+                thread::sleep(pause);
+                pause = (pause * 2).min(LONGEST);
+            }
+        }
+    }
+
+    /// Gives back all slabs that are, or become within the patience, free.
+    pub(super) fn trim(&self, patience: Duration) -> usize {
+        if self.is_forked() {
+            return 0;
+        }
+        let mut token = DriverToken::at_entry();
+        let token = &mut token;
+        let began = Instant::now();
+        let mut released = 0;
+        let mut pause = SHORTEST;
+        loop {
+            self.settle_dropped(token);
+            let mut central = self.lock(token);
+            let keepers = self.keepers(&mut central, None);
+            drop(central);
+            self.steal(keepers.into_iter().map(|(_, keeper)| keeper).collect(), token);
+            self.poll_events(token);
+            let mut central = self.lock(token);
+            central.poll();
+            central.dissolve_spans();
+            let slabs = central.heap.detach_slabs(usize::MAX);
+            let waits = !central.waiting.is_empty();
+            drop(central);
+            released += self.release(slabs, token);
+            let left = waits || self.coming.load(SeqCst) > 0;
+            if !left || began.elapsed() >= patience {
+                return released;
+            }
+            thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST);
+        }
+    }
+
+    pub(super) fn shortage(&self, wanted: usize, token: &mut DriverToken) -> Shortage {
+        let device_free = self.driver.mem_info(token).ok().map(|info| info.free);
+        let mut central = self.lock(token);
+        let counts = central.counts();
+        let mut streams = Vec::new();
+        for state in central.streams.clone() {
+            let live = state.local_within(&mut central).counts().live_bytes;
+            streams.push(StreamShare { id: state.id, live, kept: central.kept_by(&state) });
+        }
+        Shortage {
+            wanted,
+            reserved: central.reserved,
+            live: counts.live_bytes,
+            live_blocks: counts.allocations.wrapping_sub(counts.frees),
+            waiting_blocks: central.waiting.used_blocks,
+            waiting: central.waiting.stolen_bytes,
+            free: central.heap.all_free_bytes() + central.bin_bytes,
+            device_free,
+            streams,
+        }
+    }
+}

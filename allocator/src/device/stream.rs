@@ -1,0 +1,133 @@
+//! A stream as the pool knows it.
+#![allow(unsafe_code)]
+
+use super::block::{Block, BlockRef, Owner, Stack};
+use super::core::{Central, Core};
+use super::local::Local;
+use super::marks::Timeline;
+use crate::source::DriverToken;
+use parking_lot::{Mutex, MutexGuard};
+use pinyard_driver::Stream;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{
+    AtomicPtr, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
+
+/// Blocks that were pushed by anybody, without a lock.
+pub(super) struct Inbox(AtomicPtr<Block>);
+
+impl Inbox {
+    pub(super) const fn new() -> Inbox {
+        Inbox(AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// Whether it was empty.
+    pub(super) fn push(&self, block: BlockRef) -> bool {
+        let mut first = self.0.load(Relaxed);
+        loop {
+            // SAFETY: a block that was pushed.
+            block.link.set(NonNull::new(first).map(|first| unsafe { BlockRef::from_ptr(first) }));
+            // Release: pairs with the Acquire in `take`.
+            match self.0.compare_exchange_weak(first, block.as_ptr(), Release, Relaxed) {
+                Ok(_) => return first.is_null(),
+                Err(now) => first = now,
+            }
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.load(Relaxed).is_null()
+    }
+
+    /// Everything; taken whole, so there is no ABA.
+    pub(super) fn take(&self) -> Vec<BlockRef> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let mut blocks = Vec::new();
+        let mut next = NonNull::new(self.0.swap(ptr::null_mut(), AcqRel));
+        while let Some(block) = next {
+            // SAFETY: a block that was pushed, ours since the swap.
+            let block = unsafe { BlockRef::from_ptr(block) };
+            next = block.link.get().and_then(|block| NonNull::new(block.as_ptr()));
+            blocks.push(block);
+        }
+        blocks
+    }
+}
+
+/// Stands as long as the pool's core.
+pub(super) struct StreamState {
+    pub(super) core: *const Core,
+    pub(super) owner: Owner,
+    pub(super) stream: Stream,
+    /// `cuStreamGetId`: a handle that is given out anew is another stream.
+    pub(super) id: u64,
+    pub(super) timeline: Timeline,
+    /// Blocks freed while the cache was locked, or after a fence.
+    pub(super) inbox: Inbox,
+    /// The last mark there will be, plus one; 0 while there may be more.
+    retired: AtomicU64,
+    local: Mutex<Local>,
+}
+
+// SAFETY: the core pointer is used while the core stands.
+unsafe impl Send for StreamState {}
+// SAFETY: as above.
+unsafe impl Sync for StreamState {}
+
+impl StreamState {
+    pub(super) fn new(
+        core: *const Core,
+        owner: Owner,
+        stream: Stream,
+        id: u64,
+        timeline: Timeline,
+    ) -> StreamState {
+        StreamState {
+            core,
+            owner,
+            stream,
+            id,
+            timeline,
+            inbox: Inbox::new(),
+            retired: AtomicU64::new(0),
+            local: Mutex::new(Local::new()),
+        }
+    }
+
+    /// The stream's cache. The token is not to be had while it is held.
+    #[inline(always)]
+    pub(super) fn local<'a>(&'a self, _: &'a mut DriverToken) -> MutexGuard<'a, Local> {
+        self.local.lock()
+    }
+
+    /// For a thread that may not wait.
+    #[inline(always)]
+    pub(super) fn try_local<'a>(&'a self, _: &'a mut DriverToken) -> Option<MutexGuard<'a, Local>> {
+        self.local.try_lock()
+    }
+
+    /// Under the pool's lock, which is taken before any cache's.
+    pub(super) fn local_within<'a>(&'a self, _: &'a mut Central) -> MutexGuard<'a, Local> {
+        let mut local = self.local.lock();
+        for block in self.inbox.take() {
+            local.freed(block);
+        }
+        local
+    }
+
+    /// All that it keeps.
+    pub(super) fn take_all(&self, central: &mut Central) -> Stack {
+        self.local_within(central).take_all()
+    }
+
+    /// The last mark, if the stream is no longer to be used.
+    pub(super) fn last_mark(&self) -> Option<u64> {
+        self.retired.load(Acquire).checked_sub(1)
+    }
+
+    pub(super) fn retire(&self, last: u64) {
+        self.retired.store(last + 1, Release);
+    }
+}

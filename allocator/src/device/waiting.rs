@@ -1,0 +1,152 @@
+//! Blocks that wait until streams have come far enough, a queue per stream: one
+//! that is slow holds up no other. Under the pool's lock.
+
+use super::block::{ANYBODY, BlockRef, Owner, Stack};
+use super::stream::StreamState;
+use crate::fence::Fence;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A place on a stream's timeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mark {
+    pub(super) owner: Owner,
+    pub(super) value: u64,
+}
+
+/// A block that other streams used, or whose fences have not passed.
+pub(super) struct Used {
+    pub(super) block: BlockRef,
+    pub(super) marks: Vec<Mark>,
+    pub(super) fences: Vec<Fence>,
+}
+
+/// Blocks taken from one stream, for anybody when it has come that far.
+pub(super) struct Stolen {
+    pub(super) from: Mark,
+    pub(super) blocks: Stack,
+    pub(super) bytes: usize,
+}
+
+enum What {
+    Used(Used),
+    Stolen(Stolen),
+}
+
+#[derive(Default)]
+pub(super) struct Waiting {
+    /// By owner; values ascend.
+    queues: Vec<VecDeque<(u64, What)>>,
+    /// Blocks whose marks have passed and whose fences are not known to have.
+    fenced: Vec<Used>,
+    pub(super) stolen_bytes: usize,
+    pub(super) used_blocks: usize,
+}
+
+/// What has passed.
+#[derive(Default)]
+pub(super) struct Passed {
+    pub(super) used: Vec<BlockRef>,
+    pub(super) stolen: Vec<Stack>,
+}
+
+impl Waiting {
+    fn queue(&mut self, owner: Owner, value: u64, what: What) {
+        let at = owner as usize;
+        if self.queues.len() <= at {
+            self.queues.resize_with(at + 1, VecDeque::new);
+        }
+        let queue = &mut self.queues[at];
+        let place = queue.partition_point(|&(other, _)| other <= value);
+        queue.insert(place, (value, what));
+    }
+
+    pub(super) fn add_used(&mut self, used: Used) {
+        self.used_blocks += 1;
+        self.sort_in(used);
+    }
+
+    fn sort_in(&mut self, mut used: Used) {
+        match used.marks.pop() {
+            Some(mark) => self.queue(mark.owner, mark.value, What::Used(used)),
+            None => self.fenced.push(used),
+        }
+    }
+
+    pub(super) fn add_stolen(&mut self, stolen: Stolen) {
+        debug_assert_ne!(stolen.from.owner, ANYBODY);
+        self.stolen_bytes += stolen.bytes;
+        self.queue(stolen.from.owner, stolen.from.value, What::Stolen(stolen));
+    }
+
+    /// What has passed by now, for one load per stream that is waited for.
+    pub(super) fn poll(&mut self, streams: &[Arc<StreamState>]) -> Passed {
+        let mut passed = Passed::default();
+        for state in streams {
+            let at = state.owner as usize;
+            if self.queues.get(at).is_none_or(VecDeque::is_empty) {
+                continue;
+            }
+            let now = state.timeline.passed();
+            while self.queues[at].front().is_some_and(|&(value, _)| value <= now) {
+                let Some((_, what)) = self.queues[at].pop_front() else { break };
+                match what {
+                    What::Stolen(stolen) => {
+                        self.stolen_bytes -= stolen.bytes;
+                        passed.stolen.push(stolen.blocks);
+                    }
+                    What::Used(used) if used.marks.is_empty() && used.fences.is_empty() => {
+                        self.used_blocks -= 1;
+                        passed.used.push(used.block);
+                    }
+                    What::Used(used) => self.sort_in(used),
+                }
+            }
+        }
+        passed
+    }
+
+    /// Blocks whose fences someone should ask, with the pool unlocked. They come back
+    /// by `sort_fenced`.
+    pub(super) fn take_fenced(&mut self) -> Vec<Used> {
+        std::mem::take(&mut self.fenced)
+    }
+
+    pub(super) fn put_fenced(&mut self, used: Used) {
+        self.fenced.push(used);
+    }
+
+    /// What was stolen from `owner`, which it may have back at once.
+    pub(super) fn take_back(&mut self, owner: Owner) -> Vec<Stolen> {
+        let Some(queue) = self.queues.get_mut(owner as usize) else { return Vec::new() };
+        let (mut back, mut kept) = (Vec::new(), VecDeque::new());
+        for (value, what) in queue.drain(..) {
+            match what {
+                What::Stolen(stolen) => back.push(stolen),
+                used => kept.push_back((value, used)),
+            }
+        }
+        *queue = kept;
+        self.stolen_bytes -= back.iter().map(|stolen| stolen.bytes).sum::<usize>();
+        back
+    }
+
+    /// The longest of what was stolen.
+    pub(super) fn take_stolen(&mut self) -> Option<Stolen> {
+        let all = self.queues.iter().enumerate().flat_map(|(at, queue)| {
+            queue.iter().enumerate().filter_map(move |(place, (_, what))| match what {
+                What::Stolen(stolen) => Some((stolen.bytes, at, place)),
+                What::Used(_) => None,
+            })
+        });
+        let (_, at, place) = all.max()?;
+        let (_, what) = self.queues[at].remove(place)?;
+        let What::Stolen(stolen) = what else { return None };
+        self.stolen_bytes -= stolen.bytes;
+        Some(stolen)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.fenced.is_empty() && self.queues.iter().all(VecDeque::is_empty)
+    }
+}

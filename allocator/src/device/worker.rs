@@ -1,0 +1,81 @@
+//! The thread that does for dropped blocks what the dropping threads may not: it
+//! marks the streams that use them and asks fences. It sleeps, without a timeout,
+//! while there is nothing to do, and ends with the last block of a closed pool,
+//! after it has given everything back.
+#![allow(unsafe_code)]
+
+use super::core::Core;
+use crate::source::DriverToken;
+use pinyard_hooks::SignalsBlocked;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst, fence};
+use std::thread;
+use std::time::Duration;
+
+const SHORTEST: Duration = Duration::from_micros(50);
+const LONGEST: Duration = Duration::from_millis(5);
+
+pub(super) fn spawn(core: Arc<Core>) -> io::Result<()> {
+    let _blocked = SignalsBlocked::now();
+    let inner = core.clone();
+    let thread = thread::Builder::new().name("pinyard-device".to_owned()).spawn(move || work(inner))?;
+    let _ = core.worker.set(thread.thread().clone());
+    core.wake();
+    Ok(())
+}
+
+fn work(core: Arc<Core>) {
+    let mut token = DriverToken::at_entry();
+    let mut pause = SHORTEST;
+    loop {
+        let before = !core.dropped.is_empty();
+        core.settle_dropped(&mut token);
+        let busy = !core.lock(&mut token).waiting.is_empty() || !core.dropped.is_empty();
+        if core.closed.load(SeqCst) && finish(&core, &mut token) {
+            return;
+        }
+        if before {
+            pause = SHORTEST;
+        }
+        if busy || core.closed.load(SeqCst) {
+            thread::park_timeout(pause);
+            pause = (pause * 2).min(LONGEST);
+            continue;
+        }
+        core.asleep.store(true, Relaxed);
+        // Pairs with the fence in `Core::wake`.
+        fence(SeqCst);
+        let waits = !core.lock(&mut token).waiting.is_empty() || !core.dropped.is_empty();
+        if !waits && !core.closed.load(SeqCst) {
+            thread::park();
+        }
+        core.asleep.store(false, Relaxed);
+        pause = SHORTEST;
+    }
+}
+
+/// Whether the closed pool has no block left: everything is given back then.
+fn finish(core: &Arc<Core>, token: &mut DriverToken) -> bool {
+    core.trim(Duration::ZERO);
+    let mut central = core.lock(token);
+    let counts = central.counts();
+    let waits = !central.waiting.is_empty();
+    let streams = central.streams.clone();
+    let slabs = central.heap.slab_count();
+    drop(central);
+    if counts.allocations != counts.frees || waits || slabs > 0 {
+        return false;
+    }
+    for state in streams {
+        state.timeline.destroy_events(&*core.driver, token);
+    }
+    if let Some(words) = &core.words
+        // SAFETY: no mark is waited for, so every stream has written what it was asked to;
+        // nobody asks for more.
+        && let Err(error) = unsafe { words.free(&*core.driver, token) }
+    {
+        tracing::warn!(%error, "the words of a closed pool stay");
+    }
+    true
+}

@@ -1,0 +1,266 @@
+//! A device to test on: the real one with `PINYARD_TEST_DRIVER=cuda`, else the
+//! simulated one. Every scenario runs on both, over every source.
+#![allow(unsafe_code, dead_code, clippy::unwrap_used, clippy::expect_used)]
+
+use pinyard_allocator::device::{DeviceBuilder, DevicePool, MarkKind, PoolStream};
+use pinyard_allocator::{ManagedSource, PinnedSource};
+use pinyard_driver::{Cuda, DevicePtr, Driver, DriverToken, Simulated, Stream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+pub(crate) const MIB: usize = 1 << 20;
+
+pub(crate) fn token() -> DriverToken {
+    DriverToken::at_entry()
+}
+
+/// The device, kept for the process, so that its context stays. The driver loads the
+/// code of fills when they are first asked for, and waits for the device then: here.
+fn cuda() -> Arc<dyn Driver> {
+    static CUDA: OnceLock<Arc<Cuda>> = OnceLock::new();
+    let open = || {
+        let cuda = Cuda::open(0).expect("PINYARD_TEST_DRIVER is cuda");
+        let (stream, block) = (cuda.stream_create(&token()).unwrap(), cuda.mem_alloc(MIB, &token()).unwrap());
+        for bytes in [1, 512, 4096, MIB - 1, MIB] {
+            // SAFETY: our own block, which stands until the stream has passed.
+            unsafe { cuda.fill(block, 1, bytes, stream, &token()) }.unwrap();
+        }
+        cuda.synchronize(&token()).unwrap();
+        // SAFETY: nothing uses them.
+        unsafe {
+            cuda.mem_free(block, &token()).unwrap();
+            cuda.stream_destroy(stream, &token()).unwrap();
+        }
+        Arc::new(cuda)
+    };
+    CUDA.get_or_init(open).clone()
+}
+
+/// A driver, and the simulated one if it is that.
+#[derive(Clone)]
+pub(crate) struct Bed {
+    pub(crate) driver: Arc<dyn Driver>,
+    pub(crate) simulated: Option<Arc<Simulated>>,
+}
+
+impl Bed {
+    /// With `bytes` of memory, if the device is simulated.
+    pub(crate) fn new(bytes: usize) -> Bed {
+        if std::env::var("PINYARD_TEST_DRIVER").as_deref() == Ok("cuda") {
+            return Bed { driver: cuda(), simulated: None };
+        }
+        let simulated = Simulated::new(bytes).running();
+        Bed { driver: simulated.clone(), simulated: Some(simulated) }
+    }
+
+    pub(crate) fn stream(&self) -> Stream {
+        self.driver.stream_create(&token()).unwrap()
+    }
+
+    pub(crate) fn sync(&self, stream: &PoolStream) {
+        self.driver.stream_synchronize(stream.stream(), &token()).unwrap();
+    }
+
+    pub(crate) fn fill(&self, at: DevicePtr, byte: u8, bytes: usize, stream: &PoolStream) {
+        // SAFETY: the test's own block, which stands until the stream has passed.
+        unsafe { self.driver.fill(at, byte, bytes, stream.stream(), &token()) }.unwrap();
+    }
+
+    /// Bytes of device memory, after `stream`'s work.
+    pub(crate) fn read(&self, at: DevicePtr, bytes: usize, stream: &PoolStream) -> Vec<u8> {
+        let host = self.driver.host_alloc(bytes, &token()).unwrap();
+        // SAFETY: both stand until the stream has passed.
+        unsafe {
+            self.driver.copy_to_host(host, at, bytes, stream.stream(), &token()).unwrap();
+            self.sync(stream);
+            let read = std::slice::from_raw_parts(host, bytes).to_vec();
+            self.driver.host_free(host, &token()).unwrap();
+            read
+        }
+    }
+
+    pub(crate) fn assert_filled(&self, at: DevicePtr, byte: u8, bytes: usize, stream: &PoolStream) {
+        let read = self.read(at, bytes, stream);
+        let wrong = read.iter().position(|&other| other != byte);
+        assert_eq!(
+            wrong,
+            None,
+            "byte {:?} of {bytes} at {at:?} is {:?}, not {byte}",
+            wrong,
+            wrong.map(|at| read[at])
+        );
+    }
+
+    /// Nothing was done wrong, and all was given back once the pool's thread has ended.
+    pub(crate) fn assert_clean(&self) {
+        let Some(simulated) = &self.simulated else { return };
+        let streams_only =
+            |left: &str| left.is_empty() || (left.ends_with(" streams") && !left.contains(','));
+        wait_for("everything given back", || streams_only(&simulated.outstanding()));
+        assert_eq!(simulated.offences(), Vec::<String>::new());
+        assert_eq!(simulated.used_bytes(), 0);
+    }
+}
+
+/// Holds a stream up until it is opened. One that is not opened in time opens itself
+/// and fails the test: something waited for the stream that must not.
+pub(crate) struct Gate {
+    bed: Bed,
+    word: usize,
+    late: Arc<AtomicBool>,
+    opened: Arc<AtomicBool>,
+    watchdog: Option<JoinHandle<()>>,
+}
+
+impl Gate {
+    pub(crate) fn close(bed: &Bed, stream: &PoolStream) -> Gate {
+        let word = bed.driver.host_alloc(4096, &token()).unwrap();
+        // SAFETY: pinned, and stands until the gate is dropped, after it was opened.
+        unsafe {
+            word.cast::<u64>().write(0);
+            let device = bed.driver.host_device_ptr(word, &token()).unwrap();
+            bed.driver.stream_wait_value(stream.stream(), device, 1, &token()).unwrap();
+        }
+        let (late, opened) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let word = word as usize;
+        let watchdog = {
+            let (late, opened) = (late.clone(), opened.clone());
+            thread::spawn(move || {
+                let began = Instant::now();
+                while !opened.load(SeqCst) {
+                    if began.elapsed() > Duration::from_secs(5) {
+                        late.store(true, SeqCst);
+                        open(word);
+                        return;
+                    }
+                    thread::sleep(Duration::from_millis(2));
+                }
+            })
+        };
+        Gate { bed: bed.clone(), word, late, opened, watchdog: Some(watchdog) }
+    }
+
+    /// Opens it.
+    pub(crate) fn open(mut self) {
+        self.finish();
+        assert!(!self.late.load(SeqCst), "something waited for a stream that was held up");
+    }
+
+    /// Opens it after a while, on another thread.
+    pub(crate) fn open_after(self, pause: Duration) -> JoinHandle<()> {
+        thread::spawn(move || {
+            thread::sleep(pause);
+            self.open();
+        })
+    }
+
+    fn finish(&mut self) {
+        if let Some(watchdog) = self.watchdog.take() {
+            open(self.word);
+            self.opened.store(true, SeqCst);
+            watchdog.join().unwrap();
+            self.bed.driver.synchronize(&token()).unwrap();
+            // SAFETY: the stream has passed.
+            unsafe { self.bed.driver.host_free(self.word as *mut u8, &token()) }.unwrap();
+        }
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+fn open(word: usize) {
+    // SAFETY: the gate's word, which stands.
+    unsafe { AtomicU64::from_ptr(word as *mut u64) }.store(1, SeqCst);
+}
+
+/// A source and a way of marking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Over {
+    Device,
+    DeviceEvents,
+    Virtual,
+    VirtualEvents,
+    Pinned,
+    Managed,
+}
+
+pub(crate) const ALL: [Over; 6] =
+    [Over::Device, Over::DeviceEvents, Over::Virtual, Over::VirtualEvents, Over::Pinned, Over::Managed];
+
+impl Over {
+    pub(crate) fn builder(self, bed: &Bed) -> DeviceBuilder {
+        let driver = bed.driver.clone();
+        match self {
+            Over::Device => DevicePool::builder(driver),
+            Over::DeviceEvents => DevicePool::builder(driver).marks(MarkKind::Events),
+            Over::Virtual => DevicePool::virtual_memory(driver, true).unwrap(),
+            Over::VirtualEvents => DevicePool::virtual_memory(driver, false).unwrap().marks(MarkKind::Events),
+            Over::Pinned => DevicePool::from_source(driver.clone(), PinnedSource::new(driver).threads(2)),
+            Over::Managed => {
+                let source = ManagedSource::new(driver.clone(), 1 << 30).unwrap();
+                DevicePool::from_source(driver, source)
+            }
+        }
+    }
+}
+
+/// Runs a scenario over every source, each on a device of its own, and checks that
+/// nothing is left.
+pub(crate) fn over_all(scenario: impl Fn(&Bed, Over)) {
+    for over in ALL {
+        println!("over {over:?}");
+        let bed = Bed::new(1 << 30);
+        scenario(&bed, over);
+        bed.assert_clean();
+    }
+}
+
+/// As `over_all`, for scenarios that hold a stream up. A real driver's calls about
+/// managed memory may themselves wait for such a stream.
+pub(crate) fn over_all_held_up(scenario: impl Fn(&Bed, Over)) {
+    over_all(|bed, over| {
+        if over == Over::Managed && bed.simulated.is_none() {
+            println!("skipped: managed memory: the driver's own calls wait for the stream that is held up");
+            return;
+        }
+        scenario(bed, over);
+    });
+}
+
+/// Waits until `done`, for what another thread does soon.
+pub(crate) fn wait_for(what: &str, done: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(10), "{what} did not happen");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// SplitMix64.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+
+    /// Log-uniform.
+    pub(crate) fn size(&mut self, least: usize, most: usize) -> usize {
+        let part = self.next() as f64 / u64::MAX as f64;
+        ((least as f64) * (most as f64 / least as f64).powf(part)) as usize
+    }
+}

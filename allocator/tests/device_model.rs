@@ -1,0 +1,235 @@
+//! Random use of a device pool against a map of all bytes: what was written by a
+//! stream's work is there when its reader's turn comes, whatever was reused between.
+//! And every call of the driver fails once: nothing is lost, nothing overlaps, and
+//! nothing stays.
+#![allow(unsafe_code, clippy::unwrap_used, clippy::expect_used)]
+
+mod device_common;
+
+use device_common::{MIB, Random, token, wait_for};
+use pinyard_allocator::device::{DeviceBuf, DevicePool, MarkKind, PoolStream};
+use pinyard_driver::{Driver, Simulated};
+use proptest::prelude::*;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Alloc { bytes: usize, stream: usize },
+    Free(prop::sample::Index),
+    UseThenFree { which: prop::sample::Index, stream: usize },
+    Kernel { stream: usize, microseconds: u64 },
+    Advance { microseconds: u64 },
+    Check(prop::sample::Index),
+    Trim,
+}
+
+const STREAMS: usize = 4;
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let size =
+        (8u32..=22, 0.0..1.0f64).prop_map(|(shift, part)| ((1 << shift) as f64 * (1.0 + part)) as usize);
+    let op = prop_oneof![
+        8 => (size, 0..STREAMS).prop_map(|(bytes, stream)| Op::Alloc { bytes, stream }),
+        4 => any::<prop::sample::Index>().prop_map(Op::Free),
+        3 => (any::<prop::sample::Index>(), 0..STREAMS).prop_map(|(which, stream)| Op::UseThenFree { which, stream }),
+        3 => (0..STREAMS, 1u64..2000).prop_map(|(stream, microseconds)| Op::Kernel { stream, microseconds }),
+        2 => (1u64..1000).prop_map(|microseconds| Op::Advance { microseconds }),
+        2 => any::<prop::sample::Index>().prop_map(Op::Check),
+        1 => Just(Op::Trim),
+    ];
+    prop::collection::vec(op, 1..150)
+}
+
+struct Live {
+    buf: DeviceBuf,
+    byte: u8,
+    stream: usize,
+}
+
+/// First and last byte and one per 4 KiB, as the stream's work finds them.
+fn check(gpu: &Simulated, live: &Live, streams: &[PoolStream]) {
+    gpu.stream_synchronize(streams[live.stream].stream(), &token()).unwrap();
+    let last = live.buf.len() - 1;
+    for at in (0..=last).step_by(4096).chain([last]) {
+        // SAFETY: the simulated device's memory is the process's own; its work is done.
+        let byte = unsafe { std::ptr::with_exposed_provenance::<u8>(live.buf.ptr().0 as usize + at).read() };
+        assert_eq!(byte, live.byte, "byte {at} of {:?}", live.buf);
+    }
+}
+
+fn fill(gpu: &Simulated, at: &DeviceBuf, byte: u8, stream: &PoolStream) {
+    // SAFETY: the block stands until the stream has passed, or is told of its use.
+    unsafe { gpu.fill(at.ptr(), byte, at.len(), stream.stream(), &token()) }.unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn as_a_map_of_bytes(ops in ops(), virtual_memory: bool, events: bool, limit_mib in 24usize..96) {
+        let gpu = Arc::new(Simulated::new(1 << 30));
+        let builder = if virtual_memory {
+            DevicePool::virtual_memory(gpu.clone(), false).unwrap()
+        } else {
+            DevicePool::builder(gpu.clone())
+        };
+        let marks = if events { MarkKind::Events } else { MarkKind::Best };
+        // The clock stands still while an allocation waits, so it waits in vain.
+        let patience = Duration::from_micros(200);
+        let builder = builder.slab_bytes(8 * MIB).limit(limit_mib * MIB).patience(patience);
+        let pool = builder.marks(marks).build().unwrap();
+        let streams: Vec<PoolStream> =
+            (0..STREAMS).map(|_| pool.stream(gpu.stream_create(&token()).unwrap()).unwrap()).collect();
+        let mut live: Vec<Live> = Vec::new();
+        for (step, op) in ops.into_iter().enumerate() {
+            match op {
+                Op::Alloc { bytes, stream } => if let Ok(buf) = pool.alloc(bytes, &streams[stream]) {
+                    let range = buf.ptr().0..buf.ptr().0 + buf.block_bytes() as u64;
+                    for other in &live {
+                        let start = other.buf.ptr().0;
+                        prop_assert!(range.end <= start || start + other.buf.block_bytes() as u64 <= range.start);
+                    }
+                    let byte = step as u8;
+                    fill(&gpu, &buf, byte, &streams[stream]);
+                    live.push(Live { buf, byte, stream });
+                },
+                Op::Free(which) if !live.is_empty() => {
+                    live.swap_remove(which.index(live.len()));
+                }
+                Op::UseThenFree { which, stream } if !live.is_empty() => {
+                    let Live { mut buf, stream: home, .. } = live.swap_remove(which.index(live.len()));
+                    // Written late, and by a stream that is not its own: were the block
+                    // another's by then, that one's bytes would be wrong.
+                    gpu.stream_synchronize(streams[home].stream(), &token()).unwrap();
+                    fill(&gpu, &buf, 0xee, &streams[stream]);
+                    buf.record_use(&streams[stream]);
+                }
+                Op::Kernel { stream, microseconds } => {
+                    gpu.kernel(streams[stream].stream(), microseconds * 1000, &token());
+                }
+                Op::Advance { microseconds } => gpu.advance(microseconds * 1000),
+                Op::Check(which) if !live.is_empty() => check(&gpu, &live[which.index(live.len())], &streams),
+                Op::Trim => { pool.trim(Duration::ZERO); }
+                Op::Free(_) | Op::UseThenFree { .. } | Op::Check(_) => {}
+            }
+            prop_assert!(pool.stats().reserved_bytes <= (limit_mib * MIB) as u64);
+            prop_assert!(pool.stats().live_blocks >= live.len() as u64);
+        }
+        for block in &live {
+            check(&gpu, block, &streams);
+        }
+        drop((live, streams, pool));
+        wait_for("everything given back", || {
+            gpu.advance(1_000_000);
+            gpu.outstanding() == "4 streams"
+        });
+        prop_assert_eq!(gpu.offences(), Vec::<String>::new());
+        prop_assert_eq!(gpu.used_bytes(), 0);
+    }
+}
+
+/// A short life of a pool: returns how many allocations worked.
+fn script(gpu: &Arc<Simulated>, virtual_memory: bool, marks: MarkKind) -> usize {
+    let token = token();
+    let raw: Vec<_> = (0..2).filter_map(|_| gpu.stream_create(&token).ok()).collect();
+    let builder = if virtual_memory {
+        match DevicePool::virtual_memory(gpu.clone(), true) {
+            Ok(builder) => builder,
+            Err(_) => return 0,
+        }
+    } else {
+        DevicePool::builder(gpu.clone())
+    };
+    let patience = Duration::from_millis(5);
+    let builder = builder.limit(24 * MIB).slab_bytes(4 * MIB).patience(patience).marks(marks);
+    let Ok(pool) = builder.build() else { return 0 };
+    let streams: Vec<PoolStream> = raw.iter().filter_map(|&raw| pool.stream(raw).ok()).collect();
+    let mut random = Random(3);
+    let mut live: Vec<DeviceBuf> = Vec::new();
+    let mut worked = 0;
+    for step in 0..60 {
+        let Some(stream) = streams.get(step % 2) else { continue };
+        if live.len() > 6 {
+            let mut block = live.swap_remove(random.below(live.len()));
+            if step % 3 == 0
+                && let Some(other) = streams.get((step + 1) % 2)
+            {
+                block.record_use(other);
+            }
+        }
+        if let Ok(block) = pool.alloc(random.size(1000, 6 * MIB), stream) {
+            for other in &live {
+                let (one, two) = (block.ptr().0, other.ptr().0);
+                assert!(one + block.block_bytes() as u64 <= two || two + other.block_bytes() as u64 <= one);
+            }
+            worked += 1;
+            live.push(block);
+        }
+    }
+    // The pool works once the driver does.
+    gpu.fail_never();
+    drop(live);
+    if let Some(stream) = streams.first() {
+        pool.trim(Duration::from_millis(50));
+        pool.alloc(20 * MIB, stream).unwrap();
+    }
+    worked
+}
+
+#[test]
+fn every_call_of_the_driver_may_fail() {
+    for (virtual_memory, marks) in
+        [(false, MarkKind::Best), (false, MarkKind::Events), (true, MarkKind::Best), (true, MarkKind::Events)]
+    {
+        let gpu = Simulated::new(1 << 30).running();
+        assert_eq!(script(&gpu, virtual_memory, marks), 60);
+        let calls = gpu.all_calls();
+        assert!(calls > 20, "{calls}");
+        // Not only out of memory: codes of every kind.
+        for (number, code) in (0..calls).zip([2, 1, 999, 700, 400].into_iter().cycle()) {
+            let gpu = Simulated::new(1 << 30).running();
+            gpu.fail_at(number, code);
+            script(&gpu, virtual_memory, marks);
+            // What the one failed call should have given back stays, and nothing else.
+            let few = || {
+                let left = gpu.outstanding();
+                let streams = left
+                    .split(", ")
+                    .all(|part| part.is_empty() || part.ends_with(" streams") || part.starts_with("1 "));
+                streams && gpu.used_bytes() <= 8 * MIB
+            };
+            wait_for(&format!("the end after call {number} failed with {code} ({})", gpu.outstanding()), few);
+            assert_eq!(gpu.offences(), Vec::<String>::new(), "after call {number} failed with {code}");
+        }
+    }
+}
+
+#[test]
+fn a_warm_pool_calls_no_driver() {
+    let gpu = Arc::new(Simulated::new(8 << 30));
+    for virtual_memory in [false, true] {
+        let builder = if virtual_memory {
+            DevicePool::virtual_memory(gpu.clone(), false).unwrap()
+        } else {
+            DevicePool::builder(gpu.clone())
+        };
+        let pool = builder.build().unwrap();
+        let stream = pool.stream(gpu.stream_create(&token()).unwrap()).unwrap();
+        let round = || {
+            let mut random = Random(11);
+            let mut live: Vec<DeviceBuf> = Vec::new();
+            for _ in 0..20_000 {
+                if live.len() == 128 {
+                    live.swap_remove(random.below(128));
+                }
+                live.push(pool.alloc(random.size(256, 16 * MIB), &stream).unwrap());
+            }
+        };
+        // Until fragmentation has settled.
+        (0..4).for_each(|_| round());
+        let before = gpu.all_calls();
+        round();
+        assert_eq!(gpu.all_calls(), before);
+    }
+}

@@ -1,0 +1,71 @@
+//! What can go wrong: the call with its arguments, the driver's code and words.
+
+use thiserror::Error;
+
+/// A driver call that failed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{call} failed: {text} (code {code})")]
+pub struct DriverError {
+    /// The function with its arguments.
+    pub call: String,
+    /// The driver's code, `CUresult`.
+    pub code: i32,
+    /// The driver's name and words for the code.
+    pub text: String,
+}
+
+/// `CUresult` values that are told apart (cuda.h).
+pub(crate) mod code {
+    pub(crate) const INVALID_VALUE: i32 = 1;
+    pub(crate) const OUT_OF_MEMORY: i32 = 2;
+    pub(crate) const NOT_READY: i32 = 600;
+    pub(crate) const INVALID_HANDLE: i32 = 400;
+    pub(crate) const CONTEXT_IS_DESTROYED: i32 = 709;
+    pub(crate) const HOST_MEMORY_ALREADY_REGISTERED: i32 = 712;
+    pub(crate) const HOST_MEMORY_NOT_REGISTERED: i32 = 713;
+    pub(crate) const NOT_PERMITTED: i32 = 800;
+    pub(crate) const NOT_SUPPORTED: i32 = 801;
+    pub(crate) const STREAM_CAPTURE_UNSUPPORTED: i32 = 900;
+    pub(crate) const TIMEOUT: i32 = 909;
+}
+
+impl DriverError {
+    pub(crate) fn new(call: impl Into<String>, code: i32, text: impl Into<String>) -> DriverError {
+        DriverError { call: call.into(), code, text: text.into() }
+    }
+
+    /// Whether the device has no memory for it: giving some back may help.
+    pub fn is_out_of_memory(&self) -> bool {
+        self.code == code::OUT_OF_MEMORY
+    }
+
+    /// Whether the stream or event, or its context, is no more.
+    pub fn is_stale_handle(&self) -> bool {
+        matches!(self.code, code::INVALID_HANDLE | code::CONTEXT_IS_DESTROYED)
+    }
+}
+
+/// Why there is no driver, or none for that device.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Absent {
+    /// The loader did not find the library.
+    #[error("no CUDA driver: {library}: {reason}; is this a machine with a GPU?")]
+    Library {
+        /// What was asked for.
+        library: &'static str,
+        /// The loader's words.
+        reason: String,
+    },
+    /// The library lacks a function: an old driver.
+    #[error("the CUDA driver has no {symbol}: {reason}; it is older than 11.7, or no driver")]
+    Symbol {
+        /// The function.
+        symbol: &'static str,
+        /// The loader's words.
+        reason: String,
+    },
+    /// The driver does not start, or has no such device.
+    #[error("the CUDA driver refuses: {0}")]
+    Refused(#[from] DriverError),
+}

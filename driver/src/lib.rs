@@ -1,0 +1,39 @@
+//! The one module through which pinyard talks to a GPU's driver.
+//!
+//! [`Driver`] has two implementations: [`Cuda`], which opens `libcuda.so.1` at run
+//! time, and [`Simulated`], a device with a byte budget, a virtual clock and faults
+//! on request, on which everything above is tested without a GPU.
+//!
+//! Every call takes a [`DriverToken`]: whoever guards a pool's state borrows the
+//! token mutably for as long as the guard lives, so a driver call under such a lock
+//! does not compile. The driver may wait for streams, and streams for host
+//! functions, and host functions for that lock (mlx#2099, rmm#2470).
+//!
+//! ```
+//! use pinyard_driver::{Driver, DriverToken, Simulated};
+//!
+//! let token = DriverToken::at_entry();
+//! let gpu = Simulated::new(1 << 20);
+//! let block = gpu.mem_alloc(4096, &token)?;
+//! assert!(gpu.mem_alloc(1 << 20, &token).unwrap_err().is_out_of_memory());
+//! // SAFETY: nothing uses the block.
+//! unsafe { gpu.mem_free(block, &token)? };
+//! assert_eq!(gpu.outstanding(), "");
+//! # Ok::<(), pinyard_driver::DriverError>(())
+//! ```
+
+mod cuda;
+mod driver;
+mod error;
+mod simulated;
+mod token;
+mod types;
+
+pub use self::{
+    cuda::Cuda,
+    driver::Driver,
+    error::{Absent, DriverError},
+    simulated::{Call, Costs, Simulated},
+    token::DriverToken,
+    types::{Capture, Device, DevicePtr, Event, MemInfo, Physical, Stream},
+};

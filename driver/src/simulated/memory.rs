@@ -1,0 +1,154 @@
+//! The simulated device's memory: addresses with real bytes behind them, which the
+//! kernel provides as they are touched, and a budget.
+#![allow(unsafe_code)]
+
+use pinyard_hooks::sys;
+use std::collections::BTreeMap;
+
+/// What lies at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Device,
+    Managed,
+    Host,
+    /// Addresses without memory.
+    Reserved,
+}
+
+pub(super) struct Memory {
+    /// The range that addresses come from.
+    start: usize,
+    bytes: usize,
+    /// Where the search for addresses goes on: addresses are not reused soon, as
+    /// stale pointers then show.
+    next: usize,
+    pub(super) allocations: BTreeMap<usize, (usize, Kind)>,
+    /// Mapped physical memory by address: bytes and handle.
+    pub(super) mapped: BTreeMap<usize, (usize, u64)>,
+    /// Physical memory: bytes, and whether its handle is released.
+    pub(super) physical: BTreeMap<u64, (usize, bool)>,
+    /// Host memory that was registered.
+    pub(super) registered: BTreeMap<usize, usize>,
+    pub(super) budget: usize,
+    pub(super) used: usize,
+}
+
+/// Allocations start at multiples of this.
+const GRAIN: usize = 2 << 20;
+
+impl Memory {
+    pub(super) fn new(budget: usize) -> Memory {
+        let bytes = (budget.next_multiple_of(GRAIN) * 8).max(64 << 30);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let at = unsafe { sys::mmap(0, bytes, libc::PROT_READ | libc::PROT_WRITE, flags) };
+        // Without addresses every allocation fails, as on a device without memory.
+        let (start, bytes) = at.map_or((0, 0), |start| (start, bytes));
+        let first = start.next_multiple_of(GRAIN);
+        Memory {
+            start,
+            bytes,
+            next: first,
+            allocations: BTreeMap::new(),
+            mapped: BTreeMap::new(),
+            physical: BTreeMap::new(),
+            registered: BTreeMap::new(),
+            budget,
+            used: 0,
+        }
+    }
+
+    /// Addresses for `bytes`, and for memory their bytes of the budget.
+    pub(super) fn take(&mut self, bytes: usize, align: usize, kind: Kind) -> Option<usize> {
+        let costs = if matches!(kind, Kind::Device | Kind::Managed) { bytes } else { 0 };
+        if bytes == 0 || self.used.checked_add(costs)? > self.budget {
+            return None;
+        }
+        let align = align.max(GRAIN);
+        let end = self.start + self.bytes;
+        let span = bytes.checked_next_multiple_of(GRAIN)?;
+        for from in [self.next, self.start] {
+            let mut at = from.next_multiple_of(align);
+            for (&start, &(length, _)) in &self.allocations {
+                if start + length.next_multiple_of(GRAIN) <= at {
+                    continue;
+                }
+                if at.checked_add(span)? <= start {
+                    break;
+                }
+                at = (start + length).next_multiple_of(align);
+            }
+            if at.checked_add(span)? <= end {
+                self.next = at + span;
+                self.used += costs;
+                self.allocations.insert(at, (bytes, kind));
+                return Some(at);
+            }
+        }
+        None
+    }
+
+    /// Ends an allocation of one of `kinds`; whether there was one at `at`.
+    pub(super) fn give(&mut self, at: usize, kinds: &[Kind]) -> bool {
+        let Some(&(bytes, kind)) = self.allocations.get(&at).filter(|(_, kind)| kinds.contains(kind)) else {
+            return false;
+        };
+        self.allocations.remove(&at);
+        if matches!(kind, Kind::Device | Kind::Managed) {
+            self.used -= bytes;
+        }
+        // SAFETY: our own mapping; what was allocated here is used no more. New
+        // memory reads as zeros.
+        let _ = unsafe { sys::madvise(at, bytes.next_multiple_of(4096), libc::MADV_DONTNEED) };
+        true
+    }
+
+    /// Whether `bytes` at `at` are memory of the device's, or host memory that it
+    /// may reach.
+    pub(super) fn is_memory(&self, at: usize, bytes: usize) -> bool {
+        let within = |start: usize, length: usize| at >= start && at + bytes <= start + length;
+        let allocated = self
+            .allocations
+            .range(..=at)
+            .next_back()
+            .is_some_and(|(&start, &(length, kind))| kind != Kind::Reserved && within(start, length));
+        let registered = || {
+            self.registered.range(..=at).next_back().is_some_and(|(&start, &length)| within(start, length))
+        };
+        allocated || registered() || self.is_mapped(at, bytes)
+    }
+
+    /// Whether anything is mapped in the range.
+    pub(super) fn overlaps_mapped(&self, at: usize, bytes: usize) -> bool {
+        self.mapped.range(..at + bytes).next_back().is_some_and(|(&start, &(length, _))| start + length > at)
+    }
+
+    /// Ends physical memory whose handle is released and that is mapped nowhere.
+    pub(super) fn drop_unmapped(&mut self, handle: u64) {
+        let released = self.physical.get(&handle).is_some_and(|(_, released)| *released);
+        if released && !self.mapped.values().any(|&(_, mapped)| mapped == handle) {
+            self.used -= self.physical.remove(&handle).map_or(0, |(bytes, _)| bytes);
+        }
+    }
+
+    /// Whether neighbouring mappings cover the range.
+    fn is_mapped(&self, at: usize, bytes: usize) -> bool {
+        let mut covered = at;
+        while covered < at + bytes {
+            match self.mapped.range(..=covered).next_back() {
+                Some((&start, &(length, _))) if covered < start + length => covered = start + length,
+                _ => return false,
+            }
+        }
+        true
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            // SAFETY: our own mapping; the device is gone, and its memory with it.
+            let _ = unsafe { sys::munmap(self.start, self.bytes) };
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! A device made of a byte budget, a virtual clock and queues.
+//!
+//! Its memory has real bytes, so that what is overwritten too early shows. Waits
+//! move the virtual clock; a wait for something that no clock brings (a word that
+//! the host must write) waits in real time, and after ten seconds is an offence, as
+//! is a driver call from a host function, an unknown pointer or handle, and work on
+//! memory that is not there.
+#![allow(unsafe_code)]
+
+mod calls;
+mod faults;
+mod machine;
+mod memory;
+
+pub use self::faults::{Call, Costs};
+use self::machine::{Machine, Op};
+use crate::error::{DriverError, code};
+use crate::token::DriverToken;
+use crate::types::{Device, Stream};
+use parking_lot::{Mutex, MutexGuard};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// After this a wait is taken for a deadlock.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+thread_local! {
+    /// The thread runs a host function.
+    static IN_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A simulated device; see the module.
+pub struct Simulated {
+    machine: Mutex<Machine>,
+    device: Device,
+    costs: Costs,
+}
+
+impl Simulated {
+    /// A device with `bytes` of memory and an H200's costs.
+    pub fn new(bytes: usize) -> Simulated {
+        Simulated::with_costs(bytes, Costs::default())
+    }
+
+    /// A device with costs of its own.
+    pub fn with_costs(bytes: usize, costs: Costs) -> Simulated {
+        let device = Device {
+            ordinal: 0,
+            name: "simulated".to_owned(),
+            total_bytes: bytes,
+            host_node: None,
+            stream_values: true,
+            virtual_memory: true,
+            rdma_virtual_memory: true,
+            dma_buf: true,
+            concurrent_managed: true,
+        };
+        Simulated { machine: Mutex::new(Machine::new(bytes)), device, costs }
+    }
+
+    /// Lets the device run by itself, as a real one does: a thread moves the clock to
+    /// the next piece of work, every 50 microseconds, and runs host functions. It ends
+    /// with the device. Without it the clock moves by calls alone, always alike.
+    pub fn running(self) -> Arc<Simulated> {
+        let device = Arc::new(self);
+        let weak = Arc::downgrade(&device);
+        let run = move || {
+            while let Some(device) = weak.upgrade() {
+                let mut machine = device.settle(device.machine.lock());
+                if let Some(next) = machine.next_time() {
+                    machine.now = next;
+                }
+                drop(device.settle(machine));
+                drop(device);
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        };
+        // Without the thread it is a device that runs by calls alone.
+        let _ = std::thread::Builder::new().name("simulated-device".to_owned()).spawn(run);
+        device
+    }
+
+    /// Takes an ability away, for tests of those who do without.
+    pub fn without(mut self, change: impl FnOnce(&mut Device)) -> Simulated {
+        change(&mut self.device);
+        self
+    }
+
+    /// Puts a kernel of `nanoseconds` on `stream`.
+    pub fn kernel(&self, stream: Stream, nanoseconds: u64, _: &DriverToken) {
+        self.machine.lock().enqueue(stream.raw(), Op::Kernel, nanoseconds);
+    }
+
+    /// Moves the clock.
+    pub fn advance(&self, nanoseconds: u64) {
+        let mut machine = self.machine.lock();
+        let until = machine.now + nanoseconds;
+        loop {
+            machine = self.settle(machine);
+            match machine.next_time().filter(|&next| next <= until) {
+                Some(next) => machine.now = next,
+                None => break,
+            }
+        }
+        machine.now = until;
+        drop(self.settle(machine));
+    }
+
+    /// The clock, in nanoseconds.
+    pub fn now(&self) -> u64 {
+        self.machine.lock().now
+    }
+
+    /// How often a function was called.
+    pub fn calls(&self, call: Call) -> u64 {
+        self.machine.lock().faults.counts[call as usize]
+    }
+
+    /// How many functions were called.
+    pub fn all_calls(&self) -> u64 {
+        self.machine.lock().faults.all
+    }
+
+    /// Lets the call with this number, counted from the device's first, fail with
+    /// `code`, and no other.
+    pub fn fail_at(&self, number: u64, code: i32) {
+        self.machine.lock().faults.at = Some((number, code));
+    }
+
+    /// Lets the next `times` calls of a function fail with `code`.
+    pub fn fail_next(&self, call: Call, times: u64, code: i32) {
+        self.machine.lock().faults.next.push((call, times, code));
+    }
+
+    /// Lets nothing fail any more.
+    pub fn fail_never(&self) {
+        let mut machine = self.machine.lock();
+        machine.faults.at = None;
+        machine.faults.next.clear();
+    }
+
+    /// What was done wrong, one line each. Empty if nothing was.
+    pub fn offences(&self) -> Vec<String> {
+        self.machine.lock().offences.clone()
+    }
+
+    /// Bytes of device memory in use.
+    pub fn used_bytes(&self) -> usize {
+        self.machine.lock().memory.used
+    }
+
+    /// What was made and not given back; empty if all was.
+    pub fn outstanding(&self) -> String {
+        let machine = self.settle(self.machine.lock());
+        let memory = &machine.memory;
+        let streams = machine.streams.keys().filter(|&&handle| handle != 0).count();
+        let counts = [
+            ("allocations", memory.allocations.len()),
+            ("mappings", memory.mapped.len()),
+            ("physical pieces", memory.physical.len()),
+            ("host registrations", memory.registered.len()),
+            ("events", machine.events.len()),
+            ("streams", streams),
+        ];
+        let left: Vec<String> =
+            counts.iter().filter(|(_, n)| *n > 0).map(|(what, n)| format!("{n} {what}")).collect();
+        left.join(", ")
+    }
+
+    /// Enters a call: moves the clock, does what is due, and fails if asked to.
+    fn enter(
+        &self,
+        call: Call,
+        text: impl FnOnce() -> String,
+    ) -> Result<MutexGuard<'_, Machine>, DriverError> {
+        let mut machine = self.machine.lock();
+        if IN_HOST_FUNCTION.get() {
+            let text = text();
+            machine.offences.push(format!("{text} from a host function"));
+            return Err(DriverError::new(text, code::NOT_PERMITTED, "called from a host function"));
+        }
+        machine.now += self.costs.of(call);
+        let failure = machine.faults.count(call);
+        let machine = self.settle(machine);
+        match failure {
+            Some(code) => Err(DriverError::new(text(), code, "a failure that was asked for")),
+            None => Ok(machine),
+        }
+    }
+
+    /// Does what is due; host functions run with the machine unlocked.
+    fn settle<'a>(&'a self, mut machine: MutexGuard<'a, Machine>) -> MutexGuard<'a, Machine> {
+        while let Some((stream, work)) = machine.run() {
+            drop(machine);
+            let before = IN_HOST_FUNCTION.replace(true);
+            work();
+            IN_HOST_FUNCTION.set(before);
+            machine = self.machine.lock();
+            machine.returned(stream);
+        }
+        machine
+    }
+
+    /// Waits until `done`, by moving the clock, or in real time where the host must
+    /// act.
+    fn wait<'a>(
+        &'a self,
+        mut machine: MutexGuard<'a, Machine>,
+        what: &str,
+        done: impl Fn(&Machine) -> bool,
+    ) -> Result<MutexGuard<'a, Machine>, DriverError> {
+        let began = Instant::now();
+        loop {
+            machine = self.settle(machine);
+            if done(&machine) {
+                return Ok(machine);
+            }
+            if let Some(next) = machine.next_time() {
+                machine.now = next;
+                continue;
+            }
+            if began.elapsed() > PATIENCE {
+                machine.offences.push(format!("{what} waits for ever"));
+                return Err(DriverError::new(what, code::TIMEOUT, "waits for what never comes"));
+            }
+            drop(machine);
+            std::thread::sleep(Duration::from_micros(50));
+            machine = self.machine.lock();
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The simulated device does what the real one is known to do.
+#![allow(unsafe_code, clippy::unwrap_used)]
+
+use pinyard_driver::{Call, Capture, Driver, DriverToken, Simulated};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+const MIB: usize = 1 << 20;
+
+fn token() -> DriverToken {
+    DriverToken::at_entry()
+}
+
+#[test]
+fn work_passes_in_the_order_of_its_stream_when_the_clock_reaches_it() {
+    let (gpu, token) = (Simulated::new(MIB), token());
+    let stream = gpu.stream_create(&token).unwrap();
+    let event = gpu.event_create(&token).unwrap();
+    gpu.kernel(stream, 1_000_000, &token);
+    gpu.event_record(event, stream, &token).unwrap();
+    assert!(!gpu.event_query(event, &token).unwrap());
+    gpu.advance(500_000);
+    assert!(!gpu.event_query(event, &token).unwrap());
+    gpu.advance(600_000);
+    assert!(gpu.event_query(event, &token).unwrap());
+}
+
+#[test]
+fn an_event_holds_up_the_stream_that_waits_for_it() {
+    let (gpu, token) = (Simulated::new(MIB), token());
+    let (one, two) = (gpu.stream_create(&token).unwrap(), gpu.stream_create(&token).unwrap());
+    let event = gpu.event_create(&token).unwrap();
+    gpu.kernel(one, 1_000_000, &token);
+    gpu.event_record(event, one, &token).unwrap();
+    gpu.stream_wait_event(two, event, &token).unwrap();
+    assert!(!gpu.stream_query(two, &token).unwrap());
+    gpu.stream_synchronize(two, &token).unwrap();
+    assert!(gpu.now() >= 1_000_000);
+}
+
+#[test]
+fn a_word_is_written_when_the_work_before_it_is_done() {
+    let (gpu, token) = (Simulated::new(MIB), token());
+    let stream = gpu.stream_create(&token).unwrap();
+    let word = gpu.host_alloc(4096, &token).unwrap();
+    // SAFETY: the word stands.
+    let value = unsafe { AtomicU64::from_ptr(word.cast()) };
+    // SAFETY: as above.
+    let device = unsafe { gpu.host_device_ptr(word, &token) }.unwrap();
+    gpu.kernel(stream, 10_000, &token);
+    // SAFETY: as above.
+    unsafe { gpu.stream_write_value(stream, device, 7, &token) }.unwrap();
+    assert_eq!(value.load(SeqCst), 0);
+    gpu.advance(20_000);
+    assert_eq!(value.load(SeqCst), 7);
+}
+
+#[test]
+fn a_free_waits_for_all_work_and_a_deadlock_is_an_offence() {
+    let (gpu, token) = (Simulated::new(MIB), token());
+    let stream = gpu.stream_create(&token).unwrap();
+    let block = gpu.mem_alloc(4096, &token).unwrap();
+    gpu.kernel(stream, 5_000_000, &token);
+    // SAFETY: nothing uses it.
+    unsafe { gpu.mem_free(block, &token) }.unwrap();
+    assert!(gpu.now() >= 5_000_000);
+    let gpu = Arc::new(gpu);
+    let inner = gpu.clone();
+    gpu.host_function(stream, Box::new(move || drop(inner.mem_info(&DriverToken::at_entry()))), &token)
+        .unwrap();
+    gpu.stream_synchronize(stream, &token).unwrap();
+    assert_eq!(gpu.offences().len(), 1);
+    assert!(gpu.offences()[0].contains("from a host function"));
+}
+
+#[test]
+fn an_identifier_is_never_given_twice_where_a_handle_is() {
+    let (gpu, token) = (Simulated::new(MIB), token());
+    let one = gpu.stream_create(&token).unwrap();
+    let id = gpu.stream_id(one, &token).unwrap();
+    // SAFETY: not used again as that stream.
+    unsafe { gpu.stream_destroy(one, &token) }.unwrap();
+    let two = gpu.stream_create(&token).unwrap();
+    assert_eq!(one.raw(), two.raw());
+    assert_ne!(gpu.stream_id(two, &token).unwrap(), id);
+}
+
+#[test]
+fn failures_come_when_they_are_asked_for() {
+    let (gpu, token) = (Simulated::new(MIB), token());
+    gpu.fail_next(Call::MemAlloc, 2, 2);
+    assert!(gpu.mem_alloc(4096, &token).unwrap_err().is_out_of_memory());
+    assert!(gpu.mem_alloc(4096, &token).unwrap_err().is_out_of_memory());
+    let block = gpu.mem_alloc(4096, &token).unwrap();
+    gpu.fail_at(gpu.all_calls() + 1, 999);
+    gpu.mem_info(&token).unwrap();
+    assert_eq!(gpu.mem_info(&token).unwrap_err().code, 999);
+    gpu.mem_info(&token).unwrap();
+    // SAFETY: nothing uses it.
+    unsafe { gpu.mem_free(block, &token) }.unwrap();
+    assert_eq!((gpu.used_bytes(), gpu.outstanding()), (0, String::new()));
+}
+
+#[test]
+fn mistakes_are_offences() {
+    let (gpu, token) = (Simulated::new(MIB), token());
+    let block = gpu.mem_alloc(4096, &token).unwrap();
+    // SAFETY: the simulated device notices.
+    unsafe {
+        gpu.mem_free(block, &token).unwrap();
+        gpu.mem_free(block, &token).unwrap_err();
+    }
+    let stream = gpu.stream_create(&token).unwrap();
+    // SAFETY: as above.
+    unsafe { gpu.fill(block, 1, 4096, stream, &token).unwrap_err() };
+    gpu.capture_begin(stream, &token).unwrap();
+    assert!(matches!(gpu.stream_capture(stream, &token), Ok(Capture::Active(_))));
+    let event = gpu.event_create(&token).unwrap();
+    gpu.event_record(event, stream, &token).unwrap_err();
+    assert_eq!(gpu.offences().len(), 3);
+}
+
+#[test]
+fn virtual_memory_is_mapped_and_goes_when_it_is_nowhere() {
+    let (gpu, token) = (Simulated::new(8 * MIB), token());
+    let grain = gpu.physical_granularity(true, &token).unwrap();
+    let at = gpu.address_reserve(4 * grain, grain, &token).unwrap();
+    let piece = gpu.physical_create(grain, true, &token).unwrap();
+    // SAFETY: reserved, and nothing is mapped there.
+    unsafe { gpu.map(at, grain, piece, &token) }.unwrap();
+    // SAFETY: released once.
+    unsafe { gpu.physical_release(piece, &token) }.unwrap();
+    assert_eq!(gpu.used_bytes(), grain);
+    // SAFETY: nothing uses it.
+    unsafe {
+        gpu.address_free(at, 4 * grain, &token).unwrap_err();
+        gpu.unmap(at, grain, &token).unwrap();
+        gpu.address_free(at, 4 * grain, &token).unwrap();
+    }
+    assert_eq!((gpu.used_bytes(), gpu.outstanding()), (0, String::new()));
+}
