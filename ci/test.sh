@@ -35,7 +35,7 @@ step() {
 }
 
 step lints ci/clippy.sh
-step unit cargo test --workspace --exclude pinyard-mpi-tests --exclude pinyard-benches --exclude pinyard-fuzz --features pinyard/cli --no-fail-fast
+step unit cargo test --workspace --exclude pinyard-mpi-tests --exclude pinyard-stress --exclude pinyard-benches --exclude pinyard-fuzz --features pinyard/cli --no-fail-fast
 step loom ci/loom.sh
 step guards ci/guards.sh
 step tsan ci/tsan.sh
@@ -48,6 +48,7 @@ step preload mpi-tests/preload/run.sh
 step neighbours mpi-tests/neighbours/run.sh
 step soak soak/run.sh
 step mpi mpi-tests/run.sh
+step stress mpi-tests/stress.sh
 step cluster mpi-tests/cluster/run.sh
 
 echo

@@ -72,11 +72,17 @@ reproducible() {
 
 # By hand, as under Slurm: rank 0 judges and writes.
 by_hand() { # COMMAND...
-    bounded "$@" --time 2 --max-bytes 256K --json "$temporary/run.json" --report "$temporary/run.html" >"$temporary/out" 2>&1
+    rm -rf "$temporary/tmp" && mkdir "$temporary/tmp"
+    TMPDIR=$temporary/tmp bounded "$@" --time 2 --max-bytes 256K --json "$temporary/run.json" --report "$temporary/run.html" >"$temporary/out" 2>&1
     local status=$?
     cat "$temporary/out"
     [ $status -eq 0 ] && grep -q '^Clean' "$temporary/out" && document 'd["verdict"]["exit"] == 0 and d["launcher"] is None' &&
-        [ -z "$(ls -d "${TMPDIR:-/tmp}"/pinyard-stress-* 2>/dev/null | grep -v "$temporary")" ]
+        [ -z "$(find "$temporary/tmp" -name 'pinyard-stress-*')" ]
+}
+
+on_mlock() {
+    local with=()
+    ends 0 'only the messages were checked' -n 2 --time 2 --backend mlock
 }
 
 killed() {
@@ -124,7 +130,8 @@ stopped() {
 interrupted() {
     local folder=$temporary/interrupted status
     rm -rf "$folder"
-    bounded "$pinyard" stress "${with[@]}" -n 2 --time 20 --folder "$folder" >"$temporary/out" 2>&1 &
+    timeout --foreground -s KILL 100 \
+        "$pinyard" stress "${with[@]}" -n 2 --time 20 --folder "$folder" >"$temporary/out" 2>&1 &
     local runner=$!
     sleep 3
     kill -INT $runner # timeout hands it on
@@ -150,7 +157,8 @@ for mpi in "$@"; do
     export MPICC=/usr/bin/mpicc.$mpi
     build --target-dir "$target/$mpi" -p pinyard-stress
     programs=$target/$mpi/release
-    with=(--mpirun "mpirun.$mpi" --programs "$programs" --backend io_uring)
+    export PINYARD_MPIRUN=mpirun.$mpi PINYARD_PROGRAMS=$programs
+    with=(--backend io_uring)
 
     check "$name: its own tests" timeout --foreground -s KILL 900 \
         cargo test --quiet --release --target-dir "$target/$mpi" -p pinyard-stress
@@ -160,7 +168,7 @@ for mpi in "$@"; do
     check "$name: the program by itself" by_hand "$programs/pinyard-stress"
     # shellcheck disable=SC2086 # words on purpose
     check "$name: under mpirun by hand" by_hand "mpirun.$mpi" $options -n 2 "$programs/pinyard-stress"
-    check "$name: on mlock, which no device sees" ends 0 'only the messages were checked' -n 2 --time 2 --backend mlock
+    check "$name: on mlock, which no device sees" on_mlock
     check "$name: a rank is killed" killed
     check "$name: RLIMIT_MEMLOCK is lowered" memlock
     check "$name: a flood of events" flood
@@ -171,11 +179,10 @@ for mpi in "$@"; do
     check "$name: SIGINT ends everything" interrupted
 done
 
-with=(--programs "$programs")
+with=()
 check "refuses without mpirun" ends 2 'no mpirun.none in PATH; install' -n 2 --mpirun mpirun.none
 check "refuses without its program" ends 2 'pinyard-stress is not in /nowhere; build' -n 2 --programs /nowhere
 check "refuses a folder that is no run's" ends 2 'read .*run.json' --merge "$temporary"
-with=(--programs "$programs" --mpirun "mpirun.$mpi")
 if [ -e /sys/class/infiniband ]; then
     echo "skipped: refuses verbs without a device: this machine has RDMA"
 else

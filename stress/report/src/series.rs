@@ -1,7 +1,8 @@
 //! The ranks' samples as one series: sums over ranks at common times.
 
-use crate::record::{Rank, SAMPLE_SECONDS, Sample};
+use crate::record::{Rank, SAMPLE_SECONDS, Sample, Times};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// All ranks at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -30,16 +31,36 @@ pub struct Point {
 
 /// One point per sampling period in which any rank left a sample.
 pub fn of(ranks: &[Rank]) -> Vec<Point> {
-    let slot = |sample: &Sample| (sample.at / SAMPLE_SECONDS).round() as usize;
-    let slots = ranks.iter().flat_map(|rank| &rank.samples).map(slot).max().map_or(0, |last| last + 1);
-    let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); slots.min(10_000_000)];
-    for sample in ranks.iter().flat_map(|rank| &rank.samples) {
-        if let Some(here) = samples.get_mut(slot(sample)) {
-            here.push(*sample);
+    let mut slots: BTreeMap<u64, Vec<Sample>> = BTreeMap::new();
+    for rank in ranks {
+        let mut own: BTreeMap<u64, Sample> = BTreeMap::new();
+        for sample in &rank.samples {
+            let slot = (sample.at / SAMPLE_SECONDS).round() as u64;
+            own.entry(slot).and_modify(|earlier| *earlier = both(earlier, sample)).or_insert(*sample);
         }
+        own.into_iter().for_each(|(slot, sample)| slots.entry(slot).or_default().push(sample));
     }
-    let filled = samples.iter().enumerate().filter(|(_, here)| !here.is_empty());
-    filled.map(|(slot, here)| point(slot as f64 * SAMPLE_SECONDS, here)).collect()
+    slots.into_iter().map(|(slot, here)| point(slot as f64 * SAMPLE_SECONDS, &here)).collect()
+}
+
+/// Two samples of one rank in one period, as the last one is with the one before it.
+fn both(earlier: &Sample, later: &Sample) -> Sample {
+    let (a, b) = (earlier.registering, later.registering);
+    Sample {
+        at: later.at,
+        seconds: earlier.seconds + later.seconds,
+        steps: earlier.steps + later.steps,
+        bytes: earlier.bytes + later.bytes,
+        hits: earlier.hits + later.hits,
+        misses: earlier.misses + later.misses,
+        invalidations: earlier.invalidations + later.invalidations,
+        pinned: later.pinned,
+        registering: Times {
+            count: a.count + b.count,
+            p50_us: if a.count > b.count { a.p50_us } else { b.p50_us },
+            p99_us: a.p99_us.max(b.p99_us),
+        },
+    }
 }
 
 fn point(at: f64, here: &[Sample]) -> Point {
@@ -65,7 +86,6 @@ fn point(at: f64, here: &[Sample]) -> Point {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Times;
 
     #[test]
     fn ranks_are_summed_at_common_times() {
@@ -90,5 +110,7 @@ mod tests {
         assert_eq!((first.steps, first.bytes, first.pinned), (16.0, 40.0, 200));
         assert_eq!((first.register_p50_us, first.register_p99_us), (3.0, 6.0));
         assert_eq!(of(&[]), []);
+        let twice = [rank(vec![sample(0.5, 10, 1.0), sample(0.6, 10, 1.0)])];
+        assert_eq!((of(&twice)[0].pinned, of(&twice)[0].steps, of(&twice)[0].ranks), (100, 20.0, 1));
     }
 }

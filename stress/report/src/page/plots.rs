@@ -74,7 +74,7 @@ const FIGURES: [Figure; 6] = [
         title: "Time of a registration",
         unit: "upper bounds within twice the time",
         lines: &[("median", |point| point.register_p50_us), ("99 %", |point| point.register_p99_us)],
-        write: text::microseconds,
+        write: |us| if us > 0.0 { text::microseconds(us) } else { "0".to_owned() },
         filled: false,
     },
 ];
