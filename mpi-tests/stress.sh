@@ -175,7 +175,7 @@ for mpi in "$@"; do
     check "$name: a rank stands still" stopped
     check "$name: a link that nobody cuts is noticed" ends 3 'nothing stood still' -n 2 --time 2 --max-bytes 4K --fault link
     check "$name: a flipped byte is noticed" ends 1 'rank 1: 1 message not as sent; first: step 9' -n 2 --time 20 --steps 24 --max-bytes 64K --corrupt 9
-    check "$name: without hooks, stale pages are noticed" ends 1 'used other pages than the program' -n 2 --time 4 --without-hooks
+    check "$name: without hooks, stale pages are noticed" ends 1 'used other pages than the program' -n 2 --time 60 --steps 150 --max-bytes 64K --without-hooks
     check "$name: SIGINT ends everything" interrupted
 done
 
