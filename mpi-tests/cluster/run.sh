@@ -47,6 +47,9 @@ binaries=$(cargo test --quiet --no-run --message-format json -p pinyard-registry
 conformance=$(sed -n 's/^conformance=//p' <<< "$binaries")
 devices=$(sed -n 's/^devices=//p' <<< "$binaries")
 [ -x "$conformance" ] && [ -x "$devices" ] || die "cargo did not name the tests that it built"
+cargo build --quiet --release -p pinyard --features cli --bin pinyard &&
+    MPICC=/usr/bin/mpicc.openmpi cargo build --quiet --release --target-dir "$target/openmpi" -p pinyard-stress ||
+    die "pinyard stress does not build"
 preload=${PRELOAD:-$target/release/libpinyard_preload.so}
 [ -n "${PRELOAD:-}" ] || cargo build --quiet --release -p pinyard-preload || die "libpinyard_preload.so does not build"
 [ -e "$preload" ] || die "there is no $preload"
@@ -323,6 +326,40 @@ on_ucx() {
 rc_suites() { check "backends: verbs, UCX rc, verbs;ofi_rxm" suites 0 rc_v,self 'verbs;ofi_rxm'; }
 ud_suites() { check "backends: verbs, UCX ud, verbs" suites 1 ud_v,self verbs; }
 
+# stress NODES ARGUMENTS...: `pinyard stress` over UCX and verbs, its checks by RDMA.
+stress() {
+    local nodes=$1
+    shift
+    on 0 100 "export $root
+        $target/release/pinyard stress --programs $target/openmpi/release --mpirun mpirun.openmpi -n 2 --backend verbs \
+        --max-bytes 64K --patience 30 --folder $SHARE/stress --json $SHARE/stress.json --report $SHARE/stress.html $* \
+        -- --host $nodes --mca plm_rsh_agent '$SHARE/nodes.sh exec' --mca oob_tcp_if_include eth0 $ucx4 \
+        --mca osc ucx --mca opal_common_ucx_tls any --mca opal_common_ucx_devices any"
+}
+of_stress() { # EXPRESSION: Python, over the document d
+    python3 -c "import json, sys; d = json.load(open('$SHARE/stress.json')); sys.exit(not ($1))"
+}
+stress_clean() {
+    stress node0,node1 --time 8 &&
+        of_stress 'all(r["backend"] == "verbs" and r["counts"]["device_checks"] > 0 and r["counts"]["invalidations"] > 0 for r in d["ranks"])' &&
+        of_stress 'len({r["machine"]["host"] for r in d["ranks"]}) == 2 and all(len(r["operations"]) == 5 for r in d["ranks"])'
+}
+stress_finds_stale() {
+    ! stress node0,node1 --time 5 --without-hooks && of_stress 'd["verdict"]["exit"] == 1 and sum(r["counts"]["stale"] for r in d["ranks"]) > 0'
+}
+# Node 1 sends nothing for two seconds, once the ranks are at it. They stand still and go
+# on, or UCX gives up and says why. Without one-sided operations, which make it give up
+# most of the time.
+stress_cut() {
+    on 1 60 "modprobe sch_netem || exit; until [ -s $SHARE/stress/rank-1.samples ]; do sleep 0.2; done; sleep 3
+        tc qdisc replace dev eth0 root netem loss 100%; sleep 2; tc qdisc del dev eth0 root" > "$SHARE/cut" 2>&1 &
+    local cutter=$! status=0
+    rm -rf "$SHARE/stress"
+    stress node0,node1 --time 12 --fault link --operations bcast,allreduce,sendrecv || status=$?
+    wait $cutter || { status=$?; cat "$SHARE/cut"; }
+    [ $status -eq 0 ] && of_stress 'any(s["seconds"] >= 1.8 for r in d["ranks"] for s in r["stalls"]) or "rror" in d["launcher"]["last_words"]'
+}
+
 cases() {
     check "ibv_rc_pingpong between the nodes" pingpong
     lanes rc_suites ud_suites
@@ -336,6 +373,9 @@ cases() {
     check "Open MPI 4.1, UCX rc_verbs, two nodes" two_nodes is_clean "$ucx4" bcast fresh
     check "Open MPI 4.1, verbs;ofi_rxm, two nodes" two_nodes is_clean "$ofi4" bcast fresh
     check "Open MPI 4.1, armed, pinyard, two nodes" two_nodes is_clean_and_registers "$ofi4 $with_pinyard" bcast-armed fresh
+    check "pinyard stress, two nodes" stress_clean
+    check "pinyard stress, without hooks: stale" stress_finds_stale
+    check "pinyard stress, the link is cut for 2 s" stress_cut
     lanes on_libfabric on_ucx
     # Last: the devices are gone afterwards.
     check "refused: no device" spoiled device 'for link in rxe0 rxe1; do rdma link delete $link; done' : ''

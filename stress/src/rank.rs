@@ -81,7 +81,7 @@ fn share(cli: &Cli, world: &SimpleCommunicator) -> Result<(&'static Shared, Plan
     }
     let Mix { operations, windows, left_out } = mix(&cli.options, world)?;
     let options = Options { operations, ..cli.options.clone() };
-    let words = Words::map(&folder, rank)?;
+    let words = Words::create(&folder, rank)?;
     words.set(pinyard_stress_report::progress::Word::Pid, u64::from(std::process::id()));
     words.enter(Phase::Prepare);
     let plan = Plan::new(&options, ranks, windows);
@@ -232,6 +232,7 @@ fn conclude(cli: &Cli, world: &SimpleCommunicator, shared: &'static Shared, outc
     shared.words.enter(Phase::Gather);
     shared.over.store(true, Release);
     let Some(record) = shared.record(outcome) else { return verdict::BAD_END };
+    shared.words.save();
     // Into the rank's own folder as well: rank 0's may be another machine's.
     if let Err(error) = folder::write_record(&shared.folder, &record) {
         eprintln!("rank {}: write to {}: {error}", shared.rank, shared.folder.display());

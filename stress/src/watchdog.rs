@@ -15,6 +15,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const LOOK: Duration = Duration::from_millis(20);
+/// Looks between two times that the progress words are saved.
+const SAVE: u32 = 5;
 /// From here on, a time without a step is recorded.
 const STALL: Duration = Duration::from_secs(1);
 /// What start, end and reports may take beyond the time of the run.
@@ -84,8 +86,11 @@ fn watch(shared: &Shared, ranks: u32) {
     let parent = unsafe { libc::getppid() };
     let (mut beat, mut moved) = (words.get(Word::Beat), Instant::now());
     let mut stood_in = None;
-    loop {
+    for look in (0..SAVE).cycle() {
         thread::sleep(LOOK);
+        if look == 0 {
+            words.save();
+        }
         let signal = SIGNAL.load(Acquire);
         if signal != 0 {
             end(shared, Outcome::Ended { signal, doing: words.doing() }, 128 + signal);
@@ -98,6 +103,7 @@ fn watch(shared: &Shared, ranks: u32) {
         if kill && elapsed >= options.fault_time() && !shared.over.load(Acquire) {
             words.set(Word::Milliseconds, elapsed.as_millis() as u64);
             words.set(Word::Fault, elapsed.as_millis() as u64 + 1);
+            words.save();
             // SAFETY: this process.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
         }
@@ -125,6 +131,7 @@ fn watch(shared: &Shared, ranks: u32) {
 
 /// Writes the record and ends the process.
 fn end(shared: &Shared, outcome: Outcome, status: i32) -> ! {
+    shared.words.save();
     purging::disarm(); // what follows allocates
     let hung = matches!(outcome, Outcome::Hung { .. });
     if let Err(error) = shared.write(outcome) {

@@ -1,55 +1,53 @@
-//! The rank's progress words, mapped: written by its threads, read by the launcher,
-//! and left behind whatever happens.
-#![allow(unsafe_code)]
+//! The rank's progress words: written by its threads, and several times a second to a
+//! file, where the launcher reads them and where they stay whatever happens.
+//!
+//! The file is written, not mapped: shared mappings are late or refused on the network
+//! file systems that several machines share.
 
 use pinyard_stress_report::progress::{self, LEN, WORDS, Word};
 use pinyard_stress_report::{Operation, Phase};
-use std::fs::OpenOptions;
-use std::io;
-use std::os::fd::AsRawFd;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The words. Every one stands for itself, so all accesses are relaxed.
-#[repr(transparent)]
-pub(crate) struct Words([AtomicU64; WORDS]);
+pub(crate) struct Words {
+    words: [AtomicU64; WORDS],
+    file: File,
+}
 
 impl Words {
-    /// Makes the file of `rank` in `folder` and maps it for the life of the process.
-    pub(crate) fn map(folder: &Path, rank: u32) -> Result<&'static Words, String> {
+    /// All zero, with the file of `rank` in `folder`.
+    pub(crate) fn create(folder: &Path, rank: u32) -> Result<&'static Words, String> {
         let path = progress::path(folder, rank);
-        let failed = |call: &str, error: io::Error| format!("{call}({}): {error}", path.display());
-        let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create(true).truncate(true).open(&path);
-        let file = file.map_err(|error| failed("open", error))?;
-        file.set_len(LEN as u64).map_err(|error| failed("ftruncate", error))?;
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        #[allow(clippy::disallowed_methods)] // a new mapping: hooks have nothing to see
-        // SAFETY: a fresh shared mapping of the file just made long enough.
-        let words = unsafe {
-            libc::mmap(std::ptr::null_mut(), LEN, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
-        };
-        if words == libc::MAP_FAILED {
-            return Err(failed("mmap", io::Error::last_os_error()));
+        let file = File::create(&path).map_err(|error| format!("open({}): {error}", path.display()))?;
+        Ok(Box::leak(Box::new(Words { words: [const { AtomicU64::new(0) }; WORDS], file })))
+    }
+
+    /// Writes them to the file. Allocates nothing and takes no lock. An error is not
+    /// reported: nothing but the display of the progress depends on it.
+    pub(crate) fn save(&self) {
+        let mut bytes = [0; LEN];
+        for (bytes, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(&self.words) {
+            *bytes = word.load(Relaxed).to_ne_bytes();
         }
-        // SAFETY: page-aligned, zeroed, long enough, never unmapped; the process that reads
-        // the file takes any value.
-        Ok(unsafe { &*words.cast::<Words>() })
+        let _ = self.file.write_all_at(&bytes, 0);
     }
 
     /// One word.
     pub(crate) fn get(&self, word: Word) -> u64 {
-        self.0[word as usize].load(Relaxed)
+        self.words[word as usize].load(Relaxed)
     }
 
     /// Sets it.
     pub(crate) fn set(&self, word: Word, value: u64) {
-        self.0[word as usize].store(value, Relaxed);
+        self.words[word as usize].store(value, Relaxed);
     }
 
     /// Adds to it.
     pub(crate) fn add(&self, word: Word, more: u64) {
-        self.0[word as usize].fetch_add(more, Relaxed);
+        self.words[word as usize].fetch_add(more, Relaxed);
     }
 
     /// The rank goes on to another phase: it moves.

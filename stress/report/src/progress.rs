@@ -1,5 +1,5 @@
-//! A rank's progress words: a small file of its own that it maps and writes while it
-//! runs. Whatever happens to the rank, they say how far it came and what it was in.
+//! A rank's progress words: a small file of its own that it writes several times a second.
+//! Whatever happens to the rank, they say how far it came and what it was in.
 
 use crate::operation::{Operation, Phase};
 use std::fs;

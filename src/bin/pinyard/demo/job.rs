@@ -127,7 +127,7 @@ pub(crate) fn end(child: &mut Child) {
 }
 
 /// The end of what the job printed, without frames and blank lines.
-pub(crate) fn last_words(output: &Path) -> String {
+fn last_words(output: &Path) -> String {
     const LINES: usize = 6;
     let text = fs::read(output).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     let lines: Vec<&str> =

@@ -2,7 +2,7 @@
 //! if it overruns or the user interrupts.
 
 use super::show::Show;
-use crate::demo::job::{end, last_words};
+use crate::demo::job::end;
 use crate::demo::mpi::Mpirun;
 use crate::demo::{Refusal, STOP};
 use pinyard_stress_report::Options;
@@ -93,10 +93,34 @@ pub(crate) fn run(job: &Job<'_>) -> Result<Launcher, Refusal> {
         last_words: if status.is_some_and(|status| status.success()) {
             String::new()
         } else {
-            last_words(&output_path)
+            causes(&fs::read(&output_path).unwrap_or_default())
         },
         seconds: started.elapsed().as_secs_f64(),
     })
+}
+
+/// What the job printed that tells why it ended: the first lines that speak of an error,
+/// and the last ones; no frames of stacks, no rules.
+fn causes(output: &[u8]) -> String {
+    const EACH: usize = 4;
+    const SIGNS: [&str; 8] = ["error", "fail", "fatal", "assert", "abort", "timed out", "timeout", "killed"];
+    let text = String::from_utf8_lossy(output);
+    let is_frame = |line: &str| line.contains("(+0x") || line.contains("[0x");
+    let says = |line: &&str| line.chars().any(char::is_alphanumeric) && !is_frame(line);
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(says).collect();
+    let is_cause = |line: &str| {
+        let line = line.to_ascii_lowercase();
+        SIGNS.iter().any(|sign| line.contains(sign))
+    };
+    let mut kept: Vec<&str> = Vec::new();
+    let last = lines.len().saturating_sub(EACH);
+    let first = lines[..last].iter().filter(|line| is_cause(line)).take(EACH);
+    for line in first.chain(&lines[last..]) {
+        if !kept.contains(line) {
+            kept.push(line);
+        }
+    }
+    kept.join("\n")
 }
 
 /// A command line, as a shell takes it.
@@ -143,6 +167,15 @@ fn left_behind(job: &Job<'_>) -> Vec<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_cause_is_found_before_a_stack_and_the_launchers_talk() {
+        let frames = "[node1:00512] [26] /lib/libc.so.6(__libc_start_main+0x85)[0x7f4bb9ec5305]\n".repeat(9);
+        let output = format!("hello\nucx: endpoint timeout\n-----\n{frames}a\nb\nc\nd\n");
+        assert_eq!(causes(output.as_bytes()), "ucx: endpoint timeout\na\nb\nc\nd");
+        assert_eq!(causes(b""), "");
+        assert_eq!(causes(b"killed\n"), "killed");
+    }
 
     #[test]
     fn a_command_line_can_be_copied() {
