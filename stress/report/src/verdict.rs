@@ -72,11 +72,15 @@ pub fn of(run: &Run) -> Verdict {
     plans(run, &mut verdict);
     launcher(run, &mut verdict);
     verdict.findings.extend(run.ranks.first().and_then(|rank| rank.left_out.clone()));
+    // Ranks that were lost left no word of their backend.
+    let backend = run.ranks.iter().map(|rank| rank.backend.as_str()).find(|backend| !backend.is_empty());
     if run.ranks.iter().all(|rank| rank.counts.device_checks == 0) && verdict.exit == CLEAN {
-        verdict.findings.push(format!(
-            "no device looked at the registered pages (backend {}): only the messages were checked",
-            run.ranks.first().map_or("", |rank| &rank.backend)
-        ));
+        verdict.findings.push(match backend {
+            Some(backend) => format!(
+                "no device looked at the registered pages (backend {backend}): only the messages were checked"
+            ),
+            None => "every rank was lost before it could say what its device saw".to_owned(),
+        });
     }
     verdict
 }

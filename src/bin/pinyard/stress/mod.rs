@@ -47,7 +47,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
     /// Run nothing: judge and report what a run left in DIR
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["folder", "programs"])]
+    #[arg(long, value_name = "DIR", conflicts_with = "folder")]
     merge: Option<PathBuf>,
     /// Arguments for mpirun, in the place of those that keep the run on this machine
     #[arg(last = true, value_name = "MPIRUN ARGUMENTS")]
