@@ -182,7 +182,9 @@ done
 with=()
 check "refuses without mpirun" ends 2 'no mpirun.none in PATH; install' -n 2 --mpirun mpirun.none
 check "refuses without its program" ends 2 'pinyard-stress is not in /nowhere; build' -n 2 --programs /nowhere
-check "refuses a folder that is no run's" ends 2 'read .*run.json' --merge "$temporary"
+mkdir "$temporary/empty" "$temporary/foreign" && echo '[]' > "$temporary/foreign/run.json"
+check "refuses a folder without a run" ends 2 'read .*empty/run.json: No such file' --merge "$temporary/empty"
+check "refuses a folder with something else" ends 2 'read .*foreign/run.json: invalid' --merge "$temporary/foreign"
 if [ -e /sys/class/infiniband ]; then
     echo "skipped: refuses verbs without a device: this machine has RDMA"
 else

@@ -70,7 +70,8 @@ pub fn clear(folder: &Path) -> io::Result<()> {
 pub fn merge(folder: &Path) -> io::Result<Run> {
     let path = folder.join(ASKED);
     let failed = |error: io::Error| io::Error::new(error.kind(), format!("read {}: {error}", path.display()));
-    let asked: Asked = serde_json::from_slice(&fs::read(&path).map_err(failed)?)?;
+    let asked = fs::read(&path).map_err(failed)?;
+    let asked: Asked = serde_json::from_slice(&asked).map_err(|error| failed(error.into()))?;
     Ok(Run { options: asked.options, launcher: None, ranks: read(folder, asked.ranks) })
 }
 
