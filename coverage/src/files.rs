@@ -34,6 +34,14 @@ pub(crate) fn madv_remove(judge: &mut Judge) -> Outcome<Verdict> {
     })
 }
 
+pub(crate) fn madv_remove_alias(judge: &mut Judge) -> Outcome<Verdict> {
+    mapped(judge, libc::MAP_SHARED, |file, _| {
+        let alias = Memory::of_file(file, 2, libc::MAP_SHARED)?;
+        // SAFETY: the row's own pages.
+        zero(unsafe { libc::madvise(alias.pointer(), alias.len, libc::MADV_REMOVE) }, "madvise(MADV_REMOVE)")
+    })
+}
+
 pub(crate) fn punch_hole(judge: &mut Judge) -> Outcome<Verdict> {
     mapped(judge, libc::MAP_SHARED, |file, _| {
         // SAFETY: the row's own file.

@@ -3,6 +3,7 @@
 
 use crate::judge::{Judge, Outcome, Verdict, skipped};
 use crate::memory::{Memory, PAGE, READ_WRITE, attach};
+use crate::raw;
 
 const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 const MADV_DONTNEED_LOCKED: i32 = 24;
@@ -109,6 +110,49 @@ pub(crate) fn dontneed_locked(judge: &mut Judge) -> Outcome<Verdict> {
 
 pub(crate) fn free(judge: &mut Judge) -> Outcome<Verdict> {
     advise(judge, libc::MADV_FREE)
+}
+
+const MADV_GUARD_INSTALL: i32 = 102;
+const MADV_GUARD_REMOVE: i32 = 103;
+
+/// Linux 6.13 and later.
+pub(crate) fn guard(judge: &mut Judge) -> Outcome<Verdict> {
+    changed(judge, |memory| {
+        for advice in [MADV_GUARD_INSTALL, MADV_GUARD_REMOVE] {
+            // SAFETY: the row's own pages, accessible again in a moment.
+            let answer = unsafe { libc::madvise(memory.pointer(), memory.len, advice) };
+            zero(answer, "madvise(MADV_GUARD_INSTALL)")?;
+        }
+        Ok(())
+    })
+}
+
+pub(crate) fn guard_raw(judge: &mut Judge) -> Outcome<Verdict> {
+    changed(judge, |memory| {
+        for advice in [MADV_GUARD_INSTALL, MADV_GUARD_REMOVE] {
+            let args = [memory.at, memory.len, advice as usize, 0, 0, 0];
+            // SAFETY: as above.
+            let answer = unsafe { raw::syscall(libc::SYS_madvise as usize, args) };
+            if answer != 0 {
+                return Err(Verdict::Skipped(format!("madvise(MADV_GUARD_INSTALL): errno {}", -answer)));
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The kernel makes the call on behalf of a ring.
+pub(crate) fn by_ring(judge: &mut Judge) -> Outcome<Verdict> {
+    let Ok(mut ring) = io_uring::IoUring::new(4) else { return skipped("io_uring_setup") };
+    changed(judge, |memory| {
+        let advise = io_uring::opcode::Madvise::new(memory.pointer(), memory.len as i64, libc::MADV_DONTNEED);
+        // SAFETY: the row's own pages; the queue is empty.
+        let pushed = unsafe { ring.submission().push(&advise.build()) };
+        if pushed.is_err() || ring.submit_and_wait(1).is_err() {
+            return skipped("io_uring_enter");
+        }
+        zero(ring.completion().next().map_or(-1, |done| done.result()), "IORING_OP_MADVISE")
+    })
 }
 
 pub(crate) fn mprotect(judge: &mut Judge) -> Outcome<Verdict> {

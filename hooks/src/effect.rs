@@ -1,6 +1,6 @@
 //! Which pages a call takes away from whoever had them registered.
 //!
-//! Pure functions of the arguments: what a hook publishes before it makes the
+//! Functions of the arguments (and, for one, of the kernel's version): what a hook publishes before it makes the
 //! real call. They err towards too much: a call that fails afterwards has
 //! published a needless event.
 //!
@@ -8,6 +8,8 @@
 //! pages under a pin, `mm/madvise.c` of Linux 6.18. `MADV_FREE` is left out on
 //! purpose: pages that are pinned are not freed by it (io_uring shows the new
 //! bytes afterwards).
+
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Up to two byte ranges, `(start, len)`; a length of 0 is no range.
 pub(crate) type Ranges = [(usize, usize); 2];
@@ -73,6 +75,41 @@ pub(crate) fn drops_pages(advice: i32) -> bool {
             | libc::MADV_HWPOISON
             | libc::MADV_SOFT_OFFLINE
     )
+}
+
+/// Whether the advice is to the file: other mappings of it lose the pages as well.
+#[inline]
+pub(crate) fn reaches_other_mappings(advice: i32) -> bool {
+    advice == libc::MADV_REMOVE
+}
+
+/// Set where the kernel copies a pinned page at the first write after it was not
+/// writable for a while, so that the device keeps the old one: before Linux 5.19, which
+/// knows which anonymous pages are the process's alone (`PageAnonExclusive`).
+static COPIES_PINNED_PAGES: AtomicBool = AtomicBool::new(false);
+
+/// Looks which kernel this is. Not for hooks.
+#[allow(unsafe_code)]
+pub(crate) fn learn_kernel() {
+    // SAFETY: all-zero is a value of the structure, and uname(2) fills it.
+    let release = unsafe {
+        let mut name: libc::utsname = core::mem::zeroed();
+        libc::uname(&raw mut name);
+        name.release
+    };
+    COPIES_PINNED_PAGES.store(is_before_5_19(&release.map(|byte| byte as u8)), Relaxed);
+}
+
+fn is_before_5_19(release: &[u8]) -> bool {
+    let digit = |sum: u32, digit: &u8| sum.saturating_mul(10).saturating_add(u32::from(*digit) - 48);
+    let mut numbers = release.split(|byte| !byte.is_ascii_digit()).map(|digits| digits.iter().fold(0, digit));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) < (5, 19)
+}
+
+/// mprotect(2): whether pinned pages are replaced once they can be written again.
+#[inline]
+pub(crate) fn copies_when_writable_again(prot: i32) -> bool {
+    prot & libc::PROT_WRITE == 0 && COPIES_PINNED_PAGES.load(Relaxed)
 }
 
 /// madvise(2).
@@ -146,6 +183,20 @@ mod tests {
             [libc::MADV_FREE, libc::MADV_WILLNEED, libc::MADV_HUGEPAGE, libc::MADV_COLD, libc::MADV_PAGEOUT]
         {
             assert!(!drops_pages(advice), "{advice}");
+        }
+    }
+
+    #[test]
+    fn kernels_that_copy_pinned_pages_are_known() {
+        for (release, copies) in [
+            ("5.15.0-91-generic", true),
+            ("5.18.19", true),
+            ("4.18.0-553.el8_10.x86_64", true),
+            ("5.19.0", false),
+            ("6.1.0-18-amd64", false),
+            ("10.0", false),
+        ] {
+            assert_eq!(is_before_5_19(release.as_bytes()), copies, "{release}");
         }
     }
 

@@ -121,10 +121,13 @@ extern "C" fn mremap(old: usize, old_len: usize, len: usize, flags: i32, new: us
 }
 
 extern "C" fn madvise(addr: usize, len: usize, advice: i32) -> isize {
-    bracketed(effect::madvise(addr, len, advice), || {
-        // SAFETY: the arguments are the caller's, unchanged.
-        unsafe { real(Function::Madvise, libc::SYS_madvise, [addr, len, advice as usize, 0, 0, 0]) }
-    })
+    let advise = || {
+        bracketed(effect::madvise(addr, len, advice), || {
+            // SAFETY: the arguments are the caller's, unchanged.
+            unsafe { real(Function::Madvise, libc::SYS_madvise, [addr, len, advice as usize, 0, 0, 0]) }
+        })
+    };
+    if effect::reaches_other_mappings(advice) { entry_shared::by_file(advise) } else { advise() }
 }
 
 extern "C" fn brk(new: usize) -> isize {
@@ -186,6 +189,9 @@ extern "C" fn mprotect(addr: usize, len: usize, prot: i32) -> isize {
     if text::touches(addr, len) {
         return text::bracketed(addr, len, prot & libc::PROT_WRITE != 0, change);
     }
+    if effect::copies_when_writable_again(prot) {
+        return bracketed(effect::munmap(addr, len), change);
+    }
     change()
 }
 
@@ -204,18 +210,25 @@ fn bracketed_iovecs(ranges: usize, count: usize, advice: i32, change: impl FnOnc
     } else {
         &[]
     };
+    // Afterwards the iovecs may be gone with the pages that they lie in: what lies
+    // between the first and the last of them is published, if anything is.
     let mut ticket: Option<Ticket> = None;
+    let (mut first, mut end) = (usize::MAX, 0);
     for iovec in iovecs {
-        let begun = before(iovec.iov_base.addr(), iovec.iov_len);
+        let (start, len) = (iovec.iov_base.addr(), iovec.iov_len);
+        let begun = before(start, len);
         ticket.get_or_insert(begun);
+        first = first.min(start);
+        end = end.max(start.saturating_add(len));
     }
-    let result = change();
-    if let Some(ticket) = ticket {
-        for iovec in iovecs {
-            after(ticket, iovec.iov_base.addr(), iovec.iov_len);
+    let advise = || {
+        let result = change();
+        if let Some(ticket) = ticket {
+            after(ticket, first, end.saturating_sub(first));
         }
-    }
-    result
+        result
+    };
+    if drops && effect::reaches_other_mappings(advice) { entry_shared::by_file(advise) } else { advise() }
 }
 
 /// `syscall(number, ...)` for the numbers that change mappings.
@@ -253,7 +266,16 @@ extern "C" fn syscall_that_changes_a_mapping(
             let remap = || bracketed(effect::mremap(a, b, c, d as i32, e), change);
             return plain::mapping(!plain::is_plain(a, b), fixed, c, remap);
         }
+        libc::SYS_madvise if effect::reaches_other_mappings(c as i32) => {
+            return entry_shared::by_file(|| bracketed(effect::madvise(a, b, c as i32), change));
+        }
         libc::SYS_madvise => effect::madvise(a, b, c as i32),
+        libc::SYS_io_uring_setup => {
+            let ring = change();
+            // What it is told to do, no entry sees: somebody has to look.
+            settled::objects_loaded();
+            return ring;
+        }
         // SAFETY: see `brk`.
         libc::SYS_brk => effect::brk(a, unsafe { (&raw const __curbrk).read_volatile() }),
         libc::SYS_shmdt => effect::shmdt(a),
@@ -270,6 +292,7 @@ extern "C" fn syscall_that_changes_a_mapping(
         libc::SYS_mprotect if text::touches(a, b) => {
             return text::bracketed(a, b, c as i32 & libc::PROT_WRITE != 0, change);
         }
+        libc::SYS_mprotect if effect::copies_when_writable_again(c as i32) => effect::munmap(a, b),
         _ => return change(),
     };
     bracketed(ranges, change)
@@ -311,6 +334,8 @@ unsafe extern "C" fn syscall() {
         "je 2f",
         "cmp rdi, {mprotect}",
         "je 2f",
+        "cmp rdi, {io_uring_setup}",
+        "je 2f",
         "mov r11, qword ptr [rip + {next} + {nth}]",
         "test r11, r11",
         "jne 4f",
@@ -347,6 +372,7 @@ unsafe extern "C" fn syscall() {
         truncate = const libc::SYS_truncate,
         fallocate = const libc::SYS_fallocate,
         mprotect = const libc::SYS_mprotect,
+        io_uring_setup = const libc::SYS_io_uring_setup,
         slow = sym syscall_that_changes_a_mapping,
         to_libc = sym to_libc,
     );
@@ -387,6 +413,8 @@ unsafe extern "C" fn syscall() {
         "b.eq 2f",
         "cmp x0, {mprotect}",
         "b.eq 2f",
+        "cmp x0, {io_uring_setup}",
+        "b.eq 2f",
         "b {other}",
         "2: b {slow}",
         mmap = const libc::SYS_mmap,
@@ -402,6 +430,7 @@ unsafe extern "C" fn syscall() {
         truncate = const libc::SYS_truncate,
         fallocate = const libc::SYS_fallocate,
         mprotect = const libc::SYS_mprotect,
+        io_uring_setup = const libc::SYS_io_uring_setup,
         other = sym crate::passthrough::syscall,
         slow = sym syscall_that_changes_a_mapping,
     );

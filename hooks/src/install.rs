@@ -11,7 +11,7 @@ use crate::entry::NEXT;
 use crate::monitor::publish_everything;
 use crate::patch::{self, Mode};
 use crate::report::{Function, FunctionReport, Owner, Report, Seen, Why};
-use crate::{fork, interpose, loader, self_test, settled, text};
+use crate::{effect, fork, interpose, loader, self_test, settled, text};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
@@ -104,6 +104,7 @@ fn install_locked(state: &mut State) -> Report {
 fn install_anew(state: &mut State) -> Report {
     if !READY.load(Relaxed) {
         fork::install();
+        effect::learn_kernel();
         keep_loaded();
         find_entries();
         READY.store(true, Relaxed);
@@ -124,7 +125,7 @@ fn test_interposed() -> Report {
 }
 
 fn patch_entries() -> Report {
-    let refused = map_trampolines().err();
+    let refused = map_trampolines().and_then(|()| patch::serialise()).err();
     let mut report = self_test::run(|function| hook(function, refused));
     for line in &mut report.functions {
         if line.seen == Seen::No(self_test::UNSEEN) {

@@ -131,13 +131,14 @@ pub(crate) unsafe fn put_in(
     }
     let patch = planned.map_err(|(Refusal::OtherThreads(why) | Refusal::Never(why))| why)?;
     boundary |= !patch.promised && !alone();
-    // SAFETY: `plan` has looked at every instruction that the word changes.
-    unsafe { apply(&patch) }?;
     let index = function as usize;
-    // Relaxed: only read and written under the installer's lock.
+    // Relaxed: only read and written under the installer's lock. Before the store, so
+    // that what is half done can be taken out.
     WORD_AT[index].store(patch.word_at, Relaxed);
     OLD[index].store(patch.old, Relaxed);
     NEW[index].store(patch.new, Relaxed);
+    // SAFETY: `plan` has looked at every instruction that the word changes.
+    unsafe { apply(&patch) }?;
     Ok(boundary)
 }
 
@@ -162,8 +163,14 @@ pub(crate) fn take_out(function: Function) -> Result<(), Why> {
 unsafe fn apply(patch: &Patch) -> Result<(), Why> {
     // SAFETY: passed on to the caller.
     unsafe { text::replace(patch) }?;
+    serialise()
+}
+
+/// Serialises every thread's instruction stream. To be asked before the first patch as
+/// well: where it is refused, nothing may be changed.
+pub(crate) fn serialise() -> Result<(), Why> {
     sys::serialise_instruction_streams()
-        .map_err(|errno| Why { call: "membarrier(PRIVATE_EXPEDITED_SYNC_CORE)", errno })
+        .map_err(|errno| Why { call: "not patched: membarrier(PRIVATE_EXPEDITED_SYNC_CORE)", errno })
 }
 
 /// Overwrites `bytes` of `word` from byte `at`.

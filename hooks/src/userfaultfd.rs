@@ -43,8 +43,10 @@ const EVENT_UNMAP: u8 = 0x16;
 
 /// Events taken by one read.
 const BATCH: usize = 16;
-/// After this long a `REMOVE` has happened, unless its caller was not run at all.
-const AGAIN_AFTER_MS: i32 = 2;
+/// Nanoseconds after which a `REMOVE` has happened, unless its caller was not run at all.
+const AGAIN_AFTER: u64 = 2_000_000;
+/// Changes that wait for this at a time.
+const PENDING: usize = 64;
 
 /// Of the thread: it calls next to nothing.
 const STACK: usize = 128 << 10;
@@ -169,40 +171,91 @@ pub fn unwatch(range: Range<usize>) {
     unsafe { libc::ioctl(fd, UFFDIO_UNREGISTER, unregister.as_mut_ptr()) };
 }
 
-/// A change that had not happened when it was told.
-type Announced = (Ticket, usize, usize);
+/// A change that had not happened when it was told: its range, and when it has.
+#[derive(Clone, Copy)]
+struct Announced {
+    ticket: Ticket,
+    start: usize,
+    len: usize,
+    /// Nanoseconds of CLOCK_MONOTONIC.
+    due: u64,
+}
+
+fn now() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes the structure.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// The changes that are to be published again. Bounded: one more than fit is published
+/// as if it touched everything, when the first of them is due.
+struct Pending {
+    announced: [Option<Announced>; PENDING],
+}
+
+impl Pending {
+    fn add(&mut self, announced: Announced) {
+        match self.announced.iter_mut().find(|place| place.is_none()) {
+            Some(place) => *place = Some(announced),
+            None => {
+                // The last one grows: its ticket is the older, its due time the later.
+                if let Some(Some(last)) = self.announced.last_mut() {
+                    *last = Announced { start: PAGE_SIZE, len: usize::MAX - PAGE_SIZE, ..*last };
+                    last.due = announced.due;
+                }
+            }
+        }
+    }
+
+    /// Publishes what is due. Milliseconds until the next is, or -1.
+    fn publish_due(&mut self) -> i32 {
+        if self.announced.iter().all(Option::is_none) {
+            return -1;
+        }
+        let now = now();
+        let mut wait = u64::MAX;
+        for place in &mut self.announced {
+            if let Some(Announced { ticket, start, len, due }) = *place {
+                if due <= now {
+                    after(ticket, start, len);
+                    *place = None;
+                } else {
+                    wait = wait.min(due - now);
+                }
+            }
+        }
+        if wait == u64::MAX { -1 } else { wait.div_ceil(1_000_000) as i32 }
+    }
+}
 
 extern "C" fn run(argument: *mut libc::c_void) -> *mut libc::c_void {
     let fd = argument.addr() as i32;
-    let mut announced: [Option<Announced>; BATCH] = [None; BATCH];
+    let mut pending = Pending { announced: [None; PENDING] };
     loop {
-        let waits = announced.iter().any(Option::is_some);
+        let wait = pending.publish_due();
         let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry, of this frame.
-        let ready = unsafe { libc::poll(&raw mut poll, 1, if waits { AGAIN_AFTER_MS } else { -1 }) };
-        for (ticket, start, len) in announced.iter_mut().filter_map(Option::take) {
-            after(ticket, start, len);
-        }
+        let ready = unsafe { libc::poll(&raw mut poll, 1, wait) };
         if ready > 0 && poll.revents & libc::POLLIN == 0 {
             return null_mut(); // the descriptor is broken: nobody waits for it
         }
         if ready > 0 {
             settled::suspend();
-            announced = read(fd);
+            read(fd, &mut pending);
             settled::resume();
         }
     }
 }
 
 /// Reads what is pending, and publishes it. From the read on, the callers run.
-fn read(fd: i32) -> [Option<Announced>; BATCH] {
-    let mut announced = [None; BATCH];
+fn read(fd: i32, pending: &mut Pending) {
     let mut messages = [Message { event: 0, reserved: [0; 7], words: [0; 3] }; BATCH];
     // SAFETY: the buffer's own length.
     let got = unsafe { libc::read(fd, messages.as_mut_ptr().cast(), size_of_val(&messages)) };
     let count = usize::try_from(got).unwrap_or(0) / size_of::<Message>();
     EVENTS_READ.fetch_add(count as u64, Relaxed);
-    for (message, announced) in messages.iter().take(count).zip(&mut announced) {
+    for message in messages.iter().take(count) {
         let [first, second, third] = message.words.map(|word| word as usize);
         match message.event {
             EVENT_REMAP => {
@@ -214,12 +267,12 @@ fn read(fd: i32) -> [Option<Announced>; BATCH] {
             }
             EVENT_REMOVE => {
                 let len = second.saturating_sub(first);
-                *announced = Some((before(first, len), first, len));
+                let ticket = before(first, len);
+                pending.add(Announced { ticket, start: first, len, due: now() + AGAIN_AFTER });
             }
             _ => {
                 before(PAGE_SIZE, usize::MAX - PAGE_SIZE);
             }
         }
     }
-    announced
 }

@@ -173,6 +173,21 @@ fn what_is_taken_out_is_libcs_own_again() {
     });
 }
 
+/// A jump that not every thread has been made to see is none.
+#[test]
+fn without_membarrier_nothing_is_patched() {
+    child(|| {
+        refuse(libc::SYS_membarrier, None);
+        let before = entries();
+        let report = install();
+        assert!(!report.is_complete() && !verify());
+        let line = report.functions[Function::Munmap as usize].to_string();
+        assert!(line.contains("NOT SEEN: not patched: membarrier("), "{line}");
+        assert_eq!(entries(), before);
+        assert!(remove(), "there is nothing to give back");
+    });
+}
+
 #[test]
 fn a_hardened_kernel_is_reported_and_nothing_is_patched() {
     child(|| {

@@ -82,6 +82,41 @@ fn a_child_of_a_fork_during_install_installs() {
     });
 }
 
+unsafe extern "C" {
+    /// Public since glibc 2.34: fork without the handlers of pthread_atfork(3).
+    fn _Fork() -> libc::pid_t;
+}
+
+/// Children that no handler runs in: they find out all the same, and theirs too.
+#[test]
+fn a_child_without_handlers_knows_that_it_is_one() {
+    if common::emulated() {
+        return; // the emulator says that it empties pages in a child, and does not
+    }
+    child(|| {
+        assert!(install().is_complete());
+        let here = fork_generation();
+        // SAFETY: no memory is passed.
+        for fork in [|| unsafe { _Fork() }, || unsafe { libc::syscall(libc::SYS_fork) as libc::pid_t }] {
+            let pid = fork();
+            if pid == 0 {
+                let child = if fork_generation() == here + 1 { works_in_the_child() } else { 8 };
+                let pid = if child == 0 { fork() } else { -1 };
+                let grandchild = match pid {
+                    -1 => child,
+                    0 if fork_generation() == here + 2 => works_in_the_child(),
+                    0 => 9,
+                    pid => status_of(pid) >> 8,
+                };
+                // SAFETY: ends the child, or the child's.
+                unsafe { libc::_exit(grandchild) };
+            }
+            assert_eq!(status_of(pid), 0);
+            assert_eq!(fork_generation(), here, "nothing has happened here");
+        }
+    });
+}
+
 /// vfork and posix_spawn: the child shares the memory, and its calls of hooked
 /// functions between vfork and exec are the parent's business.
 #[test]

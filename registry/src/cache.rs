@@ -31,7 +31,7 @@ use crate::times::Ticks;
 use pinyard_hooks::map::{Map, MapSize, Slot, SlotId};
 use std::collections::VecDeque;
 use std::ops::Deref;
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Regions that are retired in one go: what a caller may pay for others.
 const SLICE: usize = 128;
@@ -125,6 +125,8 @@ pub(crate) struct Ticket {
     vacant_at: Option<u64>,
     pub(crate) range: PageRange,
     pub(crate) access: Access,
+    /// Filled in by the caller: userfaultfd watches the range for it.
+    pub(crate) watched: bool,
 }
 
 /// Why a registration cannot begin now.
@@ -329,7 +331,7 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         writer.next_ticket += 1;
         let number = writer.next_ticket;
         writer.inflight.push(Inflight { ticket: number, slot, coming, range, access });
-        Ok(Ticket { number, slot, vacant_at, range, access })
+        Ok(Ticket { number, slot, vacant_at, range, access, watched: false })
     }
 
     fn land(&mut self, ticket: &Ticket) {
@@ -368,10 +370,10 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
     ) -> Published {
         self.drain();
         self.writer.counters.registrations += 1;
-        let Ticket { slot: id, range, access, .. } = ticket;
+        let Ticket { slot: id, range, access, watched, .. } = ticket;
         let slot = self.cache.slot(id);
         regions::set_key(slot, key);
-        slot.access.store(access.bits(), Release);
+        regions::set_access(slot, access, watched);
         slot.touched.store(0, Relaxed);
         let fresh = self.doom(id).is_none();
         let vacant = ticket.vacant_at == Some(self.writer.changes);

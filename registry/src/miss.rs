@@ -15,6 +15,7 @@ use crate::error::{GetError, Holdings, Memlock};
 use crate::range::PageRange;
 use crate::regions::{self, Held, Wanted};
 use crate::registry::Inner;
+use crate::trust::Begun;
 use crate::{diagnose, limits, trust};
 use pinyard_hooks::MAX_COMING;
 use std::cell::Cell;
@@ -65,12 +66,12 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, Box<GetError>> 
             // Changes go unseen: nothing that is cached can be trusted.
             inner.cache.lock(&mut unlocked).flush();
         }
-        let (ticket, mut graves) = match reserve(inner, wanted, pages, &attempt, &mut missed, &mut unlocked)?
-        {
-            Step::Served(held) => return Ok(held),
-            Step::Again => continue,
-            Step::Register(ticket, graves) => (ticket, graves),
-        };
+        let (mut ticket, mut graves) =
+            match reserve(inner, wanted, pages, &attempt, &mut missed, &mut unlocked)? {
+                Step::Served(held) => return Ok(held),
+                Step::Again => continue,
+                Step::Register(ticket, graves) => (ticket, graves),
+            };
         let began = match graves.list.is_empty() {
             true => clock::ticks(),
             false => inner.deregister(&mut graves, &unlocked),
@@ -79,15 +80,18 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, Box<GetError>> 
             // They are buried after the registration, for which nobody shall wait.
             regions::set_gone(inner.cache.slot(grave.slot));
         }
-        let mut untrusted = None;
+        let mut begun = Begun::default();
         let answer = catch_unwind(AssertUnwindSafe(|| {
-            untrusted = inner.trust.begin(ticket.range);
+            begun = inner.trust.begin(ticket.range);
             register(inner, &ticket, &unlocked)
         }));
         let took = clock::ticks().wrapping_sub(began);
+        let Begun { mut untrusted, watched } = begun;
+        ticket.watched = watched;
         match &answer {
             Ok(Ok(_)) => untrusted = untrusted.or_else(|| inner.trust.confirm(ticket.range)),
-            Ok(Err(_)) | Err(_) => inner.trust.end(ticket.range),
+            Ok(Err(_)) | Err(_) if watched => inner.trust.end(ticket.range),
+            Ok(Err(_)) | Err(_) => {}
         }
         let mut locked = inner.cache.lock(&mut unlocked);
         let mut done = locked.buried(graves);

@@ -44,9 +44,21 @@ pub(crate) fn set_key(slot: &Slot, key: MemoryKey) {
     }
 }
 
+/// In `access`, above the flags: userfaultfd watches the range for this registration.
+const WATCHED: u32 = 1 << 31;
+
 #[inline]
 pub(crate) fn access_of(slot: &Slot) -> Access {
-    Access::from_bits_retain(slot.access.load(Acquire))
+    Access::from_bits_truncate(slot.access.load(Acquire))
+}
+
+/// Before the slot goes live.
+pub(crate) fn set_access(slot: &Slot, access: Access, watched: bool) {
+    slot.access.store(access.bits() | if watched { WATCHED } else { 0 }, Release);
+}
+
+pub(crate) fn is_watched(slot: &Slot) -> bool {
+    slot.access.load(Acquire) & WATCHED != 0
 }
 
 /// Reads and clears the mark that hits leave.
@@ -72,7 +84,8 @@ fn serves(slot: &Slot, start: usize, len: usize, access: Access) -> bool {
     let (first, end) = slot.bounds();
     // Also refuses what lies below (it wraps), a length of 0 and one that wraps.
     let (offset, size) = (start.wrapping_sub(first), end.wrapping_sub(first));
-    offset < size && len.wrapping_sub(1) < size - offset && access_of(slot).contains(access)
+    let lacks = access.bits() & !slot.access.load(Acquire) != 0;
+    offset < size && len.wrapping_sub(1) < size - offset && !lacks
 }
 
 /// The counts of each shard. Slot 0, which is no region, counts the shard's hits.

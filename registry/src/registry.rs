@@ -294,7 +294,9 @@ impl Inner {
             let answer = catch_unwind(AssertUnwindSafe(|| miss::in_backend(deregister)))
                 .unwrap_or_else(|_| Err(BackendError::new("deregister: the backend panicked", 0)));
             grave.failed = answer.is_err();
-            self.trust.end(grave.range);
+            if grave.watched {
+                self.trust.end(grave.range);
+            }
             if let Err(error) = answer {
                 tracing::warn!(backend = self.backend.name(), %error, "deregistration failed");
             }

@@ -406,3 +406,42 @@ fn a_registry_that_goes_while_threads_hold_leases() {
     drop(registry_over(Custom::new("counted", keep, |_, _| Ok(()))));
     assert_eq!(Arc::strong_count(&flag), 1);
 }
+
+unsafe extern "C" {
+    /// fork without the handlers of pthread_atfork(3) (glibc 2.34).
+    fn _Fork() -> libc::pid_t;
+}
+
+/// A child in which no handler has run is refused all the same, from its first `get` on,
+/// and may have a registry of its own.
+#[test]
+fn a_child_without_handlers_is_refused_and_may_have_its_own() {
+    let device = Device::new();
+    let registry = registry_over(device.backend());
+    let pages = Pages::new(2);
+    drop(read(&registry, &pages));
+    let in_child = || {
+        let unfound = registry.lookup(&pages, Access::LOCAL_READ).is_none();
+        let refused = matches!(registry.get(&pages, Access::LOCAL_READ), Err(GetError::Forked));
+        let ring = Arc::new(IoUring::new(16).unwrap());
+        let own = registry_over(ring.clone());
+        let mut pages = Pages::apart(2);
+        let works = (1..20).all(|version| {
+            pages.map_over();
+            pages.fill(version);
+            through(&ring, read(&own, &pages).key(), pages.at) == version
+        });
+        unfound && refused && works && device.counts() == (1, 0)
+    };
+    // SAFETY: the child does what a child of fork may, and ends itself.
+    unsafe {
+        let pid = _Fork();
+        if pid == 0 {
+            libc::alarm(20);
+            libc::_exit(if in_child() { 0 } else { 1 });
+        }
+        let mut status = -1;
+        assert_eq!(libc::waitpid(pid, &mut status, 0), pid);
+        assert_eq!(status, 0);
+    }
+}

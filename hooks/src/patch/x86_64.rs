@@ -18,6 +18,8 @@ pub(super) const REACH: usize = 1 << 30;
 const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 const NEAR: usize = 5;
 const SHORT: usize = 2;
+/// What one store changes.
+const WORD: usize = 8;
 /// Functions start at multiples of this; the gaps before are padding.
 const ALIGNMENT: usize = 16;
 
@@ -135,10 +137,19 @@ pub(super) unsafe fn plan(
     // SAFETY: passed on to the caller.
     let code = unsafe { super::prologue(entry) };
     let at = first_instruction(entry, &code);
-    // SAFETY: up to the next aligned address lies the function or its padding.
-    if code.get(at - entry) == Some(&0xc3) && unsafe { is_padding(at + 1, entry + ALIGNMENT) } {
-        // An empty function: nobody runs what follows its `ret`.
-        return near(at, target);
+    if code.get(at - entry) == Some(&0xc3) {
+        // An empty function: nobody runs what follows its `ret`. Behind an endbr64 no
+        // aligned word holds a near jump; the padding that follows does.
+        let pad = entry + WORD;
+        let is_ours = at != entry && PADS[function as usize].load(Relaxed) == pad;
+        // SAFETY: up to the next aligned address lies the function or its padding.
+        if is_ours || unsafe { is_padding(at + 1, entry + ALIGNMENT) } {
+            if at == entry {
+                return near(at, target);
+            }
+            // SAFETY: as above.
+            return unsafe { through(function, at, pad, target) };
+        }
     }
     let Some(length) = instruction_length(code.get(at - entry..).unwrap_or_default()) else {
         return never("not patched: the entry's first instruction is not one that is known");
@@ -155,11 +166,8 @@ pub(super) unsafe fn plan(
     // SAFETY: passed on to the caller.
     let pad = if length >= SHORT { unsafe { pad(function, entry, at) } } else { None };
     if let Some(pad) = pad {
-        // SAFETY: padding, which nobody runs but through the jump made next.
-        unsafe { fill_pad(pad, target) }.map_err(Refusal::Never)?;
-        PADS[function as usize].store(pad, Relaxed);
-        let distance = pad.wrapping_sub(at + SHORT) as u8;
-        return Ok(patch(at, &[0xeb, distance]));
+        // SAFETY: padding within reach.
+        return unsafe { through(function, at, pad, target) };
     }
     if length >= NEAR || alone {
         return near(at, target);
@@ -169,6 +177,18 @@ pub(super) unsafe fn plan(
                reach, and other threads run; install earlier",
         errno: 0,
     }))
+}
+
+/// A short jump at `at` to the padding at `pad`, which gets a near one.
+///
+/// # Safety
+/// As [`fill_pad`]; `pad` is within reach of a short jump.
+unsafe fn through(function: Function, at: usize, pad: usize, target: usize) -> Result<Patch, Refusal> {
+    // SAFETY: padding, which nobody runs but through the jump made next.
+    unsafe { fill_pad(pad, target) }.map_err(Refusal::Never)?;
+    PADS[function as usize].store(pad, Relaxed);
+    let distance = pad.wrapping_sub(at + SHORT) as u8;
+    Ok(patch(at, &[0xeb, distance]))
 }
 
 /// The near jump, not of ours, that the entry's short jump leads to: a second copy
@@ -234,8 +254,7 @@ unsafe fn pad(function: Function, entry: usize, at: usize) -> Option<usize> {
     behind.filter(|&pad| reachable(pad)).or_else(before).filter(|&pad| reachable(pad))
 }
 
-/// Makes the padding jump to `target`. Its 5 bytes end at a multiple of 16, so
-/// one aligned word has them all; if they are a jump already, it changes at once.
+/// Makes the padding jump to `target`. Its 5 bytes lie in one aligned word; if they are a jump already, it changes at once.
 ///
 /// # Safety
 /// `pad` is padding, or was.

@@ -91,6 +91,23 @@ fn a_landing_pad_stays() {
     }
 }
 
+/// `_dl_debug_state` of a libc built with CET: no store crosses a word.
+#[test]
+fn an_empty_function_behind_a_landing_pad_jumps_through_its_own_padding() {
+    let code = [0xf3, 0x0f, 0x1e, 0xfa, 0xc3, 0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0, 0x90];
+    let (entry, target) = page_with(&[], &code);
+    for _ in 0..2 {
+        let (patch, result) = patched(Function::DlDebugState, entry, target);
+        assert_eq!((patch.word_at, result), (entry, 9));
+        // SAFETY: code of the test's own.
+        unsafe {
+            assert!(super::super::prologue(entry).starts_with(&ENDBR64));
+            super::super::apply(&Patch { old: patch.new, new: patch.old, ..patch }).unwrap();
+            assert_eq!(super::super::prologue(entry)[..5], code[..5], "given back, and taken once more");
+        }
+    }
+}
+
 #[test]
 fn what_is_not_safe_is_refused() {
     let refused = |code: &[u8], alone| {

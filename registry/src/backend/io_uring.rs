@@ -13,9 +13,12 @@ use super::{Backend, BackendError, Limits, MemoryKey, Unlocked};
 use crate::access::Access;
 use crate::diagnose;
 use crate::range::PageRange;
+use crate::trust::RingChanging;
 use io_uring::{opcode, squeue, types};
 use parking_lot::Mutex;
 use std::io;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 const MAX_SLOTS: u32 = 16_384;
@@ -25,12 +28,31 @@ const MAX_TRANSFER: usize = 1 << 30;
 
 /// A ring with a table of fixed buffers.
 pub struct IoUring {
-    ring: io_uring::IoUring,
+    ring: OwnRing,
     slots: u32,
     free: Mutex<Vec<u16>>,
     /// One submission and its completion at a time. True once a submission was
     /// left in the queue: the ring then moves no more bytes.
     transfer: Mutex<bool>,
+}
+
+/// A ring that changes no mapping, and is known not to; see `trust/own_rings.rs`.
+struct OwnRing(ManuallyDrop<io_uring::IoUring>);
+
+impl Deref for OwnRing {
+    type Target = io_uring::IoUring;
+    fn deref(&self) -> &io_uring::IoUring {
+        &self.0
+    }
+}
+
+impl Drop for OwnRing {
+    fn drop(&mut self) {
+        let own = RingChanging::begin();
+        own.remove(self.0.as_raw_fd());
+        // SAFETY: once, and nobody uses it afterwards.
+        unsafe { ManuallyDrop::drop(&mut self.0) };
+    }
 }
 
 impl IoUring {
@@ -47,7 +69,13 @@ impl IoUring {
             let errno = error.raw_os_error().unwrap_or(0);
             BackendError::new(call, errno).with_hint(diagnose::io_uring_refusal(errno))
         };
-        let ring = io_uring::IoUring::new(8).map_err(|error| failed("io_uring_setup(8 entries)", error))?;
+        let ring = {
+            let own = RingChanging::begin();
+            let ring =
+                io_uring::IoUring::new(8).map_err(|error| failed("io_uring_setup(8 entries)", error))?;
+            own.add(ring.as_raw_fd());
+            OwnRing(ManuallyDrop::new(ring))
+        };
         ring.submitter().register_buffers_sparse(slots).map_err(|error| {
             failed(&format!("io_uring_register(IORING_REGISTER_BUFFERS2, {slots} empty slots)"), error)
         })?;

@@ -16,6 +16,8 @@ pub(crate) struct Grave {
     pub(crate) slot: SlotId,
     pub(crate) key: MemoryKey,
     pub(crate) range: PageRange,
+    /// userfaultfd watches the range for it.
+    pub(crate) watched: bool,
     /// Filled in by the caller: how long the backend took, and whether it refused.
     pub(crate) ticks: u64,
     pub(crate) failed: bool,
@@ -115,7 +117,8 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
             } else {
                 let slot = cache.slot(id);
                 let (key, range) = (regions::key_of(slot), regions::range_of(slot));
-                list.push(Grave { slot: id, key, range, ticks: 0, failed: false });
+                let watched = regions::is_watched(slot);
+                list.push(Grave { slot: id, key, range, watched, ticks: 0, failed: false });
                 writer.burying.push(id);
             }
         }

@@ -3,9 +3,10 @@
 use memchr::memmem::Finder;
 use pinyard_hooks::sys::MARK;
 
-/// Calls that take pages away. `brk` is left out: a break that others move
-/// under malloc's feet would break more than this.
-const NUMBERS: [libc::c_long; 11] = [
+/// Calls that take pages away, or make a ring that does. `brk` is left out: a break that
+/// others move under malloc's feet would break more than this.
+const NUMBERS: [libc::c_long; 12] = [
+    libc::SYS_io_uring_setup,
     libc::SYS_mmap,
     libc::SYS_munmap,
     libc::SYS_mremap,

@@ -1,7 +1,7 @@
 //! Whether every change of a range will be told, decided at each registration.
 //!
 //! Patched entries see what goes through libc. Two things do not: system calls of
-//! an object's own (`raw_callers.rs`), and what other processes do to shared
+//! an object's own or of an io_uring (`raw_callers.rs`), and what other processes do to shared
 //! memory. Where an object that makes such calls is loaded, each registration is
 //! watched by userfaultfd as well; what the kernel cannot watch, and shared
 //! memory, is registered but not kept for the next `get`.
@@ -9,11 +9,13 @@
 mod instructions;
 mod mapping;
 mod mechanism;
+mod own_rings;
 mod raw_callers;
 mod serving;
 mod watched;
 
 pub use mechanism::{Mechanism, VARIABLE};
+pub(crate) use own_rings::Changing as RingChanging;
 pub use raw_callers::RawCaller;
 pub use serving::{Entries, Serving, Watch, serving};
 
@@ -77,11 +79,21 @@ fn settle_now() {
     });
 }
 
-/// The loaded objects whose own system calls may change mappings. While there are
-/// any, each registration is watched by userfaultfd.
+/// What in the process may change mappings past libc. While there is anything, each
+/// registration is watched by userfaultfd.
 pub fn raw_callers() -> Vec<RawCaller> {
     settle();
     SCAN.get().lock().found.clone()
+}
+
+/// What [`Trust::begin`] found and did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Begun {
+    /// Why the registration must not be kept, if so.
+    pub(crate) untrusted: Option<Uncached>,
+    /// userfaultfd watches it. Not every registration that exists when watching starts
+    /// is, and each gives back its own.
+    pub(crate) watched: bool,
 }
 
 /// A registry's judgement of what it registers.
@@ -137,30 +149,34 @@ impl Trust {
         Serving::find(asked, pinyard_hooks::report())
     }
 
-    /// Before `range` is registered. Why it must not be kept, if so; either way
-    /// [`end`](Trust::end) follows.
+    /// Before `range` is registered. What is watched is given back with
+    /// [`end`](Trust::end).
     #[inline]
-    pub(crate) fn begin(&self, range: PageRange) -> Option<Uncached> {
-        if !self.listens || self.is_plain(range) { None } else { self.watch(range) }
+    pub(crate) fn begin(&self, range: PageRange) -> Begun {
+        if !self.listens || self.is_plain(range) { Begun::default() } else { self.watch(range) }
     }
 
     #[inline(never)]
-    fn watch(&self, range: PageRange) -> Option<Uncached> {
+    fn watch(&self, range: PageRange) -> Begun {
         let kind = self.maps.kind(range);
         if kind != Kind::Private {
             pinyard_hooks::declare_shared();
         }
+        let untrusted = |why| Begun { untrusted: Some(why), watched: false };
         if let Some(why) = self.distrusts(kind) {
-            return Some(why);
+            return untrusted(why);
         }
         if !WATCHES.load(SeqCst) || self.forced == Some(Mechanism::Entry) {
-            return None;
+            return Begun::default();
         }
         if kind == Kind::PrivateFile {
             let why = Why { call: "truncating a file gives no event", errno: 0 };
-            return Some(Uncached::Unwatched(why));
+            return untrusted(Uncached::Unwatched(why));
         }
-        WATCHED.get().begin(range).err().map(Uncached::Unwatched)
+        match WATCHED.get().begin(range) {
+            Ok(()) => Begun { untrusted: None, watched: true },
+            Err(why) => untrusted(Uncached::Unwatched(why)),
+        }
     }
 
     /// Whether `range` is private beyond doubt, and patched entries see all that
@@ -194,16 +210,16 @@ impl Trust {
 
     /// Why registrations of `range` would not be kept, if so.
     pub(crate) fn judge(&self, range: PageRange) -> Option<Uncached> {
-        let why = self.begin(range).or_else(|| self.confirm(range));
-        self.end(range);
+        let Begun { untrusted, watched } = self.begin(range);
+        let why = untrusted.or_else(|| self.confirm(range));
+        if watched {
+            self.end(range);
+        }
         why
     }
 
-    /// `range` is registered no more, or has never been.
-    #[inline]
+    /// A watched `range` is registered no more, or has never been.
     pub(crate) fn end(&self, range: PageRange) {
-        if self.listens && WATCHES.load(SeqCst) {
-            WATCHED.get().end(range);
-        }
+        WATCHED.get().end(range);
     }
 }

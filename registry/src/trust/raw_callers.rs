@@ -1,5 +1,6 @@
-//! Which loaded objects change mappings with system call instructions of their
-//! own, where no entry sees them: the Go runtime, rustix, liburing, sanitizers,
+//! Who changes mappings past libc's entries: the program's io_urings, for which the
+//! kernel makes the calls, and loaded objects with system call instructions of their
+//! own: the Go runtime, rustix, liburing, sanitizers,
 //! whatever has libc linked into it.
 //!
 //! An object is one if somewhere in its code a `syscall` instruction follows a
@@ -15,29 +16,45 @@
 //! its own holds.
 
 use super::instructions::{BEFORE, BEHIND, raw_call};
+use super::own_rings;
 use std::fmt;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-/// An object whose own system calls may change mappings.
+/// What in the process may change mappings past libc.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RawCaller {
-    /// The file it was loaded from.
-    pub object: String,
-    /// Where in the file the instruction stands.
-    pub offset: usize,
-    /// The number that is loaded; `None` where the caller passes it.
-    pub number: Option<u32>,
+#[non_exhaustive]
+pub enum RawCaller {
+    /// An object that makes system calls of its own.
+    Object {
+        /// The file it was loaded from.
+        object: String,
+        /// Where in the file the instruction stands.
+        offset: usize,
+        /// The number that is loaded; `None` where the caller passes it.
+        number: Option<u32>,
+    },
+    /// An io_uring of the program's: the kernel makes calls for it
+    /// (`IORING_OP_MADVISE`, io_uring_enter(2)).
+    Ring {
+        /// Its descriptor.
+        fd: i32,
+    },
 }
 
 impl fmt::Display for RawCaller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.number {
-            Some(number) => {
-                write!(f, "{} makes system call {number} itself (at {:#x})", self.object, self.offset)
+        match self {
+            RawCaller::Object { object, offset, number: Some(number) } => {
+                write!(f, "{object} makes system call {number} itself (at {offset:#x})")
             }
-            None => write!(f, "{} has a syscall function of its own (at {:#x})", self.object, self.offset),
+            RawCaller::Object { object, offset, number: None } => {
+                write!(f, "{object} has a syscall function of its own (at {offset:#x})")
+            }
+            RawCaller::Ring { fd } => {
+                write!(f, "descriptor {fd} is an io_uring, which may be told to madvise")
+            }
         }
     }
 }
@@ -69,6 +86,7 @@ impl Scan {
         let (Ok(maps), Ok(memory)) = (maps, File::open("/proc/self/mem")) else {
             return self.add("some object (/proc/self/maps or /proc/self/mem is not to be had)", 0, None);
         };
+        self.look_for_rings();
         // Of two C libraries, the other belongs to a namespace of its own (dlmopen),
         // where nobody has patched it.
         let ours = object_at(&maps, our_c_library());
@@ -94,10 +112,28 @@ impl Scan {
         }
     }
 
+    /// Rings that are not the backend's own. One that has been seen has had its say, also
+    /// where it is gone by now.
+    fn look_for_rings(&mut self) {
+        let Ok(descriptors) = std::fs::read_dir("/proc/self/fd") else { return };
+        for descriptor in descriptors.flatten() {
+            let is_ring = std::fs::read_link(descriptor.path())
+                .is_ok_and(|link| link.as_os_str().as_encoded_bytes() == b"anon_inode:[io_uring]");
+            let fd = descriptor.file_name().to_str().and_then(|name| name.parse().ok());
+            if let Some(fd) = fd.filter(|fd| is_ring && !own_rings::is_own(*fd))
+                && !self.found.contains(&RawCaller::Ring { fd })
+            {
+                self.found.push(RawCaller::Ring { fd });
+            }
+        }
+    }
+
     /// Once for each object.
     fn add(&mut self, object: &str, offset: usize, number: Option<u32>) {
-        if !self.found.iter().any(|found| found.object == object) {
-            self.found.push(RawCaller { object: object.to_owned(), offset, number });
+        let is_known =
+            |found: &RawCaller| matches!(found, RawCaller::Object { object: known, .. } if known == object);
+        if !self.found.iter().any(is_known) {
+            self.found.push(RawCaller::Object { object: object.to_owned(), offset, number });
         }
     }
 }

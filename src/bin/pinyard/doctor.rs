@@ -83,9 +83,24 @@ fn style() -> ProgressStyle {
 }
 
 fn unnoticed(reports: &[Report]) -> impl Iterator<Item = &Report> {
-    let bad =
-        |report: &&Report| matches!(report.verdict(Setup::Default), Verdict::Stale | Verdict::Broken(_));
+    let bad = |report: &&Report| match report.verdict(Setup::Default) {
+        Verdict::Stale => report.row.known.is_none(),
+        Verdict::Broken(_) => true,
+        _ => false,
+    };
     reports.iter().filter(bad)
+}
+
+/// What goes unnoticed here as the documentation says.
+fn documented(reports: &[Report]) -> impl Iterator<Item = (&Report, &'static str)> {
+    let stale = |report: &&Report| report.verdict(Setup::Default) == Verdict::Stale;
+    reports.iter().filter(stale).filter_map(|report| report.row.known.map(|remedy| (report, remedy)))
+}
+
+/// What could not be tried here.
+fn untried(reports: &[Report]) -> Vec<&'static str> {
+    let skipped = |report: &&Report| matches!(report.verdict(Setup::Default), Verdict::Skipped(_));
+    reports.iter().filter(skipped).map(|report| report.row.name).collect()
 }
 
 /// The reasons that the verdicts give, and the rows of each.
@@ -118,8 +133,16 @@ fn page(reports: &[Report], functions: &Functions) -> String {
     for (why, rows) in reasons(reports) {
         page += &format!("{why}\n  ({})\n", rows.join(", "));
     }
+    for (report, remedy) in documented(reports) {
+        page += &format!("\nGoes unnoticed, and is documented: {}: {remedy}\n", report.row.what);
+    }
+    let untried = untried(reports);
+    if !untried.is_empty() {
+        page += &format!("\nCould not be tried here: {}\n", untried.join(", "));
+    }
+    let others = if documented(reports).next().is_some() { "no other" } else { "no" };
     match unnoticed(reports).count() {
-        0 => page += "\nIn the default set-up no change goes unnoticed.\n",
+        0 => page += &format!("\nIn the default set-up {others} change that was tried goes unnoticed.\n"),
         count => page += &format!("\nIn the default set-up {count} changes go UNNOTICED.\n"),
     }
     page
@@ -141,6 +164,8 @@ fn document(reports: &[Report], functions: &Functions) -> Value {
         "mechanisms": crate::info::mechanisms().lines().map(str::trim).collect::<Vec<_>>(),
         "raw_callers": raw_callers().iter().map(ToString::to_string).collect::<Vec<_>>(),
         "rows": reports.iter().map(row).collect::<Vec<_>>(),
+        "documented": documented(reports).map(|(report, _)| report.row.name).collect::<Vec<_>>(),
+        "untried": untried(reports),
         "unnoticed": unnoticed(reports).map(|report| report.row.name).collect::<Vec<_>>(),
     })
 }
