@@ -34,6 +34,7 @@ compile() { # compiler, output, arguments…
 	"$compiler" "${flags[@]}" -o "$build/$output" "$@" || die "$output does not compile"
 }
 compile cc libfakeverbs.so -shared -fPIC $incidents/stand_in/fakeverbs.c
+compile cc calls $here/calls.c
 compile cc client $here/client.c -lfabric -pthread
 compile cc driver_lock $here/driver_lock.c -lfabric -pthread
 compile cc storm $here/storm.c -lucp -lucs -lucm
@@ -248,6 +249,27 @@ versions() {
 		env LD_PRELOAD="$preload" "$build/versions/program" "$build/versions/old.so" "$build/versions/new.so"
 }
 
+# What a round of mmap, madvise and munmap executes: a jump more for each call.
+instructions() {
+	local library rounds counts=() said
+	if ! valgrind --tool=none /bin/true >/dev/null 2>&1; then
+		report skipped: "instructions of a call" "valgrind is not there, or does not run"
+		return
+	fi
+	for library in "$build/libempty.so" "$preload"; do
+		for rounds in 100 1100; do
+			LD_PRELOAD=$library valgrind --tool=callgrind --callgrind-out-file=/dev/null "$build/calls" $rounds >"$out/said" 2>&1
+			counts+=("$(sed -n 's/.*Collected : //p' "$out/said")")
+		done
+	done
+	said="$((counts[3] - counts[2] - counts[1] + counts[0])) more in 1000 rounds of three calls, $((counts[2] - counts[0])) at start"
+	if ((${counts[3]:-0} > 0 && counts[3] - counts[2] - counts[1] + counts[0] <= 4000 && counts[2] - counts[0] <= 1000000)); then
+		report ok "instructions of a call" "$said"
+	else
+		report FAILED "instructions of a call" "$said"
+	fi
+}
+
 # Programs that use neither: the same output, nothing said, the same system calls.
 neither() {
 	local count_without count_with
@@ -260,12 +282,13 @@ neither() {
 	fi
 	expect "sh: nothing said" 0 '^1 hello$' -- env PINYARD_LOG=debug PINYARD_UCX=banana LD_PRELOAD="$preload" \
 		sh -c 'echo hello | cat >/dev/null; echo "$(sh -c "echo hello" 2>&1 | wc -l) hello"'
+	# Beside a library that does nothing, and depends on what ours depends on.
+	echo | cc -shared -fPIC -x c - -o "$build/libempty.so" -Wl,--no-as-needed -lgcc_s || die "libempty.so"
+	instructions
 	if ! strace -qq -o "$out/trace" /bin/true 2>/dev/null; then
 		report skipped: "system calls at start" "strace cannot trace here"
 		return
 	fi
-	# Beside a library that does nothing, and depends on what ours depends on.
-	echo | cc -shared -fPIC -x c - -o "$build/libempty.so" -Wl,--no-as-needed -lgcc_s || die "libempty.so"
 	strace -qq -E LD_PRELOAD="$build/libempty.so" -o "$out/trace" /bin/true
 	count_without=$(grep -c . "$out/trace")
 	strace -qq -E LD_PRELOAD="$preload" -o "$out/said" /bin/true
