@@ -18,7 +18,7 @@ mkdir -p "$build"
 passed=0 failed=0 skipped=0
 # Seconds for all that runs on the nodes, a second attempt included: against hangs, and no
 # measure of the machine, which others may be using.
-readonly whole=840
+readonly whole=1080
 
 nothing() { # skipped, with the reason
     echo "skipped: cluster: $1"

@@ -138,6 +138,30 @@ debian() {
 		env PINYARD_UCX=banana PINYARD_HOOKS=ucm "${with[@]}" "$build/client" rounds 10 libc
 }
 
+# What docs/src/incidents.md says to do without us.
+cures() {
+	local uffd='FI_MR_CACHE_MONITOR=userfaultfd' lock='pthread_mutex_lock'
+	local run=(mpirun.openmpi --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 --mca oob_tcp_if_include lo -n 2
+		--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include 'tcp;ofi_rxm' -x FI_TCP_IFACE -x LD_PRELOAD="$device")
+	expect "FI_MR_CACHE_MAX_COUNT=0: no hang, no cache" 1 '200 device registrations in 200 rounds: the cache does not work' -- \
+		env FI_MR_CACHE_MAX_COUNT=0 "${without[@]}" "$build/memhooks" naive
+	expect "  nor stale" 0 'fresh 50 hits 0 stale 0' -- env FI_MR_CACHE_MAX_COUNT=0 "${without[@]}" "$build/client" rounds 50 number
+	expect "  the same under Open MPI" any '200 device registrations in 200 rounds: the cache does not work' -- \
+		"${run[@]}" -x FI_MR_CACHE_MAX_COUNT=0 "$build/madvise_in_malloc" naive
+	expect "Open MPI, memory ^patcher alone: hangs" $hang 'watchdog: hang' "$lock" -- \
+		"${run[@]}" --mca memory '^patcher' "$build/madvise_in_malloc" naive
+	expect "Open MPI, monitor disabled alone: hangs" $hang 'watchdog: hang' "$lock" opal_mem_hooks_release_hook -- \
+		"${run[@]}" -x FI_MR_CACHE_MONITOR=disabled "$build/madvise_in_malloc" naive
+	expect "Open MPI, userfaultfd alone: hangs" $hang 'watchdog: hang' "$lock" opal_mem_hooks_release_hook -- \
+		"${run[@]}" -x $uffd "$build/madvise_in_malloc" naive
+	if [ "$(id -u)" -ne 0 ] && [ "$(cat /proc/sys/vm/unprivileged_userfaultfd)" != 1 ]; then
+		report skipped: "userfaultfd" "vm.unprivileged_userfaultfd is 0"
+		return
+	fi
+	expect "Open MPI, ^patcher and userfaultfd" 0 'rank 1 completed' 'rank 0 completed' -- \
+		"${run[@]}" --mca memory '^patcher' -x $uffd "$build/madvise_in_malloc" naive
+}
+
 openmpi4() {
 	local cm=(--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include 'tcp;ofi_rxm')
 	local run=(mpirun.openmpi --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 --mca oob_tcp_if_include lo -n 2
@@ -300,7 +324,7 @@ neither() {
 	fi
 }
 
-all=(debian openmpi4 openmpi5 ucx allocators versions neither)
+all=(debian cures openmpi4 openmpi5 ucx allocators versions neither)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for group in "$@"; do $group; done
 
