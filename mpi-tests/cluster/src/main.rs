@@ -110,7 +110,7 @@ impl Owner {
             let mut buffer = Buffer::map()?;
             buffer.bytes().fill(OLD);
             let verbs = self.verbs.clone();
-            cache.rkey(&verbs, &buffer)?;
+            let first = cache.rkey(&verbs, &buffer)?;
             cache.done();
             buffer.change(change)?;
             let written = if matches!(change, Change::Nothing) { OLD } else { NEW };
@@ -127,6 +127,10 @@ impl Owner {
                 .into());
             }
             self.tally.judge(name, change, &Moved { write, old, new, arrived }, expected);
+            if matches!((change, &cache), (Change::Fork, Cache::Pinyard(..))) {
+                let kept = if first == rkey { "the same registration" } else { "another registration" };
+                self.tally.report(first == rkey, &format!("{name}, {}, hit", change.name()), kept);
+            }
             if let Cache::Naive(kept, _) = &mut cache {
                 *kept = None;
             }
