@@ -49,6 +49,7 @@ step neighbours mpi-tests/neighbours/run.sh
 step soak soak/run.sh
 step mpi mpi-tests/run.sh
 step stress mpi-tests/stress.sh
+step slurm mpi-tests/stress-slurm.sh
 step cluster mpi-tests/cluster/run.sh
 
 echo

@@ -31,7 +31,7 @@ boot() {
     fi
     # Nehalem: has x86-64-v2 and nothing that this emulation was seen to get wrong.
     # The time limit ends what a killed caller leaves behind.
-    timeout -s KILL 900 qemu-system-x86_64 -accel tcg,thread=multi -cpu Nehalem -smp 1 -m 1G \
+    timeout -s KILL 1200 qemu-system-x86_64 -accel tcg,thread=multi -cpu Nehalem -smp 1 -m 1G \
         -nodefaults -no-user-config -display none -no-reboot -serial "file:$SHARE/node$i/console" \
         -kernel "$CLUSTER/vmlinuz" -initrd "$CLUSTER/initrd.gz" \
         -append "console=ttyS0 quiet panic=-1 nokaslr mitigations=off random.trust_cpu=on node=$i nodes=$n share=$SHARE" \

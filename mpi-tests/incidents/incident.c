@@ -19,6 +19,7 @@
 #include <rdma/fi_errno.h>
 
 #include "pinyard.h"
+#include "watchdog.h"
 
 #define PAGE 4096
 #define ROUNDS 200
@@ -26,8 +27,6 @@
 #define ROUNDS_PER_EXCHANGE 4
 /* The message size of Open MPI #13149. */
 #define LENGTH 258048
-/* A round takes milliseconds, also on a machine that does much else. */
-#define HANG_SECONDS 5
 #define FRAMES 64
 
 void incident_fail(const char *file, int line, const char *condition, const char *format, ...)
@@ -95,14 +94,13 @@ void free(void *memory)
 
 /* ---- The watchdog --------------------------------------------------------- */
 
-static void on_hang(int signal)
+static void on_hang(void)
 {
 	static const char before[] = "watchdog: hang; stack of the main thread:\n";
 	static const char after[] = "watchdog: end of stack\n";
 	void *frames[FRAMES];
 	int count;
 
-	(void) signal;
 	atomic_store(&releasing, false);
 	count = backtrace(frames, FRAMES);
 	if (write(STDERR_FILENO, before, sizeof(before) - 1) < 0)
@@ -113,28 +111,14 @@ static void on_hang(int signal)
 	_exit(EXIT_HANG);
 }
 
-static timer_t watchdog;
-
-/* The next round or call into MPI begins: it has HANG_SECONDS. */
-static void watchdog_feed(void)
+/* A timer of the main thread's own. */
+static void watch(void)
 {
-	struct itimerspec limit = { .it_value = { .tv_sec = HANG_SECONDS } };
-
-	CHECK(timer_settime(watchdog, 0, &limit, NULL) == 0, "%d s", HANG_SECONDS);
-}
-
-/* A timer that signals this very thread: a process's alarm may wake any other. */
-static void watchdog_start(void)
-{
-	struct sigevent event = { .sigev_notify = SIGEV_THREAD_ID, .sigev_signo = SIGUSR2 };
-	struct sigaction action = { .sa_handler = on_hang };
 	void *frame[1];
 
 	/* The first backtrace loads libgcc: not in the handler. */
 	backtrace(frame, 1);
-	event._sigev_un._tid = gettid();
-	CHECK(sigaction(SIGUSR2, &action, NULL) == 0, "SIGUSR2");
-	CHECK(timer_create(CLOCK_MONOTONIC, &event, &watchdog) == 0, "CLOCK_MONOTONIC");
+	watchdog_start(CLOCK_THREAD_CPUTIME_ID, on_hang);
 	watchdog_feed();
 }
 
@@ -201,7 +185,7 @@ enum mode incident_begin(int argc, char **argv)
 	}
 	scratch = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	CHECK(scratch != MAP_FAILED, "mmap(a page)");
-	watchdog_start();
+	watch();
 	atomic_store(&releasing, mode != MODE_CONTROL);
 	if (mode == MODE_PINYARD)
 		import_pinyard(argv[2]);
@@ -247,9 +231,10 @@ static void use(struct fid_domain *domain, char *buffer)
 	CHECK_FI(fi_close(&region->fid));
 }
 
+/* Populated, as registering with a device that pins would do. */
 static char *map_buffer(void *hint, int flags)
 {
-	char *buffer = mmap(hint, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+	char *buffer = mmap(hint, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE | flags, -1, 0);
 
 	CHECK(buffer != MAP_FAILED, "mmap(%p, %d)", hint, LENGTH);
 	return buffer;

@@ -21,10 +21,11 @@
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 
+#include "../incidents/watchdog.h"
+
 #define PAGE 4096ul
 #define LENGTH (16 * PAGE)
 #define ROUNDS 200
-#define HANG_SECONDS 8
 #define EXIT_HANG 42
 #define CHECK(condition) \
 	do { \
@@ -86,11 +87,10 @@ static void *in_driver(void *argument)
 	return argument;
 }
 
-static void on_hang(int signal)
+static void on_hang(void)
 {
 	const char *parts[] = { "watchdog: hang; one thread in ", first, "; the other in ", second, "\n" };
 
-	(void) signal;
 	for (size_t part = 0; part < sizeof(parts) / sizeof(*parts); part++)
 		if (write(STDERR_FILENO, parts[part], strlen(parts[part])) < 0)
 			break;
@@ -121,12 +121,12 @@ int main(void)
 	pthread_t thread;
 
 	CHECK(buffer != MAP_FAILED);
-	signal(SIGALRM, on_hang);
+	watchdog_start(CLOCK_PROCESS_CPUTIME_ID, on_hang);
 	CHECK(pthread_create(&thread, NULL, in_driver, NULL) == 0);
 	for (int round = 0; round < ROUNDS; round++) {
 		struct fid_mr *region;
 
-		alarm(HANG_SECONDS);
+		watchdog_feed();
 		while (!held)
 			usleep(50);
 		second = "fi_mr_reg";

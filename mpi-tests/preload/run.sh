@@ -34,6 +34,7 @@ compile() { # compiler, output, arguments…
 	"$compiler" "${flags[@]}" -o "$build/$output" "$@" || die "$output does not compile"
 }
 compile cc libfakeverbs.so -shared -fPIC $incidents/stand_in/fakeverbs.c
+compile cc calls $here/calls.c
 compile cc client $here/client.c -lfabric -pthread
 compile cc driver_lock $here/driver_lock.c -lfabric -pthread
 compile cc storm $here/storm.c -lucp -lucs -lucm
@@ -135,6 +136,30 @@ debian() {
 	expect "what the environment has wrong" 0 "PINYARD_UCX is 'banana', not one of auto, 1" \
 		"PINYARD_HOOKS is 'ucm': that is for registries" 'fresh 10 hits 10 stale 0' -- \
 		env PINYARD_UCX=banana PINYARD_HOOKS=ucm "${with[@]}" "$build/client" rounds 10 libc
+}
+
+# What docs/src/incidents.md says to do without us.
+cures() {
+	local uffd='FI_MR_CACHE_MONITOR=userfaultfd' lock='pthread_mutex_lock'
+	local run=(mpirun.openmpi --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 --mca oob_tcp_if_include lo -n 2
+		--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include 'tcp;ofi_rxm' -x FI_TCP_IFACE -x LD_PRELOAD="$device")
+	expect "FI_MR_CACHE_MAX_COUNT=0: no hang, no cache" 1 '200 device registrations in 200 rounds: the cache does not work' -- \
+		env FI_MR_CACHE_MAX_COUNT=0 "${without[@]}" "$build/memhooks" naive
+	expect "  nor stale" 0 'fresh 50 hits 0 stale 0' -- env FI_MR_CACHE_MAX_COUNT=0 "${without[@]}" "$build/client" rounds 50 number
+	expect "  the same under Open MPI" any '200 device registrations in 200 rounds: the cache does not work' -- \
+		"${run[@]}" -x FI_MR_CACHE_MAX_COUNT=0 "$build/madvise_in_malloc" naive
+	expect "Open MPI, memory ^patcher alone: hangs" $hang 'watchdog: hang' "$lock" -- \
+		"${run[@]}" --mca memory '^patcher' "$build/madvise_in_malloc" naive
+	expect "Open MPI, monitor disabled alone: hangs" $hang 'watchdog: hang' "$lock" opal_mem_hooks_release_hook -- \
+		"${run[@]}" -x FI_MR_CACHE_MONITOR=disabled "$build/madvise_in_malloc" naive
+	expect "Open MPI, userfaultfd alone: hangs" $hang 'watchdog: hang' "$lock" opal_mem_hooks_release_hook -- \
+		"${run[@]}" -x $uffd "$build/madvise_in_malloc" naive
+	if [ "$(id -u)" -ne 0 ] && [ "$(cat /proc/sys/vm/unprivileged_userfaultfd)" != 1 ]; then
+		report skipped: "userfaultfd" "vm.unprivileged_userfaultfd is 0"
+		return
+	fi
+	expect "Open MPI, ^patcher and userfaultfd" 0 'rank 1 completed' 'rank 0 completed' -- \
+		"${run[@]}" --mca memory '^patcher' -x $uffd "$build/madvise_in_malloc" naive
 }
 
 openmpi4() {
@@ -248,6 +273,27 @@ versions() {
 		env LD_PRELOAD="$preload" "$build/versions/program" "$build/versions/old.so" "$build/versions/new.so"
 }
 
+# What a round of mmap, madvise and munmap executes: a jump more for each call.
+instructions() {
+	local library rounds counts=() said
+	if ! valgrind --tool=none /bin/true >/dev/null 2>&1; then
+		report skipped: "instructions of a call" "valgrind is not there, or does not run"
+		return
+	fi
+	for library in "$build/libempty.so" "$preload"; do
+		for rounds in 100 1100; do
+			LD_PRELOAD=$library valgrind --tool=callgrind --callgrind-out-file=/dev/null "$build/calls" $rounds >"$out/said" 2>&1
+			counts+=("$(sed -n 's/.*Collected : //p' "$out/said")")
+		done
+	done
+	said="$((counts[3] - counts[2] - counts[1] + counts[0])) more in 1000 rounds of three calls, $((counts[2] - counts[0])) at start"
+	if ((${counts[3]:-0} > 0 && counts[3] - counts[2] - counts[1] + counts[0] <= 4000 && counts[2] - counts[0] <= 1000000)); then
+		report ok "instructions of a call" "$said"
+	else
+		report FAILED "instructions of a call" "$said"
+	fi
+}
+
 # Programs that use neither: the same output, nothing said, the same system calls.
 neither() {
 	local count_without count_with
@@ -260,12 +306,13 @@ neither() {
 	fi
 	expect "sh: nothing said" 0 '^1 hello$' -- env PINYARD_LOG=debug PINYARD_UCX=banana LD_PRELOAD="$preload" \
 		sh -c 'echo hello | cat >/dev/null; echo "$(sh -c "echo hello" 2>&1 | wc -l) hello"'
+	# Beside a library that does nothing, and depends on what ours depends on.
+	echo | cc -shared -fPIC -x c - -o "$build/libempty.so" -Wl,--no-as-needed -lgcc_s || die "libempty.so"
+	instructions
 	if ! strace -qq -o "$out/trace" /bin/true 2>/dev/null; then
 		report skipped: "system calls at start" "strace cannot trace here"
 		return
 	fi
-	# Beside a library that does nothing, and depends on what ours depends on.
-	echo | cc -shared -fPIC -x c - -o "$build/libempty.so" -Wl,--no-as-needed -lgcc_s || die "libempty.so"
 	strace -qq -E LD_PRELOAD="$build/libempty.so" -o "$out/trace" /bin/true
 	count_without=$(grep -c . "$out/trace")
 	strace -qq -E LD_PRELOAD="$preload" -o "$out/said" /bin/true
@@ -277,7 +324,7 @@ neither() {
 	fi
 }
 
-all=(debian openmpi4 openmpi5 ucx allocators versions neither)
+all=(debian cures openmpi4 openmpi5 ucx allocators versions neither)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for group in "$@"; do $group; done
 

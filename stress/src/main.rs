@@ -12,6 +12,7 @@
 
 mod device;
 mod faults;
+mod launcher;
 #[cfg(feature = "verbs")]
 mod loopback;
 mod machine;

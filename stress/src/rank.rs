@@ -8,7 +8,7 @@ use crate::sampler::Sampler;
 use crate::shared::Shared;
 use crate::steps::{Ended, INCOMING, Steps};
 use crate::words::Words;
-use crate::{machine, memory, rma, watchdog};
+use crate::{launcher, machine, memory, rma, watchdog};
 use mpi::Threading;
 use mpi::collective::{Root, SystemOperation};
 use mpi::datatype::PartitionMut;
@@ -51,6 +51,11 @@ fn start(cli: &Cli) -> Result<u8, String> {
         .ok_or_else(|| "MPI_Init_thread: MPI is initialised already".to_owned())?;
     initialised();
     let world = universe.world();
+    // Not under srun where the command has started this rank, itself in a step of Slurm.
+    let variable = |name: &str| std::env::var(name).ok();
+    if let Some(why) = launcher::disagrees(world.size(), &library_version(), !cli.launched, variable) {
+        return Err(why);
+    }
     let temporary = cli.folder.is_none();
     let (shared, plan) = match share(cli, &world) {
         Ok(shared) => shared,
@@ -75,6 +80,7 @@ fn share(cli: &Cli, world: &SimpleCommunicator) -> Result<(&'static Shared, Plan
     let folder: PathBuf = cli.folder.clone().unwrap_or_else(own);
     std::fs::create_dir_all(&folder).map_err(|error| format!("mkdir {}: {error}", folder.display()))?;
     let (rank, ranks) = (world.rank() as u32, world.size() as u32);
+    folder::forget(&folder, rank).map_err(|error| format!("clear {}: {error}", folder.display()))?;
     if rank == 0 {
         folder::write_options(&folder, &cli.options, ranks)
             .map_err(|error| format!("write to {}: {error}", folder.display()))?;

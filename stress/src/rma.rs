@@ -10,7 +10,18 @@ use std::ffi::c_int;
 /// MPI reports failures of these calls to the communicator's or window's handler, which
 /// ends the program; a library that returns instead is heard here.
 fn succeeded(call: &str, answer: c_int) -> Result<(), String> {
-    if answer == ffi::MPI_SUCCESS as c_int { Ok(()) } else { Err(format!("{call}: MPI error {answer}")) }
+    if answer == ffi::MPI_SUCCESS as c_int { Ok(()) } else { Err(format!("{call}: {}", words(answer))) }
+}
+
+/// MPI's own words for an error.
+fn words(error: c_int) -> String {
+    let (mut text, mut len) = ([0u8; ffi::MPI_MAX_ERROR_STRING as usize], 0);
+    // SAFETY: as many bytes as any of its texts has, and their number.
+    let answer = unsafe { ffi::MPI_Error_string(error, text.as_mut_ptr().cast(), &raw mut len) };
+    match text.get(..len as usize) {
+        Some(text) if answer == ffi::MPI_SUCCESS as c_int => String::from_utf8_lossy(text).into_owned(),
+        _ => format!("MPI error {error}"),
+    }
 }
 
 /// A window for one epoch. Freed by [`close`](Window::close) on every path on which all

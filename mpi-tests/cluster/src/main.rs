@@ -3,6 +3,8 @@
 //! ```text
 //! stale owner          on one node
 //! stale peer OWNER     on the other one
+//! stale ucx            UCX, and libfabric: on one node, by an endpoint to itself
+//! stale libfabric
 //! ```
 //!
 //! The owner registers a buffer, changes its mapping, writes other bytes at the same
@@ -11,9 +13,13 @@
 //! the old pages (or the test proves nothing), and with pinyard's registry. Ends with
 //! "N passed, M failed".
 
+mod alone;
+mod judge;
 mod memory;
+mod stacks;
 mod wire;
 
+use crate::judge::{Moved, NEW, OLD, SENT, Sees, Tally, count};
 use crate::memory::{Buffer, Change, LEN};
 use crate::wire::{Naive, Talk, Wire};
 use pinyard_registry::backend::{OpenError, Verbs};
@@ -22,21 +28,19 @@ use std::error::Error;
 use std::sync::Arc;
 
 const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_WRITE);
-/// What the owner writes first, what it writes after the change, what the peer writes.
-const OLD: u8 = b'A';
-const NEW: u8 = b'B';
-const SENT: u8 = b'W';
 /// `IBV_WC_REM_ACCESS_ERR`.
 const REMOTE_ACCESS_ERROR: u32 = 10;
 
-type Outcome<T> = Result<T, Box<dyn Error>>;
+pub(crate) type Outcome<T> = Result<T, Box<dyn Error>>;
 
 fn main() -> Outcome<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["owner"] => owner(),
         ["peer", host] => peer(host),
-        _ => Err("usage: stale owner | stale peer OWNER".into()),
+        ["ucx"] => alone::ucx(),
+        ["libfabric"] => alone::libfabric(),
+        _ => Err("usage: stale owner | stale peer OWNER | stale ucx | stale libfabric".into()),
     }
 }
 
@@ -52,16 +56,6 @@ fn peer(host: &str) -> Outcome<()> {
         talk.say([status.into(), old, new, 0])?;
     }
     Ok(())
-}
-
-fn count(bytes: &[u8], byte: u8) -> u64 {
-    bytes.iter().filter(|&&other| other == byte).count() as u64
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Sees {
-    Old,
-    New,
 }
 
 /// Who keeps the registration.
@@ -98,8 +92,7 @@ impl Cache<'_> {
 struct Owner {
     verbs: Arc<Verbs>,
     talk: Talk,
-    passed: u32,
-    failed: u32,
+    tally: Tally,
 }
 
 impl Owner {
@@ -111,18 +104,13 @@ impl Owner {
         Ok([status, old, new])
     }
 
-    fn report(&mut self, right: bool, what: &str, seen: &str) {
-        println!("{} {what}: {seen}", if right { "ok     " } else { "FAILED " });
-        *(if right { &mut self.passed } else { &mut self.failed }) += 1;
-    }
-
     /// One change, read and written, in one cache.
     fn case(&mut self, name: &str, mut cache: Cache<'_>, change: Change, expected: Sees) -> Outcome<()> {
         for write in [false, true] {
             let mut buffer = Buffer::map()?;
             buffer.bytes().fill(OLD);
             let verbs = self.verbs.clone();
-            cache.rkey(&verbs, &buffer)?;
+            let first = cache.rkey(&verbs, &buffer)?;
             cache.done();
             buffer.change(change)?;
             let written = if matches!(change, Change::Nothing) { OLD } else { NEW };
@@ -131,30 +119,18 @@ impl Owner {
             let [status, old, new] = self.ask(write, buffer.at(), rkey)?;
             cache.done();
             let arrived = count(buffer.bytes(), SENT);
-            let sees = match (write, old, new, arrived) {
-                (false, 0, _, _) if new == LEN as u64 => Some(Sees::New),
-                (false, _, 0, _) if old == LEN as u64 => Some(Sees::Old),
-                (true, _, _, 0) => Some(Sees::Old),
-                (true, _, _, _) if arrived == LEN as u64 => Some(Sees::New),
-                _ => None,
-            };
-            // Where nothing changed, the bytes are the old ones, and what is sent arrives.
-            let expected = match (change, write) {
-                (Change::Nothing, false) => Sees::Old,
-                (Change::Nothing, true) => Sees::New,
-                _ => expected,
-            };
-            let operation = if write { "RDMA write" } else { "RDMA read" };
-            let seen = match (write, sees) {
-                (_, None) => format!("a mixture: {old} old, {new} new, {arrived} arrived"),
-                (false, Some(Sees::Old)) => "the peer reads the bytes before the change".to_owned(),
-                (false, Some(Sees::New)) => "the peer reads the bytes after the change".to_owned(),
-                (true, Some(Sees::Old)) => "what the peer writes goes to pages that are gone".to_owned(),
-                (true, Some(Sees::New)) => "what the peer writes arrives".to_owned(),
-            };
-            let seen = if status == 0 { seen } else { format!("status {status}; {seen}") };
-            let right = status == 0 && sees == Some(expected);
-            self.report(right, &format!("{name}, {}, {operation}", change.name()), &seen);
+            if status != 0 {
+                return Err(format!(
+                    "{name}, {}: the peer's transfer ends with status {status}",
+                    change.name()
+                )
+                .into());
+            }
+            self.tally.judge(name, change, &Moved { write, old, new, arrived }, expected);
+            if matches!((change, &cache), (Change::Fork, Cache::Pinyard(..))) {
+                let kept = if first == rkey { "the same registration" } else { "another registration" };
+                self.tally.report(first == rkey, &format!("{name}, {}, hit", change.name()), kept);
+            }
             if let Cache::Naive(kept, _) = &mut cache {
                 *kept = None;
             }
@@ -173,7 +149,7 @@ impl Owner {
         registry.flush()?;
         let [status, ..] = self.ask(false, at, rkey)?;
         let seen = format!("status {status}");
-        self.report(status == REMOTE_ACCESS_ERROR.into(), "pinyard, a key that was taken back", &seen);
+        self.tally.report(status == REMOTE_ACCESS_ERROR.into(), "pinyard, a key that was taken back", &seen);
         Ok(())
     }
 }
@@ -182,7 +158,7 @@ fn owner() -> Outcome<()> {
     let verbs = Arc::new(Verbs::open()?);
     let talk = Talk::listen()?;
     let registry = Registry::builder().backend(verbs.clone()).build()?;
-    let mut owner = Owner { verbs, talk, passed: 0, failed: 0 };
+    let mut owner = Owner { verbs, talk, tally: Tally::default() };
     for change in Change::ALL {
         owner.case("naive cache", Cache::Naive(None, false), change, Sees::Old)?;
         owner.case("pinyard", Cache::Pinyard(&registry, None), change, Sees::New)?;
@@ -204,6 +180,5 @@ fn owner() -> Outcome<()> {
     }
     let stats = registry.stats();
     println!("{} registrations, {} invalidations", stats.registrations, stats.invalidations);
-    println!("{} passed, {} failed", owner.passed, owner.failed);
-    if owner.failed == 0 { Ok(()) } else { Err("stale registrations".into()) }
+    owner.tally.end()
 }

@@ -1,6 +1,7 @@
 //! The owner's buffer, and the ways in which a program changes what is mapped there.
 #![allow(unsafe_code, clippy::disallowed_methods)]
 
+use crate::judge::CHILDS;
 use std::io::{Error, Result};
 
 pub(crate) const LEN: usize = 256 << 10;
@@ -14,11 +15,13 @@ pub(crate) enum Change {
     UnmapAndMap,
     DontNeed,
     MoveAndMap,
+    /// The child writes to its copy and stays; then the parent writes.
+    Fork,
 }
 
 impl Change {
-    pub(crate) const ALL: [Change; 4] =
-        [Change::Nothing, Change::UnmapAndMap, Change::DontNeed, Change::MoveAndMap];
+    pub(crate) const ALL: [Change; 5] =
+        [Change::Nothing, Change::UnmapAndMap, Change::DontNeed, Change::MoveAndMap, Change::Fork];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -26,18 +29,20 @@ impl Change {
             Change::UnmapAndMap => "munmap, mmap",
             Change::DontNeed => "MADV_DONTNEED",
             Change::MoveAndMap => "mremap, mmap",
+            Change::Fork => "fork, both write",
         }
     }
 }
 
 pub(crate) struct Buffer {
     moved: bool,
+    child: Option<Child>,
 }
 
 impl Buffer {
     pub(crate) fn map() -> Result<Buffer> {
         map_at(AT)?;
-        Ok(Buffer { moved: false })
+        Ok(Buffer { moved: false, child: None })
     }
 
     pub(crate) fn at(&self) -> usize {
@@ -50,6 +55,7 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts_mut(AT as *mut u8, LEN) }
     }
 
+    /// Does it; the child of a [`Change::Fork`] ends with the buffer.
     pub(crate) fn change(&mut self, change: Change) -> Result<()> {
         match change {
             Change::Nothing => Ok(()),
@@ -62,14 +68,62 @@ impl Buffer {
             Change::DontNeed => done(unsafe { libc::madvise(AT as *mut _, LEN, libc::MADV_DONTNEED) }),
             Change::MoveAndMap => {
                 let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+                // By number: UCX 1.13's hook of mremap has no parameter for the target.
                 // SAFETY: as above; nothing of ours is mapped elsewhere.
-                let moved = unsafe { libc::mremap(AT as *mut _, LEN, LEN, flags, ELSEWHERE as *mut u8) };
-                if moved == libc::MAP_FAILED {
+                let moved = unsafe { libc::syscall(libc::SYS_mremap, AT, LEN, LEN, flags, ELSEWHERE) };
+                if moved == -1 {
                     return Err(Error::last_os_error());
                 }
                 self.moved = true;
                 map_at(AT)
             }
+            Change::Fork => {
+                self.child = Some(Child::that_writes()?);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A process that has written over its copy of the buffer, and waits to be ended.
+struct Child(libc::pid_t);
+
+impl Child {
+    fn that_writes() -> Result<Child> {
+        let mut pipe = [0; 2];
+        // SAFETY: fills two ints.
+        done(unsafe { libc::pipe(pipe.as_mut_ptr()) })?;
+        // SAFETY: the child calls nothing but memset, write and pause.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: the child's own copy, of which nobody else knows.
+            unsafe {
+                std::slice::from_raw_parts_mut(AT as *mut u8, LEN).fill(CHILDS);
+                libc::write(pipe[1], [0u8].as_ptr().cast(), 1);
+                loop {
+                    libc::pause();
+                }
+            }
+        }
+        let mut byte = [0u8];
+        // SAFETY: this process's own descriptors, and a byte to fill.
+        let read = unsafe {
+            libc::close(pipe[1]);
+            let read = if child > 0 { libc::read(pipe[0], byte.as_mut_ptr().cast(), 1) } else { -1 };
+            libc::close(pipe[0]);
+            read
+        };
+        let child = if child > 0 { Child(child) } else { return Err(Error::last_os_error()) };
+        if read == 1 { Ok(child) } else { Err(Error::other("the child died before it had written")) }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // SAFETY: a child of this process's, which has not been waited for.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, std::ptr::null_mut(), 0);
         }
     }
 }

@@ -9,9 +9,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "../../incidents/watchdog.h"
+
 #define PAGE 4096
-/* A broadcast takes under a second, also where everything is emulated. */
-#define HANG_SECONDS 8
 #define EXIT_HANG 42
 
 extern void *__libc_malloc(size_t);
@@ -53,13 +53,12 @@ void free(void *memory)
 	__libc_free(memory);
 }
 
-static void on_hang(int signal)
+static void on_hang(void)
 {
 	static const char said[] = "watchdog: MPI_Bcast hangs; its stack:\n";
 	void *frames[64];
 	int count;
 
-	(void)signal;
 	scratch = NULL;
 	count = backtrace(frames, 64);
 	if (write(STDERR_FILENO, said, sizeof said - 1) > 0)
@@ -74,13 +73,13 @@ int MPI_Bcast(void *buffer, int count, MPI_Datatype type, int root, MPI_Comm com
 
 		/* The first backtrace loads libgcc: not in the handler. */
 		backtrace(frame, 1);
-		signal(SIGALRM, on_hang);
+		watchdog_start(CLOCK_THREAD_CPUTIME_ID, on_hang);
 		scratch = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		if (scratch == MAP_FAILED)
 			abort();
 	}
-	alarm(HANG_SECONDS);
+	watchdog_feed();
 	int status = PMPI_Bcast(buffer, count, type, root, communicator);
-	alarm(0);
+	atomic_store(&watchdog_on, false);
 	return status;
 }

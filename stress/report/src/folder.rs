@@ -1,7 +1,7 @@
 //! The files of a run: progress words, samples and a record per rank.
 
 use crate::options::Options;
-use crate::progress::{Progress, Word};
+use crate::progress::{self, Progress, Word};
 use crate::record::{Counts, Injected, Outcome, Rank, Run, Sample};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -36,6 +36,20 @@ pub fn write_record(folder: &Path, rank: &Rank) -> io::Result<()> {
 struct Asked {
     ranks: u32,
     options: Options,
+}
+
+/// Removes what an earlier run left of `rank`, which would be taken for this one's.
+///
+/// # Errors
+/// A file could not be removed.
+pub fn forget(folder: &Path, rank: u32) -> io::Result<()> {
+    for path in [record_path(folder, rank), samples_path(folder, rank), progress::path(folder, rank)] {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Leaves what was asked, for [`merge`].
@@ -120,6 +134,17 @@ fn lost(folder: &Path, rank: u32, ranks: u32) -> Rank {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_earlier_run_is_forgotten() {
+        let folder = tempfile::tempdir().unwrap();
+        write_record(folder.path(), &Rank { outcome: Outcome::Completed, ..Rank::default() }).unwrap();
+        fs::write(samples_path(folder.path(), 0), "{}").unwrap();
+        forget(folder.path(), 0).unwrap();
+        forget(folder.path(), 0).unwrap();
+        assert_eq!(read(folder.path(), 1)[0].outcome, Outcome::Lost);
+        assert!(forget(&folder.path().join(ASKED), 0).is_ok());
+    }
 
     #[test]
     fn a_rank_without_a_record_is_lost_and_its_samples_are_kept() {

@@ -10,7 +10,7 @@
 mod abi;
 mod open;
 
-use self::abi::{Calls, Domain, Fabric, MrAttr, MrFid};
+use self::abi::{Calls, Domain, Fabric, Info, MrAttr, MrFid};
 use self::open::Opened;
 use super::library::Birth;
 use super::{Backend, BackendError, DeviceMemory, Limits, MemoryKey, OpenError, Unlocked};
@@ -66,12 +66,12 @@ impl LibfabricOptions {
     /// Opens a fabric and a domain; both end with the backend.
     pub fn open(self) -> Result<Libfabric, OpenError> {
         let calls = Calls::load(self.library.as_deref())?;
-        let Opened { fabric, domain, provider, device, key_bytes, regions } =
+        let Opened { fabric, domain, info, provider, device, key_bytes, regions } =
             open::open(&calls, self.provider.as_deref(), self.device_memory.is_some())?;
         Ok(Libfabric {
             calls,
             domain,
-            fabric: Some(fabric),
+            own: Some((fabric, info)),
             flags: flags_of(&provider),
             pins: pins(&provider),
             limits: Limits { max_regions: if regions == 0 { usize::MAX } else { regions }, ..Limits::NONE },
@@ -97,7 +97,7 @@ impl LibfabricOptions {
         Ok(Libfabric {
             calls,
             domain: domain.cast(),
-            fabric: None,
+            own: None,
             flags: flags_of(&provider),
             pins: pins(&provider),
             limits: Limits::NONE,
@@ -118,8 +118,8 @@ impl LibfabricOptions {
 pub struct Libfabric {
     calls: Calls,
     domain: NonNull<Domain>,
-    /// Where both end with this.
-    fabric: Option<NonNull<Fabric>>,
+    /// The fabric, and the entry that both were opened with, where all end with this.
+    own: Option<(NonNull<Fabric>, NonNull<Info>)>,
     flags: u64,
     pins: bool,
     limits: Limits,
@@ -157,6 +157,13 @@ impl Libfabric {
     /// for as long as the backend lives.
     pub fn domain(&self) -> NonNull<c_void> {
         self.domain.cast()
+    }
+
+    /// The entry (`struct fi_info *`) that the domain was opened with, which `fi_endpoint`
+    /// asks for; of a borrowed domain none. It is valid for as long as the backend lives,
+    /// and must not be changed: `fi_dupinfo` it for that.
+    pub fn info(&self) -> Option<NonNull<c_void>> {
+        self.own.map(|(_, info)| info.cast())
     }
 }
 
@@ -242,7 +249,7 @@ impl Backend for Libfabric {
 
 impl Drop for Libfabric {
     fn drop(&mut self) {
-        let Some(fabric) = self.fabric else { return };
+        let Some((fabric, info)) = self.own else { return };
         if !self.birth.is_here() {
             return;
         }
@@ -250,6 +257,8 @@ impl Drop for Libfabric {
         // goes before its fabric.
         let (domain, fabric) =
             unsafe { (abi::close(self.domain.as_ptr().cast()), abi::close(fabric.as_ptr().cast())) };
+        // SAFETY: a copy of this backend's own, once.
+        unsafe { (self.calls.freeinfo)(info.as_ptr()) };
         if domain != 0 || fabric != 0 {
             // Endpoints of the program's own may still use it.
             tracing::warn!(name = self.name, domain, fabric, "the domain could not be closed");

@@ -13,6 +13,8 @@ use std::ptr::{NonNull, null, null_mut};
 pub(super) struct Opened {
     pub(super) fabric: NonNull<Fabric>,
     pub(super) domain: NonNull<Domain>,
+    /// A copy of the entry that it was opened with, for `fi_freeinfo`.
+    pub(super) info: NonNull<Info>,
     pub(super) provider: String,
     pub(super) device: String,
     pub(super) key_bytes: usize,
@@ -56,9 +58,18 @@ fn open_one(calls: &Calls, info: NonNull<Info>) -> Result<Opened, BackendError> 
             // SAFETY: opened above, and nothing was made on it.
             unsafe { abi::close(fabric.as_ptr().cast()) };
         })?;
+    // SAFETY: as above; gives a copy to free, or null.
+    let copy = NonNull::new(unsafe { (calls.dupinfo)(info.as_ptr()) }).ok_or_else(|| {
+        // SAFETY: opened above, and nothing was made on them.
+        unsafe {
+            abi::close(domain.as_ptr().cast());
+            abi::close(fabric.as_ptr().cast());
+        }
+        BackendError::new("fi_dupinfo", libc::ENOMEM)
+    })?;
     // SAFETY: as above.
     let (key_bytes, regions) = unsafe { ((*domain_attr).mr_key_size, (*domain_attr).mr_cnt) };
-    Ok(Opened { fabric, domain, provider, device, key_bytes, regions })
+    Ok(Opened { fabric, domain, info: copy, provider, device, key_bytes, regions })
 }
 
 /// What a call has made.

@@ -162,7 +162,10 @@ fn state(state: i32) -> &'static str {
 fn none_there(errno: Option<i32>) -> OpenError {
     let entries = |folder: &str| -> Vec<String> {
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
     };
     let kernel = entries("/sys/class/infiniband");
     let why = if !kernel.is_empty() {

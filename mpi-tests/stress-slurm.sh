@@ -1,0 +1,146 @@
+#!/bin/bash
+# `pinyard stress` under a real Slurm of two nodes on this machine, started by srun and in a
+# batch job. Ends with "N passed, M failed".
+set -u
+cd "$(dirname "$0")/.." || exit 2
+here=$PWD/mpi-tests
+target=${CARGO_TARGET_DIR:-$PWD/target}
+temporary=$(mktemp -d) || exit 2
+passed=0
+failed=0
+
+why=$("$here/slurm.sh" up "$temporary/slurm") || {
+    status=$?
+    rm -rf "$temporary"
+    if [ $status -eq 77 ]; then
+        echo "skipped: Slurm: $why"
+        echo "0 passed, 0 failed, 1 skipped"
+        exit 0
+    fi
+    echo "Slurm does not start: $why"
+    echo "0 passed, 1 failed"
+    exit 1
+}
+trap '"$here/slurm.sh" down "$temporary/slurm"; rm -rf "$temporary"' EXIT
+trap 'exit 130' INT TERM
+export SLURM_CONF=$temporary/slurm/slurm.conf
+
+check() { # NAME COMMAND...
+    local name=$1 began=$SECONDS
+    shift
+    if "$@" >"$temporary/said" 2>&1; then
+        passed=$((passed + 1))
+        printf 'ok      %-64s %3d s\n' "$name" $((SECONDS - began))
+    else
+        failed=$((failed + 1))
+        echo "FAILED  $name"
+        sed 's/^/        /' "$temporary/said" | tail -n 40
+    fi
+}
+
+build() { timeout --foreground -s KILL 900 cargo build --quiet --release "$@" || { echo "cannot build $*"; echo "0 passed, 1 failed"; exit 1; }; }
+build -p pinyard --features cli --bin pinyard
+pinyard=$target/release/pinyard
+for mpi in openmpi mpich; do MPICC=/usr/bin/mpicc.$mpi build --target-dir "$target/$mpi" -p pinyard-stress; done
+
+folder=$temporary/run
+# The nodes have names of their own and the machine's loopback interface. Open MPI 4.1 does not
+# choose pt2pt by itself there, and has no other windows over TCP.
+export OMPI_MCA_btl_tcp_if_include=lo OMPI_MCA_oob_tcp_if_include=lo OMPI_MCA_osc=pt2pt
+export UCX_NET_DEVICES=lo OMPI_MCA_pml=ob1 OMPI_MCA_mpi_yield_when_idle=1
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 # for mpirun in a job
+
+# step MPI PMI ARGUMENTS...: one rank on each node, bounded.
+step() {
+    local mpi=$1 pmi=$2
+    shift 2
+    timeout --foreground -s KILL 120 srun --quiet --time 2 -N 2 -n 2 --mpi="$pmi" -K1 \
+        "$target/$mpi/release/pinyard-stress" --folder "$folder" --backend io_uring --max-bytes 64K --patience 60 "$@"
+}
+
+# document EXPRESSION: Python, over the JSON document d, that must be true.
+document() {
+    python3 -c "import json, sys; d = json.load(open('$temporary/run.json')); print(d['verdict']); sys.exit(not ($1))"
+}
+
+says() { # PATTERN...: of what is in $temporary/out
+    local pattern
+    cat "$temporary/out"
+    for pattern in "$@"; do
+        grep -Eq -- "$pattern" "$temporary/out" || { echo "does not say $pattern"; return 1; }
+    done
+}
+
+merge() { # STATUS PATTERN...: what is left of the run is judged so
+    local wanted=$1 status=0
+    shift
+    timeout --foreground -s KILL 60 "$pinyard" stress --merge "$folder" --json "$temporary/run.json" \
+        --report "$temporary/run.html" >"$temporary/out" 2>&1 || status=$?
+    says "$@" && [ $status -eq "$wanted" ] && [ -s "$temporary/run.html" ]
+}
+
+clean() { # MPI PMI
+    step "$1" "$2" --time 20 --steps 60 --json "$temporary/run.json" --report "$temporary/run.html" >"$temporary/out" 2>&1 ||
+        { cat "$temporary/out"; return 1; }
+    says '^Clean' && [ "$(grep -c '^Clean' "$temporary/out")" -eq 1 ] &&
+        document 'd["verdict"]["exit"] == 0 and d["launcher"] is None and len(d["ranks"]) == 2' &&
+        document '{r["machine"]["host"] for r in d["ranks"]} == {"n1", "n2"}' &&
+        document 'all(set(r["operations"]) == {"bcast", "allreduce", "sendrecv", "put", "get"} for r in d["ranks"])' &&
+        document 'all(r["counts"]["device_checks"] > 0 and r["counts"]["invalidations"] > 0 for r in d["ranks"])' &&
+        [ "$(grep -c '<svg' "$temporary/run.html")" -eq 6 ]
+}
+
+# Ranks that cannot see each other would each be clean, alone.
+alone() { # MPI PMI
+    step "$1" "$2" --time 2 >"$temporary/out" 2>&1 && { cat "$temporary/out"; return 1; }
+    says 'srun started 2 ranks .*each is alone; name what .* pmi2' && ! grep -q '^Clean' "$temporary/out"
+}
+
+killed() {
+    step openmpi pmix --time 30 --fault kill-rank --fault-rank 1 --fault-after 2 >"$temporary/out" 2>&1 && { cat "$temporary/out"; return 1; }
+    merge 0 'rank 1 was killed at [0-9.]+ s, as asked' 'rank 0 (was lost|was ended by signal)'
+}
+
+# As at the job's time limit: SIGTERM to each rank, which leaves its record.
+cancelled() {
+    local job='' end=$((SECONDS + 60))
+    rm -rf "$folder" # whose progress words are looked at
+    step openmpi pmix --time 60 --json "$temporary/run.json" >"$temporary/srun" 2>&1 &
+    local runner=$!
+    until [ "$(od -An -td8 -j16 -N8 "$folder/rank-1.progress" 2>/dev/null || echo 0)" -gt 5 ] && job=$(squeue -h -o %i); do
+        ((SECONDS < end)) || { cat "$temporary/srun"; echo "the ranks do not begin"; break; }
+        sleep 0.1
+    done
+    scancel --signal=TERM "$job"
+    wait $runner
+    cat "$temporary/srun"
+    merge 3 'rank 0 was ended by signal 15 at [0-9.]+ s, in' 'rank 1 was ended by signal 15 at [0-9.]+ s, in'
+}
+
+# The command in a batch job, whose mpirun starts its daemons by srun.
+batch() {
+    local job state end=$((SECONDS + 120))
+    rm -f "$temporary/out"
+    job=$(sbatch --parsable --time 2 -N 2 -n 2 -o "$temporary/out" --wrap "exec $pinyard stress -n 2 --time 30 --steps 40 \
+        --mpirun mpirun.openmpi --programs $target/openmpi/release --folder $folder --backend io_uring --max-bytes 64K \
+        --patience 60 --json $temporary/run.json -- --map-by node --mca plm_slurm_args --mpi=none") || return 1
+    while :; do
+        state=$(scontrol -o show job "$job" | grep -o 'JobState=[A-Z]*')
+        case $state in *COMPLETED | *FAILED | *TIMEOUT | *CANCELLED | *NODE_FAIL) break ;; esac
+        ((SECONDS < end)) || { scancel "$job"; break; }
+        sleep 0.2
+    done
+    echo "$state"
+    says '^Clean' && document '{r["machine"]["host"] for r in d["ranks"]} == {"n1", "n2"} and d["launcher"]["success"]'
+}
+
+check "Open MPI, srun --mpi=pmix: clean on two nodes" clean openmpi pmix
+check "MPICH, srun --mpi=pmi2: clean on two nodes" clean mpich pmi2
+check "MPICH, srun --mpi=pmix: refused, each would be alone" alone mpich pmix
+check "MPICH, srun --mpi=none: likewise" alone mpich none
+check "srun, a rank is killed" killed
+check "scancel: every rank says what it was in" cancelled
+check "sbatch, pinyard stress over the job's mpirun" batch
+
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]
