@@ -7,6 +7,7 @@ use super::block::{ANYBODY, BlockRef, NO_CLASS, Owner, Span, Stack};
 use super::classes::{self, Class, Kind};
 use super::core::{Central, Core};
 use super::error::DeviceError;
+use super::levels::Level;
 use super::slab::Slab;
 use super::stream::StreamState;
 use crate::source::{DriverToken, Segment};
@@ -48,10 +49,16 @@ impl Want {
 impl Core {
     #[cold]
     #[inline(never)]
-    pub(super) fn alloc_slow(&self, state: &Arc<StreamState>, want: Want) -> Result<BlockRef, DeviceError> {
+    pub(super) fn alloc_slow(
+        &self,
+        state: &Arc<StreamState>,
+        want: Want,
+        wanted: usize,
+    ) -> Result<BlockRef, DeviceError> {
         let mut token = DriverToken::at_entry();
-        let block = self.search(state, want, &mut token)?;
-        state.local(&mut token).allocated(block.bytes.get());
+        let block = self.search(state, want, &mut token);
+        let block = block.inspect_err(|_| state.levels.failed())?;
+        state.local(&mut token).allocated(block, wanted, Arc::as_ptr(state));
         Ok(block)
     }
 
@@ -62,22 +69,32 @@ impl Core {
         token: &mut DriverToken,
     ) -> Result<BlockRef, DeviceError> {
         if let Some(block) = self.lock(token).find(state, want) {
+            state.levels.hit(Level::Pool);
             return Ok(block);
         }
         loop {
             if self.settle_dropped(token)
                 && let Some(block) = self.lock(token).find(state, want)
             {
+                state.levels.hit(Level::Settled);
                 return Ok(block);
             }
             if let Some(block) = self.take_from_others(state, want, token) {
+                state.levels.hit(Level::Others);
                 return Ok(block);
             }
             match self.grow_for(state, want, token) {
-                Ok(Some(block)) => return Ok(block),
+                Ok(Some(block)) => {
+                    state.levels.hit(Level::Growth);
+                    return Ok(block);
+                }
                 // Another thread added a slab, and others took it all.
                 Ok(None) => {}
-                Err(error) => return self.squeeze(state, want, error, token),
+                Err(error) => {
+                    let block = self.squeeze(state, want, error, token)?;
+                    state.levels.hit(Level::Squeeze);
+                    return Ok(block);
+                }
             }
         }
     }

@@ -11,9 +11,9 @@
 
 use super::block::{ANYBODY, BlockRef, NO_CLASS, Owner, Stack, State};
 use super::classes::{CLASSES, Class};
+use super::counts::Counts;
 use super::error::Observer;
 use super::heap::Heap;
-use super::local::Counts;
 use super::marks::Words;
 use super::slab::Registrar;
 use super::stream::{Inbox, StreamState};
@@ -21,7 +21,7 @@ use super::waiting::{Passed, Waiting};
 use crate::fork;
 use crate::source::{DriverToken, Source};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use pinyard_driver::Driver;
+use pinyard_driver::{Counted, Driver};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::sync::{Arc, OnceLock};
 use std::thread::{Thread, ThreadId};
@@ -53,6 +53,7 @@ pub(super) struct Core {
     /// No handle is left.
     pub(super) closed: AtomicBool,
     pub(super) tallies: Tallies,
+    pub(super) counted: Arc<Counted>,
     forks: u32,
     central: Mutex<Central>,
 }
@@ -80,18 +81,20 @@ pub(super) struct Central {
     pub(super) peak_reserved: usize,
     /// The thread that adds a slab, without the lock.
     pub(super) growing: Option<ThreadId>,
+    /// How often the pool was looked over.
+    pub(super) censuses: u32,
 }
 
 impl Core {
     pub(super) fn new(
-        driver: Arc<dyn Driver>,
+        counted: Arc<Counted>,
         sources: [Arc<dyn Source>; 2],
         registrar: Option<Box<dyn Registrar>>,
         settings: Settings,
         words: Option<Words>,
     ) -> Core {
         Core {
-            driver,
+            driver: counted.clone(),
             sources,
             registrar,
             settings,
@@ -104,6 +107,7 @@ impl Core {
             asleep: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             tallies: Tallies::default(),
+            counted,
             forks: fork::generation(),
             central: Mutex::new(Central {
                 heap: Heap::default(),
@@ -114,6 +118,7 @@ impl Core {
                 reserved: 0,
                 peak_reserved: 0,
                 growing: None,
+                censuses: 0,
             }),
         }
     }
@@ -293,10 +298,7 @@ impl Central {
     pub(super) fn counts(&mut self) -> Counts {
         let mut sum = Counts::default();
         for state in self.streams.clone() {
-            let counts = state.local_within(self).counts();
-            sum.allocations += counts.allocations;
-            sum.frees += counts.frees;
-            sum.live_bytes = sum.live_bytes.wrapping_add(counts.live_bytes);
+            sum += state.local_within(self).counts();
         }
         sum
     }

@@ -29,16 +29,20 @@
 mod alloc;
 mod block;
 mod buf;
+mod census;
 mod classes;
 mod core;
+mod counts;
 mod error;
 mod heap;
 mod index;
+mod levels;
 mod local;
 mod marks;
 mod pool;
 mod reclaim;
 mod slab;
+mod snapshot;
 mod squeeze;
 mod stats;
 mod stream;
@@ -51,5 +55,8 @@ pub use self::{
     marks::MarkKind,
     pool::{DeviceBuilder, DevicePool, PoolStream},
     slab::Registrar,
-    stats::DeviceStats,
+    snapshot::{
+        BlockSnapshot, BlockState, SizeStatistics, SlabSnapshot, Snapshot, Statistics, StreamStatistics,
+    },
+    stats::{DeviceStats, Hits},
 };

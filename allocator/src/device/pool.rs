@@ -7,6 +7,7 @@ use super::core::{Core, Settings};
 use super::error::{DeviceError, Shortage};
 use super::marks::{MarkKind, Marked, Timeline, Words};
 use super::slab::Registrar;
+use super::snapshot::{Snapshot, Statistics};
 use super::stats::DeviceStats;
 use super::stream::StreamState;
 use super::worker;
@@ -15,9 +16,9 @@ use crate::fence::{Fence, Poll};
 use crate::fork;
 use crate::source::{DriverToken, Source, SourceError};
 use crate::sources::{DeviceSource, VirtualSource};
-use pinyard_driver::{Driver, DriverError, Stream};
+use pinyard_driver::{Counted, Driver, DriverError, Stream};
 use std::sync::Arc;
-use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 /// Blocks of device memory in the order of streams. A handle: clones share one pool.
@@ -57,6 +58,7 @@ pub struct PoolStream {
 impl DevicePool {
     /// Starts making a pool of memory from `cuMemAlloc`.
     pub fn builder(driver: Arc<dyn Driver>) -> DeviceBuilder {
+        let driver = Arc::new(Counted::new(driver));
         let source: Arc<dyn Source> = Arc::new(DeviceSource::new(driver.clone()));
         DeviceBuilder::new(driver, [source.clone(), source])
     }
@@ -64,6 +66,7 @@ impl DevicePool {
     /// Starts making a pool of memory that is mapped piece by piece
     /// ([`VirtualSource`]); with `rdma`, memory that a NIC may reach.
     pub fn virtual_memory(driver: Arc<dyn Driver>, rdma: bool) -> Result<DeviceBuilder, SourceError> {
+        let driver = Arc::new(Counted::new(driver));
         let source =
             || VirtualSource::new(driver.clone(), rdma).map(|source| Arc::new(source) as Arc<dyn Source>);
         let sources = [source()?, source()?];
@@ -74,7 +77,7 @@ impl DevicePool {
     /// driver's streams use: pinned host memory, say.
     pub fn from_source(driver: Arc<dyn Driver>, source: impl Source + 'static) -> DeviceBuilder {
         let source: Arc<dyn Source> = Arc::new(source);
-        DeviceBuilder::new(driver, [source.clone(), source])
+        DeviceBuilder::new(Arc::new(Counted::new(driver)), [source.clone(), source])
     }
 
     /// The pool's handle of a stream, to allocate with. Asks the driver for the
@@ -151,30 +154,20 @@ impl DevicePool {
 
     /// Counters. Takes the pool's lock.
     pub fn stats(&self) -> DeviceStats {
-        let core = &self.handle.core;
-        let mut token = DriverToken::at_entry();
-        let mut central = core.lock(&mut token);
-        let counts = central.counts();
-        let streams = central.streams.clone();
-        let kept = streams.iter().map(|state| state.local_within(&mut central).cached()).sum::<usize>();
-        let tallies = &core.tallies;
-        DeviceStats {
-            slabs: central.heap.slab_count() as u64,
-            reserved_bytes: central.reserved as u64,
-            peak_reserved_bytes: central.peak_reserved as u64,
-            live_bytes: counts.live_bytes,
-            live_blocks: counts.allocations.wrapping_sub(counts.frees),
-            allocations: counts.allocations,
-            frees: counts.frees,
-            free_bytes: (central.heap.all_free_bytes() + central.bin_bytes + kept) as u64,
-            waiting_bytes: central.waiting.stolen_bytes as u64,
-            waiting_blocks: central.waiting.used_blocks as u64,
-            growths: tallies.growths.load(Relaxed),
-            releases: tallies.releases.load(Relaxed),
-            steals: tallies.steals.load(Relaxed),
-            holds: tallies.holds.load(Relaxed),
-            squeezes: tallies.squeezes.load(Relaxed),
-        }
+        self.handle.core.stats(&mut DriverToken::at_entry())
+    }
+
+    /// Everything that is counted, by stream, size and function of the driver. Looks the
+    /// whole pool over, under its lock and those of its streams: frees do not wait for it,
+    /// allocations do, 10 to 30 ns per block. Not for hot paths.
+    pub fn statistics(&self) -> Statistics {
+        self.handle.core.snapshot().statistics
+    }
+
+    /// Every slab and every block with its state, at one moment; costs what
+    /// [`statistics`](DevicePool::statistics) does. Its sums are the counters' own.
+    pub fn snapshot(&self) -> Snapshot {
+        self.handle.core.snapshot()
     }
 }
 
@@ -211,16 +204,15 @@ impl PoolStream {
         };
         let block = match kept {
             Some(block) => {
-                local.allocated(block.bytes.get());
+                local.allocated(block, bytes, Arc::as_ptr(&self.state));
                 drop(local);
                 block
             }
             None => {
                 drop(local);
-                core.alloc_slow(&self.state, want)?
+                core.alloc_slow(&self.state, want, bytes)?
             }
         };
-        block.home.set(Arc::as_ptr(&self.state));
         Ok(DeviceBuf::new(block, bytes))
     }
 
@@ -293,7 +285,7 @@ impl std::fmt::Debug for DevicePool {
 
 /// See [`DevicePool::builder`].
 pub struct DeviceBuilder {
-    driver: Arc<dyn Driver>,
+    driver: Arc<Counted>,
     sources: [Arc<dyn Source>; 2],
     registrar: Option<Box<dyn Registrar>>,
     marks: MarkKind,
@@ -301,7 +293,7 @@ pub struct DeviceBuilder {
 }
 
 impl DeviceBuilder {
-    fn new(driver: Arc<dyn Driver>, sources: [Arc<dyn Source>; 2]) -> DeviceBuilder {
+    fn new(driver: Arc<Counted>, sources: [Arc<dyn Source>; 2]) -> DeviceBuilder {
         let settings =
             Settings { slab_bytes: 64 << 20, limit: usize::MAX, patience: Duration::from_secs(10) };
         DeviceBuilder { driver, sources, registrar: None, marks: MarkKind::Best, settings }
