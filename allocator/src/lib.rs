@@ -37,6 +37,8 @@ mod block;
 mod sync;
 
 #[cfg(not(loom))]
+pub mod adaptors;
+#[cfg(not(loom))]
 mod buf;
 #[cfg(not(loom))]
 mod carve;
@@ -44,6 +46,8 @@ mod carve;
 mod classes;
 #[cfg(not(loom))]
 mod close;
+#[cfg(not(loom))]
+pub mod config;
 #[cfg(not(loom))]
 mod counters;
 #[cfg(not(loom))]
@@ -67,6 +71,8 @@ mod pool;
 #[cfg(not(loom))]
 mod ranges;
 #[cfg(not(loom))]
+pub mod replay;
+#[cfg(not(loom))]
 mod shared;
 #[cfg(not(loom))]
 mod slab;
@@ -80,6 +86,8 @@ mod span;
 mod stats;
 #[cfg(not(loom))]
 mod threads;
+#[cfg(not(loom))]
+pub mod trace;
 
 #[cfg(loom)]
 mod models;

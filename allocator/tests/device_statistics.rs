@@ -199,7 +199,7 @@ fn a_snapshot_is_of_one_moment_whatever_threads_do() {
             })
         })
         .collect();
-    for _ in 0..300 {
+    for _ in 0..80 {
         let snapshot = pool.snapshot();
         let sums = snapshot.statistics.sums;
         let of = |state| snapshot.blocks.iter().filter(move |block| block.state == state);

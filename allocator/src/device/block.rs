@@ -132,6 +132,13 @@ impl BlockRef {
         BlockRef(block)
     }
 
+    /// Of the block's holder.
+    #[inline(always)]
+    pub(super) fn is_used_elsewhere(self) -> bool {
+        // SAFETY: the cell is the holder's alone (`Block`), and not borrowed elsewhere.
+        unsafe { (*self.uses.as_ptr()).is_some() }
+    }
+
     pub(super) fn end(self) -> u64 {
         self.address.get() + self.bytes.get() as u64
     }

@@ -11,7 +11,7 @@
 use super::block::{ANYBODY, BlockRef, NO_CLASS, State};
 use super::classes::CLASSES;
 use super::core::{Central, Core};
-use super::counts::{Counts, SLOTS};
+use super::counts::{Counts, Sizes};
 use super::local::Local;
 use super::snapshot::{BlockSnapshot, BlockState, SlabSnapshot};
 use super::stats::{DeviceStats, Hits};
@@ -42,7 +42,7 @@ pub(super) enum Place {
 pub(super) struct StreamCensus {
     pub(super) id: u64,
     pub(super) counts: Counts,
-    pub(super) sizes: [u64; SLOTS],
+    pub(super) sizes: Sizes,
     pub(super) kept_bytes: usize,
     pub(super) hits: Hits,
 }
@@ -104,7 +104,7 @@ impl Core {
             let of_stream = StreamCensus {
                 id: state.id,
                 counts: local.counts(),
-                sizes: *local.sizes(),
+                sizes: local.sizes(),
                 kept_bytes: local.cached() + central.heap.free_bytes(state.owner),
                 hits: state.levels.hits(local.counts().allocations),
             };
@@ -132,41 +132,37 @@ impl Core {
         for block in central.heap.descriptors().filter(|block| !block.slab.get().is_null()) {
             let noted = Some(block.noted.get()).filter(|&(at, _)| at == number).map(|(_, place)| place);
             if noted != Some(Place::Cut) {
-                census.blocks.push(self.one(block, noted.unwrap_or(Place::Moving), frozen));
+                census.blocks.push(one(block, noted.unwrap_or(Place::Moving), frozen));
             }
         }
         census.stats = self.stats_of(central, counts, kept, hits);
     }
+}
 
-    fn one(&self, block: BlockRef, noted: Place, frozen: &[Arc<StreamState>]) -> BlockSnapshot {
-        let id = |owner: u32| frozen.get((owner as usize).wrapping_sub(1)).map(|state| state.id);
-        let wanted = block.wanted.get();
-        let class = block.class.get();
-        // Small blocks are none of the heap's.
-        let of_heap = if class == NO_CLASS { block.state.get() } else { State::Out };
-        let (state, stream) = match (of_heap, noted) {
-            (State::Free(ANYBODY), _) => (BlockState::Free, None),
-            (State::Free(owner), _) => (BlockState::Free, id(owner)),
-            (_, Place::Used) => (BlockState::Dropped, home_id(block)),
-            _ if wanted > 0 => (BlockState::Live, home_id(block)),
-            (_, Place::Kept(owner)) => (BlockState::Cached, id(owner)),
-            (_, Place::Bin) => (BlockState::Cached, None),
-            (_, Place::Stolen) => (BlockState::Waiting, None),
-            _ => (BlockState::Moving, None),
-        };
-        BlockSnapshot {
-            address: block.address.get(),
-            bytes: block.bytes.get() as u64,
-            wanted: wanted as u64,
-            class: Some(class).filter(|&class| class != NO_CLASS && (class as usize) < CLASSES),
-            state,
-            stream,
-            age_ns: self.age_of(block),
-        }
-    }
-
-    fn age_of(&self, _: BlockRef) -> Option<u64> {
-        None
+fn one(block: BlockRef, noted: Place, frozen: &[Arc<StreamState>]) -> BlockSnapshot {
+    let id = |owner: u32| frozen.get((owner as usize).wrapping_sub(1)).map(|state| state.id);
+    let wanted = block.wanted.get();
+    let class = block.class.get();
+    // Small blocks are none of the heap's.
+    let of_heap = if class == NO_CLASS { block.state.get() } else { State::Out };
+    let (state, stream) = match (of_heap, noted) {
+        (State::Free(ANYBODY), _) => (BlockState::Free, None),
+        (State::Free(owner), _) => (BlockState::Free, id(owner)),
+        (_, Place::Used) => (BlockState::Dropped, home_id(block)),
+        _ if wanted > 0 => (BlockState::Live, home_id(block)),
+        (_, Place::Kept(owner)) => (BlockState::Cached, id(owner)),
+        (_, Place::Bin) => (BlockState::Cached, None),
+        (_, Place::Stolen) => (BlockState::Waiting, None),
+        _ => (BlockState::Moving, None),
+    };
+    BlockSnapshot {
+        address: block.address.get(),
+        bytes: block.bytes.get() as u64,
+        wanted: wanted as u64,
+        class: Some(class).filter(|&class| class != NO_CLASS && (class as usize) < CLASSES),
+        state,
+        stream,
+        age_ns: None,
     }
 }
 

@@ -7,9 +7,33 @@ use super::classes::{CLASSES, Class, LARGEST_SMALL};
 /// A place for every class of small blocks, and one per doubling above.
 pub(super) const SLOTS: usize = CLASSES + (46 - LARGEST_SMALL.ilog2() as usize);
 
+/// Allocations by size. As long as a power of two, so that a place needs no check.
+#[derive(Clone, Copy)]
+pub(super) struct Sizes([u64; PLACES]);
+
+const PLACES: usize = SLOTS.next_power_of_two();
+
+impl Sizes {
+    pub(super) const NONE: Sizes = Sizes([0; PLACES]);
+
+    #[inline(always)]
+    pub(super) fn count(&mut self, slot: usize) {
+        self.0[slot % PLACES] += 1;
+    }
+
+    pub(super) fn sum(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    pub(super) fn of(&self, slot: usize) -> u64 {
+        self.0[slot % PLACES]
+    }
+}
+
 /// Of one stream, or a sum; wrapping, as a sum may be short of what is being freed.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Counts {
+    /// The sum of a cache's sizes, which count each.
     pub(super) allocations: u64,
     pub(super) frees: u64,
     /// Bytes in use, rounded as handed out.
@@ -24,7 +48,6 @@ impl Counts {
     #[inline(always)]
     pub(super) fn allocated(&mut self, block: BlockRef, wanted: usize) {
         block.wanted.set(wanted);
-        self.allocations += 1;
         self.wanted_bytes = self.wanted_bytes.wrapping_add(wanted as u64);
         let live = self.live_bytes.wrapping_add(block.bytes.get() as u64);
         self.live_bytes = live;

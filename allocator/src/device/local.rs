@@ -3,7 +3,7 @@
 
 use super::block::{BlockRef, NO_CLASS, Stack};
 use super::classes::{CLASSES, Class};
-use super::counts::{Counts, SLOTS, slot_of};
+use super::counts::{Counts, Sizes};
 use super::stream::StreamState;
 
 /// Large blocks that are found again by their exact length.
@@ -20,7 +20,7 @@ pub(super) struct Local {
     cached: usize,
     counts: Counts,
     /// Allocations by size.
-    sizes: [u64; SLOTS],
+    sizes: Sizes,
 }
 
 impl Local {
@@ -33,16 +33,16 @@ impl Local {
             loose: Stack::default(),
             cached: 0,
             counts: Counts::default(),
-            sizes: [0; SLOTS],
+            sizes: Sizes::NONE,
         }
     }
 
     pub(super) fn counts(&self) -> Counts {
-        self.counts
+        Counts { allocations: self.sizes.sum(), ..self.counts }
     }
 
-    pub(super) fn sizes(&self) -> &[u64; SLOTS] {
-        &self.sizes
+    pub(super) fn sizes(&self) -> Sizes {
+        self.sizes
     }
 
     /// All blocks that are kept.
@@ -57,10 +57,16 @@ impl Local {
 
     /// A block for `wanted` bytes, more than none, in the order of this cache's stream.
     #[inline(always)]
-    pub(super) fn allocated(&mut self, block: BlockRef, wanted: usize, home: *const StreamState) {
+    pub(super) fn allocated(
+        &mut self,
+        block: BlockRef,
+        wanted: usize,
+        home: *const StreamState,
+        slot: usize,
+    ) {
         block.home.set(home);
         self.counts.allocated(block, wanted);
-        self.sizes[slot_of(block.class.get(), block.bytes.get())] += 1;
+        self.sizes.count(slot);
     }
 
     #[inline(always)]

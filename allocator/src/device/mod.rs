@@ -36,10 +36,15 @@ mod counts;
 mod error;
 mod heap;
 mod index;
+mod leaks;
+mod ledger;
 mod levels;
 mod local;
 mod marks;
+mod misuse;
+mod poison;
 mod pool;
+mod raw;
 mod reclaim;
 mod slab;
 mod snapshot;
@@ -47,16 +52,21 @@ mod squeeze;
 mod stats;
 mod stream;
 mod waiting;
+mod watch;
 mod worker;
 
 pub use self::{
     buf::DeviceBuf,
     error::{DeviceError, Shortage, StreamShare},
+    leaks::{Holder, Leaks},
     marks::MarkKind,
+    misuse::{Misuse, Offence, Place},
     pool::{DeviceBuilder, DevicePool, PoolStream},
+    raw::RawPool,
     slab::Registrar,
     snapshot::{
         BlockSnapshot, BlockState, SizeStatistics, SlabSnapshot, Snapshot, Statistics, StreamStatistics,
     },
     stats::{DeviceStats, Hits},
+    watch::TraceOptions,
 };

@@ -1,24 +1,31 @@
 //! The device pool: what callers see.
 
 use super::alloc::Want;
+use super::block::BlockRef;
 use super::buf::DeviceBuf;
 use super::classes::{self, LARGEST_SMALL};
-use super::core::{Core, Settings};
+use super::core::{Core, Heir, Settings};
 use super::error::{DeviceError, Shortage};
+use super::leaks::Leaks;
 use super::marks::{MarkKind, Marked, Timeline, Words};
+use super::misuse::Misuse;
 use super::slab::Registrar;
 use super::snapshot::{Snapshot, Statistics};
 use super::stats::DeviceStats;
 use super::stream::StreamState;
+use super::watch::{TraceOptions, Watch};
 use super::worker;
+use crate::config::{Overrides, Part};
 use crate::error::BuildError;
 use crate::fence::{Fence, Poll};
 use crate::fork;
 use crate::source::{DriverToken, Source, SourceError};
 use crate::sources::{DeviceSource, VirtualSource};
+use crate::trace::Trace;
 use pinyard_driver::{Counted, Driver, DriverError, Stream};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
 /// Blocks of device memory in the order of streams. A handle: clones share one pool.
@@ -43,6 +50,15 @@ struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        if let Some(heir) = self.core.heir.get() {
+            let leaks = self.core.leaks();
+            if leaks.blocks > 0 {
+                heir(&leaks);
+            }
+        }
+        if let Some(path) = self.core.trace_file.get() {
+            self.core.watch.write_numbered(path);
+        }
         self.core.closed.store(true, SeqCst);
         self.core.wake();
     }
@@ -171,10 +187,66 @@ impl DevicePool {
     }
 }
 
+/// Tools.
+impl DevicePool {
+    pub(super) fn watch(&self) -> &Watch {
+        &self.handle.core.watch
+    }
+
+    /// Starts, or starts anew, to record what happens. The ring of events is allocated by
+    /// the first start, whose options hold. While it records, an allocation or a free
+    /// takes some hundred nanoseconds more, and a short lock.
+    pub fn start_trace(&self, options: TraceOptions) {
+        self.watch().start(options);
+    }
+
+    /// Stops recording. What was recorded stays.
+    pub fn stop_trace(&self) {
+        self.watch().stop();
+    }
+
+    /// Changes the limit. Slabs beyond a lower one stay until they are given back (see
+    /// [`trim`](DevicePool::trim)); until then nothing is added.
+    pub fn set_limit(&self, bytes: usize) {
+        self.handle.core.settings.limit.store(bytes, Relaxed);
+    }
+
+    /// What stands in the ring, with names for the frames of stacks. Waits for nobody.
+    pub fn trace(&self) -> Trace {
+        self.watch().trace()
+    }
+
+    /// Who holds what. Costs what [`snapshot`](DevicePool::snapshot) does.
+    pub fn leaks(&self) -> Leaks {
+        self.handle.core.leaks()
+    }
+
+    /// Has `alarm` called for each misuse of a block ([`RawPool`](super::RawPool),
+    /// [`DeviceBuilder::poison`]), by the thread that notices and without a lock. Without
+    /// one the log is told, as an error.
+    pub fn on_misuse(&self, alarm: impl Fn(&Misuse) + Send + Sync + 'static) {
+        self.watch().on_misuse(Arc::new(alarm));
+    }
+
+    /// Misuses so far.
+    pub fn misuses(&self) -> u64 {
+        self.watch().misuses()
+    }
+}
+
 impl PoolStream {
+    pub(super) fn watch(&self) -> &Watch {
+        &self.handle.core.watch
+    }
+
     /// The stream.
     pub fn stream(&self) -> Stream {
         self.state.stream
+    }
+
+    /// `cuStreamGetId`.
+    pub fn id(&self) -> u64 {
+        self.state.id
     }
 
     pub(super) fn state(&self) -> &StreamState {
@@ -184,10 +256,27 @@ impl PoolStream {
     /// See [`DevicePool::alloc`].
     #[inline]
     pub fn alloc(&self, bytes: usize) -> Result<DeviceBuf, DeviceError> {
+        if !self.handle.core.watch.is_plain() {
+            return self.alloc_watched(bytes);
+        }
+        Ok(DeviceBuf::new(self.take(bytes)?, bytes))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn alloc_watched(&self, bytes: usize) -> Result<DeviceBuf, DeviceError> {
         let core = &self.handle.core;
         if core.is_forked() {
             return Err(DeviceError::Forked);
         }
+        let block = self.take(bytes)?;
+        core.watch.allocated(core, &self.state, block, bytes);
+        Ok(DeviceBuf::new(block, bytes))
+    }
+
+    #[inline(always)]
+    fn take(&self, bytes: usize) -> Result<BlockRef, DeviceError> {
+        let core = &self.handle.core;
         let mut token = DriverToken::at_entry();
         let want = if bytes <= LARGEST_SMALL {
             if bytes == 0 {
@@ -195,25 +284,27 @@ impl PoolStream {
             }
             Want::Small(classes::class_of(bytes))
         } else {
-            Want::Large(classes::rounded(bytes).ok_or(DeviceError::Overflow { bytes })?)
+            match classes::rounded(bytes) {
+                Some(bytes) => Want::Large(bytes),
+                None => return Err(DeviceError::Overflow { bytes }),
+            }
         };
         let mut local = self.state.local(&mut token);
-        let kept = match want {
-            Want::Small(class) => local.pop_small(class),
-            Want::Large(bytes) => local.pop_large(bytes),
+        let (kept, slot) = match want {
+            Want::Small(class) => (local.pop_small(class), class as usize),
+            Want::Large(bytes) => (local.pop_large(bytes), want.slot()),
         };
-        let block = match kept {
+        match kept {
             Some(block) => {
-                local.allocated(block, bytes, Arc::as_ptr(&self.state));
+                local.allocated(block, bytes, Arc::as_ptr(&self.state), slot);
                 drop(local);
-                block
+                Ok(block)
             }
             None => {
                 drop(local);
-                core.alloc_slow(&self.state, want, bytes)?
+                core.alloc_slow(&self.state, want, bytes)
             }
-        };
-        Ok(DeviceBuf::new(block, bytes))
+        }
     }
 
     /// A fence that passes when the stream has done what it has been given so far: for
@@ -290,13 +381,29 @@ pub struct DeviceBuilder {
     registrar: Option<Box<dyn Registrar>>,
     marks: MarkKind,
     settings: Settings,
+    poison: bool,
+    trace: Option<TraceOptions>,
+    heir: Option<Heir>,
+    environment: bool,
+    trace_file: Option<PathBuf>,
 }
 
 impl DeviceBuilder {
     fn new(driver: Arc<Counted>, sources: [Arc<dyn Source>; 2]) -> DeviceBuilder {
         let settings =
-            Settings { slab_bytes: 64 << 20, limit: usize::MAX, patience: Duration::from_secs(10) };
-        DeviceBuilder { driver, sources, registrar: None, marks: MarkKind::Best, settings }
+            Settings { slab_bytes: 64 << 20, limit: usize::MAX.into(), patience: Duration::from_secs(10) };
+        DeviceBuilder {
+            driver,
+            sources,
+            registrar: None,
+            marks: MarkKind::Best,
+            settings,
+            poison: false,
+            trace: None,
+            heir: None,
+            environment: true,
+            trace_file: None,
+        }
     }
 
     /// Bytes of a slab at most, but for a longer block's. A pool grows by a sixteenth of
@@ -308,7 +415,7 @@ impl DeviceBuilder {
 
     /// Bytes of all slabs at most. Default: what the device has.
     pub fn limit(mut self, bytes: usize) -> DeviceBuilder {
-        self.settings.limit = bytes;
+        self.settings.limit = bytes.into();
         self
     }
 
@@ -319,7 +426,7 @@ impl DeviceBuilder {
         if !(fraction > 0.0 && fraction <= 1.0) {
             return Err(BuildError::Limit { limit: 0, granularity });
         }
-        self.settings.limit = (total as f64 * fraction) as usize;
+        self.settings.limit = ((total as f64 * fraction) as usize).into();
         Ok(self)
     }
 
@@ -341,16 +448,90 @@ impl DeviceBuilder {
         self
     }
 
+    /// Records from the start: see [`DevicePool::start_trace`].
+    pub fn trace(mut self, options: TraceOptions) -> DeviceBuilder {
+        self.trace = Some(options);
+        self
+    }
+
+    /// Finds writes to freed memory: it is filled with a pattern, which is looked for when
+    /// the memory is used again or given back. Allocations wait for their stream. For
+    /// finding faults; see [`DevicePool::on_misuse`].
+    pub fn poison(mut self, poison: bool) -> DeviceBuilder {
+        self.poison = poison;
+        self
+    }
+
+    /// Has `report` called when the last handle goes while blocks are in use, by the
+    /// thread that drops it. With a trace that keeps stacks it says where they were
+    /// allocated.
+    pub fn on_leak(mut self, report: impl Fn(&Leaks) + Send + Sync + 'static) -> DeviceBuilder {
+        self.heir = Some(Box::new(report));
+        self
+    }
+
+    /// Has the environment ignored, for a program that must not be told from outside.
+    pub fn ignore_environment(mut self) -> DeviceBuilder {
+        self.environment = false;
+        self
+    }
+
+    /// Changes what is given; the rest stays.
+    pub fn configure(mut self, settings: &Overrides) -> DeviceBuilder {
+        let total = self.driver.device().total_bytes;
+        match settings.limit {
+            Some(Part::Bytes(bytes)) => self.settings.limit = bytes.into(),
+            Some(Part::Percent(part)) => self.settings.limit = (total / 100 * usize::from(part)).into(),
+            None => {}
+        }
+        self.settings.slab_bytes = settings.slab_bytes.unwrap_or(self.settings.slab_bytes);
+        self.settings.patience = settings.patience.unwrap_or(self.settings.patience);
+        self.marks = settings.marks.unwrap_or(self.marks);
+        self.poison = settings.poison.unwrap_or(self.poison);
+        self.trace_file = settings.trace_file.clone().or(self.trace_file);
+        // A file or stacks alone are a trace as well.
+        let asked = settings.trace_file.is_some() || settings.stacks == Some(true);
+        let (before, trace) = (self.trace, settings.trace);
+        self.trace = match trace {
+            Some(0) => None,
+            Some(events) => Some(TraceOptions { events, ..before.unwrap_or_default() }),
+            None if asked => Some(before.unwrap_or_default()),
+            None => before,
+        };
+        if let (Some(options), Some(stacks)) = (&mut self.trace, settings.stacks) {
+            options.stacks = stacks;
+        }
+        match settings.leaks {
+            Some(true) => self.heir = Some(Box::new(|leaks| eprintln!("pinyard: {leaks}"))),
+            Some(false) => self.heir = None,
+            None => {}
+        }
+        self
+    }
+
     /// Makes the pool. It has no slab yet.
     pub fn build(self) -> Result<DevicePool, BuildError> {
         const MOST: usize = 1 << 45;
-        let DeviceBuilder { driver, sources, registrar, marks, settings } = self;
+        let environment =
+            if self.environment { Overrides::from_environment()? } else { Overrides::default() };
+        let DeviceBuilder {
+            driver,
+            sources,
+            registrar,
+            marks,
+            settings,
+            poison,
+            trace,
+            heir,
+            trace_file,
+            ..
+        } = self.configure(&environment);
         let granularity = sources[0].granularity();
         if !(1..=MOST).contains(&settings.slab_bytes) {
             return Err(BuildError::SlabBytes { bytes: settings.slab_bytes, most: MOST, granularity });
         }
-        if settings.limit < granularity {
-            return Err(BuildError::Limit { limit: settings.limit, granularity });
+        if settings.limit() < granularity {
+            return Err(BuildError::Limit { limit: settings.limit(), granularity });
         }
         if registrar.is_some() && sources[0].joins() {
             return Err(BuildError::JoinedSlabs { name: sources[0].name() });
@@ -363,7 +544,23 @@ impl DeviceBuilder {
             }
             _ => None,
         };
-        let core = Arc::new(Core::new(driver, sources, registrar, settings, words));
+        let core = Arc::new(Core::new(
+            driver,
+            sources,
+            registrar,
+            settings,
+            words,
+            Watch::new(poison, fork::generation()),
+        ));
+        if let Some(options) = trace {
+            core.watch.start(options);
+        }
+        if let Some(heir) = heir {
+            let _ = core.heir.set(heir);
+        }
+        if let Some(path) = trace_file {
+            let _ = core.trace_file.set(path);
+        }
         if let Err(error) = worker::spawn(core.clone()) {
             return Err(BuildError::Thread { reason: error.to_string() });
         }

@@ -2,7 +2,7 @@
 
 use super::block::NO_CLASS;
 use super::census::Census;
-use super::classes::{CLASSES, Class};
+use super::classes::Class;
 use super::core::Core;
 use super::counts::{SLOTS, most_of, slot_of};
 use super::stats::{DeviceStats, Hits, part};
@@ -63,7 +63,7 @@ pub struct BlockSnapshot {
     /// if any may.
     pub stream: Option<u64>,
     /// How long ago it was allocated, if the pool was watched then
-    /// ([`DevicePool::trace`](super::DevicePool::trace)).
+    /// ([`start_trace`](super::DevicePool::start_trace)).
     pub age_ns: Option<u64>,
 }
 
@@ -151,6 +151,11 @@ impl Core {
         let mut census = self.census(&mut DriverToken::at_entry());
         // Descriptors come in no order.
         census.blocks.sort_unstable_by_key(|block| block.address);
+        if self.watch.is_on() {
+            for block in census.blocks.iter_mut().filter(|block| block.wanted > 0) {
+                block.age_ns = self.watch.age_of(block.address);
+            }
+        }
         let driver_calls =
             self.counted.calls().iter().map(|(call, count)| (call.to_string(), count)).collect();
         Snapshot {
@@ -173,8 +178,8 @@ fn statistics(census: &Census, driver_calls: BTreeMap<String, u64>) -> Statistic
         ..SizeStatistics::default()
     });
     for stream in &census.streams {
-        for (size, &count) in sizes.iter_mut().zip(&stream.sizes) {
-            size.allocations += count;
+        for (slot, size) in sizes.iter_mut().enumerate() {
+            size.allocations += stream.sizes.of(slot);
         }
     }
     let mut in_use = [0u64; SLOTS];
@@ -187,7 +192,6 @@ fn statistics(census: &Census, driver_calls: BTreeMap<String, u64>) -> Statistic
     for (size, live) in sizes.iter_mut().zip(in_use) {
         size.frees = size.allocations.saturating_sub(live);
     }
-    debug_assert!(CLASSES < SLOTS);
     Statistics {
         sums,
         largest_free_bytes: largest,

@@ -24,7 +24,7 @@ pub struct DeviceStats {
     /// The most that `live_bytes` ever was: of one stream exact, of several the sum of
     /// what each had at its own time, so an upper bound. (A pool that knew the moment
     /// would write to a word of all streams at each allocation:
-    /// an adaptor may.)
+    /// [`Statistics`](crate::adaptors::Statistics) does.)
     pub peak_live_bytes: u64,
     /// Blocks in use.
     pub live_blocks: u64,
