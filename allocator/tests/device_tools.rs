@@ -114,6 +114,38 @@ fn a_leak_is_told_with_its_place() {
     wait_for("all given back", || gpu.used_bytes() == 0);
 }
 
+/// A child has the parent's pool, watched, whose locks may be held.
+#[test]
+fn a_forked_child_of_a_watched_pool_does_not_hang() {
+    let gpu = Arc::new(Simulated::new(64 * MIB));
+    let builder = DevicePool::builder(gpu.clone()).trace(with_stacks()).on_leak(|leaks| panic!("{leaks}"));
+    let pool = builder.build().unwrap();
+    let stream = pool.stream(gpu.stream_create(&token()).unwrap()).unwrap();
+    let block = pool.alloc(1000, &stream).unwrap();
+    let raw = RawPool::new(pool.clone());
+    // SAFETY: the child runs to _exit below, and allocates with glibc's own handlers.
+    match unsafe { libc::fork() } {
+        0 => {
+            // SAFETY: alarm(2) has no conditions: a hang ends the child.
+            unsafe { libc::alarm(5) };
+            let fine = pool.alloc(1, &stream).is_err()
+                && raw.free(block.ptr()).is_ok()
+                && pool.snapshot().blocks.is_empty()
+                && pool.stats().live_blocks == 0;
+            drop((block, raw, pool, stream));
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(!fine)) }
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: our own child.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert_eq!(status, 0, "the child hung, or used its parent's pool");
+        }
+    }
+    drop(block);
+}
+
 #[test]
 fn without_a_leak_nobody_is_told() {
     let gpu = Arc::new(Simulated::new(64 * MIB));

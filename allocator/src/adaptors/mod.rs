@@ -54,12 +54,12 @@ pub trait Allocate: Send + Sync {
 
 /// A block in use. Dropping it is [`DeviceBuf`]'s drop: from any thread, with any lock
 /// held, without a call of the driver.
+#[allow(clippy::len_without_is_empty)] // never empty
 pub trait Block: Send {
     /// Where it begins.
     fn ptr(&self) -> DevicePtr;
 
     /// Bytes asked for.
-    #[allow(clippy::len_without_is_empty)] // never empty
     fn len(&self) -> usize;
 
     /// See [`DeviceBuf::record_use`].

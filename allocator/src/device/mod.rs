@@ -51,6 +51,7 @@ mod snapshot;
 mod squeeze;
 mod stats;
 mod stream;
+mod tools;
 mod waiting;
 mod watch;
 mod worker;

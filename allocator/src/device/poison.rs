@@ -116,7 +116,7 @@ impl Core {
             return Ok(None);
         }
         let host = self.driver.host_alloc(bytes.min(PIECE), token)?;
-        let mut changed = Ok(None);
+        let mut changed: Result<Option<(usize, u8)>, DriverError> = Ok(None);
         let mut offset = 0;
         while offset < bytes && matches!(changed, Ok(None)) {
             let length = (bytes - offset).min(PIECE);
@@ -132,12 +132,10 @@ impl Core {
             });
             offset += length;
         }
-        if changed.is_err() {
-            // The copy may not have passed: its destination must stand.
-            return changed;
-        }
+        // On an error the copy may not have passed: its destination must stand.
+        let changed = changed?;
         // SAFETY: ours, and the copies have passed.
         unsafe { self.driver.host_free(host, token) }?;
-        changed
+        Ok(changed)
     }
 }

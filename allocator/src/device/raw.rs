@@ -16,7 +16,7 @@ const SHARDS: usize = 16;
 /// Every address is looked up, so a wrong one is refused and harms nothing. In a pool
 /// that is watched (traced or poisoned) the refusal says who allocated and who freed the
 /// block. Any thread may call; a call takes one of sixteen short locks besides what the
-/// pool does.
+/// pool does. In a forked child frees do nothing, as a drop does there.
 pub struct RawPool {
     pool: DevicePool,
     shards: [Mutex<BTreeMap<u64, DeviceBuf>>; SHARDS],
@@ -49,6 +49,9 @@ impl RawPool {
     /// Frees the block that begins there. Refused, nothing has changed.
     #[allow(clippy::result_large_err)] // a refusal is a fault of the program
     pub fn free(&self, at: DevicePtr) -> Result<(), Misuse> {
+        if self.pool.core().is_forked() {
+            return Ok(());
+        }
         let block = self.shard(at.0).lock().remove(&at.0);
         // Dropped without the shard's lock.
         block.map(drop).ok_or_else(|| self.refusal(at))
@@ -58,6 +61,9 @@ impl RawPool {
     /// is refused, and stays in use.
     #[allow(clippy::result_large_err)]
     pub fn free_sized(&self, at: DevicePtr, bytes: usize) -> Result<(), Misuse> {
+        if self.pool.core().is_forked() {
+            return Ok(());
+        }
         let mut shard = self.shard(at.0).lock();
         let allocated = shard.get(&at.0).map(DeviceBuf::len);
         let block = if allocated == Some(bytes) { shard.remove(&at.0) } else { None };
@@ -78,12 +84,12 @@ impl RawPool {
     /// See [`DeviceBuf::record_use`].
     #[allow(clippy::result_large_err)]
     pub fn record_use(&self, at: DevicePtr, stream: &PoolStream) -> Result<(), Misuse> {
-        match self.shard(at.0).lock().get_mut(&at.0) {
-            Some(block) => {
-                block.record_use(stream);
-                return Ok(());
-            }
-            None => {}
+        if self.pool.core().is_forked() {
+            return Ok(());
+        }
+        if let Some(block) = self.shard(at.0).lock().get_mut(&at.0) {
+            block.record_use(stream);
+            return Ok(());
         }
         Err(self.refusal(at))
     }

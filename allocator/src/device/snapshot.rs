@@ -147,8 +147,11 @@ pub struct SizeStatistics {
 }
 
 impl Core {
+    /// Empty in a forked child.
     pub(super) fn snapshot(&self) -> Snapshot {
-        let mut census = self.census(&mut DriverToken::at_entry());
+        // In a fork the locks may be held for ever.
+        let mut census =
+            if self.is_forked() { Census::default() } else { self.census(&mut DriverToken::at_entry()) };
         // Descriptors come in no order.
         census.blocks.sort_unstable_by_key(|block| block.address);
         if self.watch.is_on() {

@@ -104,6 +104,9 @@ pub(super) fn part(one: u64, all: u64) -> f64 {
 
 impl Core {
     pub(super) fn stats(&self, token: &mut DriverToken) -> DeviceStats {
+        if self.is_forked() {
+            return DeviceStats::default();
+        }
         let mut central = self.lock(token);
         let mut kept = 0;
         let mut hits = Hits::default();

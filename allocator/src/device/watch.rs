@@ -81,8 +81,9 @@ impl Watch {
         self.plain.load(Relaxed) == fork::generation()
     }
 
+    /// Not in a fork, where the ledger's lock may be held for ever.
     pub(super) fn is_on(&self) -> bool {
-        self.plain.load(Relaxed) == WATCHED
+        self.plain.load(Relaxed) == WATCHED && self.forks == fork::generation()
     }
 
     pub(super) fn poisons(&self) -> bool {
@@ -197,9 +198,9 @@ impl Watch {
 
     pub(super) fn trace(&self) -> Trace {
         let Some(ring) = self.ring.get() else { return Trace::default() };
-        let (records, before) = ring.read();
+        let (records, lost) = ring.read();
         let events = records.into_iter().map(|(record, stack)| Event::of(record, &stack));
-        Trace { events: events.collect(), lost: before.saturating_sub(ring.forgotten()) }
+        Trace { events: events.collect(), lost }
     }
 
     /// To `path`, the process and a number that no file has.

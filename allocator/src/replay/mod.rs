@@ -90,6 +90,11 @@ impl Configuration {
                 let number = value.parse().ok().filter(|&ns| ns <= most);
                 self.kernel_ns = number.ok_or_else(|| refused("nanoseconds, 0 to 1000000000"))?;
             }
+            "patience_ms" => {
+                return Err(refused(
+                    "a replay's clock stands while an allocation waits, so it does not wait",
+                ));
+            }
             "trace" | "stacks" | "trace_file" | "poison" | "leaks" => {
                 return Err(refused("a replay keeps no trace and poisons nothing"));
             }

@@ -37,8 +37,8 @@ pub(crate) struct Ring {
     frames: Box<[AtomicU64]>,
     /// Events so far.
     next: AtomicU64,
-    /// Events that were not written.
-    dropped: AtomicU64,
+    /// Events before the last `clear`.
+    cleared: AtomicU64,
 }
 
 impl std::fmt::Debug for Ring {
@@ -55,7 +55,7 @@ impl Ring {
             slots: (0..events).map(|_| slot()).collect(),
             frames: (0..frames).map(|_| AtomicU64::new(0)).collect(),
             next: AtomicU64::new(0),
-            dropped: AtomicU64::new(0),
+            cleared: AtomicU64::new(0),
         }
     }
 
@@ -68,10 +68,9 @@ impl Ring {
         let at = (number % self.slots.len() as u64) as usize;
         let slot = &self.slots[at];
         let before = slot.sequence.load(Relaxed);
-        let free = before % 2 == 0 && before <= 2 * number;
+        let free = before.is_multiple_of(2) && before <= 2 * number;
         // Acquire: after whoever wrote the slot a round ago.
         if !free || slot.sequence.compare_exchange(before, 2 * number + 1, Acquire, Relaxed).is_err() {
-            self.dropped.fetch_add(1, Relaxed);
             return;
         }
         // Release: a reader that finds a word of ours finds the odd sequence as well.
@@ -92,13 +91,15 @@ impl Ring {
     }
 
     /// The events that stand, oldest first, and how many there were besides since the
-    /// start.
+    /// start, or the last `clear`.
     pub(crate) fn read(&self) -> (Vec<(Record, Stack)>, u64) {
         let end = self.next.load(Acquire);
         let first = end.saturating_sub(self.slots.len() as u64);
         let mut events = Vec::with_capacity((end - first) as usize);
         events.extend((first..end).filter_map(|number| self.read_one(number)));
-        let lost = end - events.len() as u64;
+        // Overwritten, being written, or overtaken while they were.
+        let since = end.saturating_sub(self.cleared.load(Relaxed));
+        let lost = since.saturating_sub(events.len() as u64);
         (events, lost)
     }
 
@@ -128,18 +129,13 @@ impl Ring {
     /// Forgets all events. Those that are being written may stay.
     pub(crate) fn clear(&self) {
         let end = self.next.load(Relaxed);
-        for (at, slot) in self.slots.iter().enumerate() {
+        for slot in &self.slots {
             let before = slot.sequence.load(Relaxed);
-            if before % 2 == 0 && before > 0 && before <= 2 * end {
-                let _ = (at, slot.sequence.compare_exchange(before, 0, Relaxed, Relaxed));
+            if before.is_multiple_of(2) && before > 0 && before <= 2 * end {
+                let _ = slot.sequence.compare_exchange(before, 0, Relaxed, Relaxed);
             }
         }
-        self.dropped.store(end, Relaxed);
-    }
-
-    /// Events that `clear` forgot, or that found no slot.
-    pub(crate) fn forgotten(&self) -> u64 {
-        self.dropped.load(Relaxed)
+        self.cleared.store(end, Relaxed);
     }
 }
 
