@@ -67,6 +67,8 @@ mod host;
 #[cfg(not(loom))]
 mod magazine;
 #[cfg(not(loom))]
+mod poison;
+#[cfg(not(loom))]
 mod pool;
 #[cfg(not(loom))]
 mod ranges;

@@ -7,34 +7,34 @@ use std::collections::BTreeMap;
 
 /// A moment.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Note {
+pub(crate) struct Note {
     /// Since the pool was made.
-    pub(super) time_ns: u64,
-    pub(super) thread: u32,
-    pub(super) stack: Stack,
+    pub(crate) time_ns: u64,
+    pub(crate) thread: u32,
+    pub(crate) stack: Stack,
 }
 
 /// A block in use.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Life {
-    pub(super) id: u64,
-    pub(super) bytes: u64,
-    pub(super) wanted: u64,
-    pub(super) stream: u64,
-    pub(super) allocated: Note,
+pub(crate) struct Life {
+    pub(crate) id: u64,
+    pub(crate) bytes: u64,
+    pub(crate) wanted: u64,
+    pub(crate) stream: u64,
+    pub(crate) allocated: Note,
 }
 
 /// Memory that was freed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Past {
+pub(crate) struct Past {
     /// Of this entry; less than its life's where the rest is used again.
-    pub(super) bytes: u64,
-    pub(super) life: Life,
+    pub(crate) bytes: u64,
+    pub(crate) life: Life,
     /// Where the block began.
-    pub(super) block: u64,
-    pub(super) freed: Note,
+    pub(crate) block: u64,
+    pub(crate) freed: Note,
     /// The pattern was written, or will be by the stream.
-    pub(super) poisoned: bool,
+    pub(crate) poisoned: bool,
 }
 
 #[derive(Default)]
@@ -46,18 +46,18 @@ struct Books {
 
 /// Its lock is a leaf: nothing is called under it.
 #[derive(Default)]
-pub(super) struct Ledger(Mutex<Books>);
+pub(crate) struct Ledger(Mutex<Books>);
 
 impl Ledger {
     /// Forgets everything but the numbers, which are given out once.
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         let mut books = self.0.lock();
         books.live.clear();
         books.past.clear();
     }
 
     /// The block's number.
-    pub(super) fn allocated(&self, at: u64, bytes: u64, wanted: u64, stream: u64, allocated: Note) -> u64 {
+    pub(crate) fn allocated(&self, at: u64, bytes: u64, wanted: u64, stream: u64, allocated: Note) -> u64 {
         let mut books = self.0.lock();
         books.ids += 1;
         let id = books.ids;
@@ -65,29 +65,29 @@ impl Ledger {
         id
     }
 
-    pub(super) fn dropped(&self, at: u64, freed: Note) -> Option<Life> {
+    pub(crate) fn dropped(&self, at: u64, freed: Note) -> Option<Life> {
         let mut books = self.0.lock();
         let life = books.live.remove(&at)?;
         books.past.insert(at, Past { bytes: life.bytes, life, block: at, freed, poisoned: false });
         Some(life)
     }
 
-    pub(super) fn life(&self, at: u64) -> Option<Life> {
+    pub(crate) fn life(&self, at: u64) -> Option<Life> {
         self.0.lock().live.get(&at).copied()
     }
 
-    pub(super) fn past(&self, at: u64) -> Option<Past> {
+    pub(crate) fn past(&self, at: u64) -> Option<Past> {
         self.0.lock().past.get(&at).copied()
     }
 
-    pub(super) fn poisoned(&self, at: u64) {
+    pub(crate) fn poisoned(&self, at: u64) {
         if let Some(past) = self.0.lock().past.get_mut(&at) {
             past.poisoned = true;
         }
     }
 
     /// Takes out what was freed within the range: what lies across its ends is cut.
-    pub(super) fn take_past(&self, start: u64, bytes: u64) -> Vec<(u64, Past)> {
+    pub(crate) fn take_past(&self, start: u64, bytes: u64) -> Vec<(u64, Past)> {
         let mut books = self.0.lock();
         let end = start + bytes;
         let first = books.past.range(..start).next_back().filter(|(at, past)| *at + past.bytes > start);
@@ -109,7 +109,7 @@ impl Ledger {
     }
 
     /// All blocks in use, by address.
-    pub(super) fn live(&self) -> Vec<(u64, Life)> {
+    pub(crate) fn live(&self) -> Vec<(u64, Life)> {
         self.0.lock().live.iter().map(|(&at, &life)| (at, life)).collect()
     }
 }

@@ -69,17 +69,17 @@ pub struct Misuse {
 }
 
 impl Misuse {
-    pub(super) fn new(offence: Offence, address: u64, noticed: &Note) -> Misuse {
+    pub(crate) fn new(offence: Offence, address: u64, noticed: &Note) -> Misuse {
         Misuse { offence, address, stream: None, allocated: None, freed: None, noticed: noticed.into() }
     }
 
-    pub(super) fn of_life(mut self, life: Option<&Life>) -> Misuse {
+    pub(crate) fn of_life(mut self, life: Option<&Life>) -> Misuse {
         self.stream = life.map(|life| life.stream);
         self.allocated = life.map(|life| Place::from(&life.allocated));
         self
     }
 
-    pub(super) fn of_past(self, past: &Past) -> Misuse {
+    pub(crate) fn of_past(self, past: &Past) -> Misuse {
         let freed = Some(Place::from(&past.freed));
         Misuse { freed, ..self.of_life(Some(&past.life)) }
     }

@@ -56,6 +56,7 @@ mod waiting;
 mod watch;
 mod worker;
 
+pub(crate) use self::ledger::{Ledger, Note, Past};
 pub use self::{
     buf::DeviceBuf,
     error::{DeviceError, Shortage, StreamShare},

@@ -14,12 +14,11 @@ use super::core::Core;
 use super::ledger::{Note, Past};
 use super::misuse::{Misuse, Offence};
 use super::stream::StreamState;
+use crate::poison::PATTERN;
 use crate::source::DriverToken;
 use pinyard_driver::{Capture, DevicePtr, DriverError, Stream};
 use std::sync::atomic::Ordering::SeqCst;
 
-/// What freed memory holds.
-pub(super) const PATTERN: u8 = 0xdb;
 /// Bytes that are read back at a time.
 const PIECE: usize = 4 << 20;
 
