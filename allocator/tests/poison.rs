@@ -74,7 +74,7 @@ fn right_use_by_several_threads_is_told_of_nothing() {
             let pool = &pool;
             scope.spawn(move || {
                 let mut live = Vec::new();
-                for step in 0..400usize {
+                for step in 0..150usize {
                     let mut block = pool.alloc::<u8>(1 + (step * 7919 + seed * 104_729) % 40_000).unwrap();
                     block.fill(step as u8);
                     live.push((block, step as u8));
