@@ -144,7 +144,7 @@ impl<R: BufRead> Reader<R> {
         let event: Event = serde_json::from_slice(&self.buffer).map_err(|error| ReadError::Malformed {
             line,
             column: error.column(),
-            reason: error.to_string(),
+            reason: without_place(&error.to_string()),
         })?;
         self.check(&event).map_err(|reason| ReadError::Impossible { line, reason })?;
         self.found += 1;
@@ -180,6 +180,11 @@ impl<R: BufRead> Reader<R> {
             _ => Ok(()),
         }
     }
+}
+
+/// The parser's own line is always the first.
+fn without_place(words: &str) -> String {
+    words.rsplit_once(" at line ").map_or(words, |(words, _)| words).to_owned()
 }
 
 impl<R: BufRead> Iterator for Reader<R> {
