@@ -113,6 +113,9 @@ pub enum BuildError {
         /// The source's name.
         name: &'static str,
     },
+    /// A setting of the environment.
+    #[error(transparent)]
+    Config(#[from] crate::config::ConfigError),
     /// The driver refused what the pool itself needs.
     #[error(transparent)]
     Driver(pinyard_driver::DriverError),

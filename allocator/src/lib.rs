@@ -37,6 +37,8 @@ mod block;
 mod sync;
 
 #[cfg(not(loom))]
+pub mod adaptors;
+#[cfg(not(loom))]
 mod buf;
 #[cfg(not(loom))]
 mod carve;
@@ -44,6 +46,8 @@ mod carve;
 mod classes;
 #[cfg(not(loom))]
 mod close;
+#[cfg(not(loom))]
+pub mod config;
 #[cfg(not(loom))]
 mod counters;
 #[cfg(not(loom))]
@@ -63,9 +67,13 @@ mod host;
 #[cfg(not(loom))]
 mod magazine;
 #[cfg(not(loom))]
+mod poison;
+#[cfg(not(loom))]
 mod pool;
 #[cfg(not(loom))]
 mod ranges;
+#[cfg(not(loom))]
+pub mod replay;
 #[cfg(not(loom))]
 mod shared;
 #[cfg(not(loom))]
@@ -80,6 +88,8 @@ mod span;
 mod stats;
 #[cfg(not(loom))]
 mod threads;
+#[cfg(not(loom))]
+pub mod trace;
 
 #[cfg(loom)]
 mod models;

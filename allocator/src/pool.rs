@@ -1,8 +1,11 @@
 //! The pool: what callers see.
+#![allow(unsafe_code)] // looks at the memory of a pool that poisons
 
+use crate::block::BlockRef;
 use crate::buf::PoolBuf;
 use crate::carve::Want;
 use crate::classes::{self, LARGEST};
+use crate::device::Misuse;
 use crate::error::{AllocError, BuildError};
 use crate::fork;
 use crate::host::HostSource;
@@ -71,6 +74,7 @@ impl Pool {
             slab_bytes: 64 << 20,
             limit: usize::MAX,
             access: Access::LOCAL_WRITE,
+            poison: false,
         }
     }
 
@@ -114,7 +118,32 @@ impl Pool {
                 None => return Err(self.refusal::<T>(elements, align)),
             },
         };
+        if core.poison.is_some() {
+            self.inspect(block, bytes);
+        }
         Ok(PoolBuf::new(block, elements))
+    }
+
+    /// Of a pool that poisons.
+    #[cold]
+    #[inline(never)]
+    fn inspect(&self, block: BlockRef, wanted: usize) {
+        let place = block.place();
+        // SAFETY: the span stands while a block of it is in use.
+        let bytes = unsafe { place.span.as_ref() }.kind.block_bytes;
+        if let Some(poison) = &self.handle.core.poison {
+            // SAFETY: the block's memory, which is the host's and about to be the caller's.
+            unsafe { poison.allocated(place.address, bytes, wanted) };
+        }
+    }
+
+    /// Has `alarm` called for each write to freed memory that a pool that poisons finds
+    /// ([`Builder::poison`]), by the thread that notices and without a lock. Without one
+    /// the log is told, as an error.
+    pub fn on_misuse(&self, alarm: impl Fn(&Misuse) + Send + Sync + 'static) {
+        if let Some(poison) = &self.handle.core.poison {
+            poison.on_misuse(Arc::new(alarm));
+        }
     }
 
     /// Why no block has `elements` at `align`.
@@ -178,6 +207,7 @@ pub struct Builder {
     slab_bytes: usize,
     limit: usize,
     access: Access,
+    poison: bool,
 }
 
 impl Builder {
@@ -201,6 +231,14 @@ impl Builder {
         self
     }
 
+    /// Finds writes to freed memory: it is filled with a pattern, which is looked for when
+    /// the memory is used again or given back. For finding faults: every allocation and
+    /// free goes over the whole block; see [`Pool::on_misuse`].
+    pub fn poison(mut self, poison: bool) -> Builder {
+        self.poison = poison;
+        self
+    }
+
     /// Makes the pool. It has no slab yet: see [`Pool::warmup`].
     pub fn build(self) -> Result<Pool, BuildError> {
         /// Well below what an address space has, so that no sum overflows.
@@ -219,9 +257,11 @@ impl Builder {
         let largest = if classes::size_of(above) > most { above - 1 } else { above };
         membarrier::prepare();
         fork::prepare();
-        let Builder { registry, source, access, limit, .. } = self;
+        let Builder { registry, source, access, limit, poison, .. } = self;
         let supplier = Arc::new(Supplier { registry, source, access });
-        Ok(Pool { handle: Arc::new(Handle { core: Core::new(largest), supplier, slab_bytes, limit }) })
+        Ok(Pool {
+            handle: Arc::new(Handle { core: Core::new(largest, poison), supplier, slab_bytes, limit }),
+        })
     }
 }
 

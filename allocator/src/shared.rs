@@ -16,6 +16,7 @@ use crate::deferred::Deferred;
 use crate::fence::Fence;
 use crate::fork;
 use crate::magazine::{Bins, Cache};
+use crate::poison::Poison;
 use crate::ranges::Ranges;
 use crate::slab::Slab;
 use crate::source::DriverToken;
@@ -39,6 +40,8 @@ pub(crate) struct Core {
     pub(crate) registrations: AtomicU64,
     /// No handle is left, so nobody allocates.
     pub(crate) closed: AtomicBool,
+    /// Looks for writes to freed memory.
+    pub(crate) poison: Option<Box<Poison>>,
     /// The fork generation of the process that made the pool.
     forks: u32,
     /// Waits for the last block of a closed pool.
@@ -66,7 +69,7 @@ pub(crate) struct Cold {
 }
 
 impl Core {
-    pub(crate) fn new(largest: Class) -> Arc<Core> {
+    pub(crate) fn new(largest: Class, poison: bool) -> Arc<Core> {
         Arc::new(Core {
             bins: Bins::new(),
             deferred: Deferred::new(),
@@ -74,6 +77,7 @@ impl Core {
             counters: Counters::default(),
             registrations: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            poison: poison.then(|| Box::new(Poison::new())),
             forks: fork::generation(),
             drain: OnceLock::new(),
             grown: Condvar::new(),
@@ -120,7 +124,10 @@ impl Core {
     pub(crate) fn free(block: BlockRef) {
         // SAFETY: a block in use has a span. Copied, because it may go once the block
         // is pushed.
-        let Kind { core, class, rounds, block_bytes } = unsafe { block.place().span.as_ref() }.kind;
+        let Kind { core, class, rounds, block_bytes, poisoned } = unsafe { block.place().span.as_ref() }.kind;
+        if poisoned {
+            Core::spoil(block);
+        }
         let done = threads::with_existing(core, |core, cache| {
             // SAFETY: the thread's own cache; the section pushes to magazines,
             // without waiting or unwinding.
@@ -134,6 +141,22 @@ impl Core {
         });
         if done != Some(true) {
             Core::free_slow(block);
+        }
+    }
+
+    /// Of a pool that poisons: the block is free and still ours.
+    #[cold]
+    #[inline(never)]
+    fn spoil(block: BlockRef) {
+        // SAFETY: as in `free`.
+        let Kind { core, block_bytes, .. } = unsafe { block.place().span.as_ref() }.kind;
+        // SAFETY: the core stands while the block is in use, which it is until it is pushed.
+        let core = unsafe { &*core };
+        if let Some(poison) = &core.poison
+            && !core.is_forked()
+        {
+            // SAFETY: the block's memory, which its owner has given up and nobody has yet.
+            unsafe { poison.freed(block.place().address, block_bytes) };
         }
     }
 
@@ -191,7 +214,12 @@ impl Core {
         }
         let mut bytes = 0;
         for slab in slabs {
-            bytes += slab.bounds().bytes;
+            let bounds = slab.bounds();
+            if let Some(poison) = &self.poison {
+                // SAFETY: the slab is ours, and mapped until it is released.
+                unsafe { poison.released(bounds.start, bounds.bytes) };
+            }
+            bytes += bounds.bytes;
             // SAFETY: `detach_free_slabs` found the slab free from end to end.
             unsafe { slab.release(token) };
         }

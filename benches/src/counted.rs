@@ -2,9 +2,12 @@
 //! path [`TIMES`] times between two named entries.
 #![allow(unsafe_code)] // symbols that callgrind can name
 
+use pinyard_allocator::device::{DevicePool, PoolStream};
+use pinyard_driver::{Driver, DriverToken, Simulated};
 use pinyard_registry::backend::Custom;
 use pinyard_registry::{Access, MemoryKey, Registry};
 use std::hint::black_box;
+use std::sync::Arc;
 
 /// Repetitions inside one counted function.
 const TIMES: usize = 1000;
@@ -66,6 +69,24 @@ extern "C" fn count_miss_and_evict(registry: &Registry, at: *const u8) {
     }
 }
 
+/// A small block of a device pool, by the stream that freed it: allocated and freed.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn count_pool_small(stream: &PoolStream) {
+    for _ in 0..TIMES {
+        drop(black_box(stream.alloc(black_box(4096))));
+    }
+}
+
+/// The same of a large block.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn count_pool_large(stream: &PoolStream) {
+    for _ in 0..TIMES {
+        drop(black_box(stream.alloc(black_box(16 << 20))));
+    }
+}
+
 /// Four pages every eight, as in `versus-ucx`.
 const REGION: usize = 4 * PAGE;
 const STRIDE: usize = 8 * PAGE;
@@ -78,6 +99,15 @@ fn registry(most: usize) -> Registry {
         eprintln!("counted: {error}");
         std::process::exit(1)
     })
+}
+
+/// A device pool's stream that keeps a block of each kind.
+fn pool_stream() -> Result<(DevicePool, PoolStream), Box<dyn std::error::Error>> {
+    let gpu = Arc::new(Simulated::new(1 << 30));
+    let pool = DevicePool::builder(gpu.clone()).build()?;
+    let stream = pool.stream(gpu.stream_create(&DriverToken::at_entry())?)?;
+    drop((stream.alloc(4096)?, stream.alloc(16 << 20)?));
+    Ok((pool, stream))
 }
 
 fn main() {
@@ -98,4 +128,10 @@ fn main() {
         drop(full.get((base.wrapping_add(region * STRIDE), REGION), Access::LOCAL_READ));
     }
     count_miss_and_evict(&full, base);
+    let (_pool, stream) = pool_stream().unwrap_or_else(|error| {
+        eprintln!("counted: {error}");
+        std::process::exit(1)
+    });
+    count_pool_small(&stream);
+    count_pool_large(&stream);
 }

@@ -22,6 +22,8 @@
 //! # Ok::<(), pinyard_driver::DriverError>(())
 //! ```
 
+mod call;
+mod counted;
 mod cuda;
 mod driver;
 mod error;
@@ -30,10 +32,12 @@ mod token;
 mod types;
 
 pub use self::{
+    call::Call,
+    counted::{Calls, Counted},
     cuda::Cuda,
     driver::Driver,
     error::{Absent, DriverError},
-    simulated::{Call, Costs, Simulated},
+    simulated::{Costs, Simulated},
     token::DriverToken,
     types::{Capture, Device, DevicePtr, Event, MemInfo, Physical, Stream},
 };

@@ -6,10 +6,13 @@
 use super::block::{ANYBODY, BlockRef, NO_CLASS, Owner, Span, Stack};
 use super::classes::{self, Class, Kind};
 use super::core::{Central, Core};
+use super::counts::slot_of;
 use super::error::DeviceError;
+use super::levels::Level;
 use super::slab::Slab;
 use super::stream::StreamState;
 use crate::source::{DriverToken, Segment};
+use crate::trace;
 use pinyard_registry::MemoryKey;
 use std::cell::Cell;
 use std::ptr::NonNull;
@@ -40,6 +43,15 @@ impl Want {
         }
     }
 
+    /// Where it is counted.
+    #[inline(always)]
+    pub(super) fn slot(self) -> usize {
+        match self {
+            Want::Small(class) => class as usize,
+            Want::Large(bytes) => slot_of(NO_CLASS, bytes),
+        }
+    }
+
     pub(super) fn kind(self) -> Kind {
         Kind::of(self.bytes())
     }
@@ -48,10 +60,19 @@ impl Want {
 impl Core {
     #[cold]
     #[inline(never)]
-    pub(super) fn alloc_slow(&self, state: &Arc<StreamState>, want: Want) -> Result<BlockRef, DeviceError> {
+    pub(super) fn alloc_slow(
+        &self,
+        state: &Arc<StreamState>,
+        want: Want,
+        wanted: usize,
+    ) -> Result<BlockRef, DeviceError> {
         let mut token = DriverToken::at_entry();
-        let block = self.search(state, want, &mut token)?;
-        state.local(&mut token).allocated(block.bytes.get());
+        let block = self.search(state, want, &mut token);
+        let block = block.inspect_err(|_| {
+            state.levels.failed();
+            self.watch.event(trace::Kind::Oom, state.id, wanted, 0);
+        })?;
+        state.local(&mut token).allocated(block, wanted, Arc::as_ptr(state), want.slot());
         Ok(block)
     }
 
@@ -62,22 +83,32 @@ impl Core {
         token: &mut DriverToken,
     ) -> Result<BlockRef, DeviceError> {
         if let Some(block) = self.lock(token).find(state, want) {
+            state.levels.hit(Level::Pool);
             return Ok(block);
         }
         loop {
             if self.settle_dropped(token)
                 && let Some(block) = self.lock(token).find(state, want)
             {
+                state.levels.hit(Level::Settled);
                 return Ok(block);
             }
             if let Some(block) = self.take_from_others(state, want, token) {
+                state.levels.hit(Level::Others);
                 return Ok(block);
             }
             match self.grow_for(state, want, token) {
-                Ok(Some(block)) => return Ok(block),
+                Ok(Some(block)) => {
+                    state.levels.hit(Level::Growth);
+                    return Ok(block);
+                }
                 // Another thread added a slab, and others took it all.
                 Ok(None) => {}
-                Err(error) => return self.squeeze(state, want, error, token),
+                Err(error) => {
+                    let block = self.squeeze(state, want, error, token)?;
+                    state.levels.hit(Level::Squeeze);
+                    return Ok(block);
+                }
             }
         }
     }
@@ -101,13 +132,13 @@ impl Core {
         let owner = state.owner;
         let tail = if source.joins() { central.heap.tail(owner, kind) } else { 0 };
         let granularity = source.granularity();
-        let room = self.settings.limit.saturating_sub(central.reserved);
+        let room = self.settings.limit().saturating_sub(central.reserved);
         let missing = bytes.saturating_sub(tail).max(1);
         let exact = match missing.checked_next_multiple_of(granularity) {
             Some(exact) if exact <= room => exact,
             _ => {
                 return Err(DeviceError::Limit {
-                    limit: self.settings.limit,
+                    limit: self.settings.limit(),
                     wanted: bytes,
                     reserved: central.reserved,
                 });
@@ -116,7 +147,7 @@ impl Core {
         // A sixteenth of what the stream has, so that small programs stay small and one of
         // many streams does not take for all; near the limit only what is wanted, so that
         // less is pinned by its neighbours.
-        let near = central.reserved > self.settings.limit / 4 * 3;
+        let near = central.reserved > self.settings.limit() / 4 * 3;
         let live = state.local_within(&mut central).counts().live_bytes as usize;
         let alone = source.joins() || kind == Kind::Small || bytes > SHARED / 2;
         let least = if alone { 0 } else { SHARED };
@@ -184,6 +215,8 @@ impl Core {
                 tracing::warn!(%error, "a slab could not be deregistered: it stays");
                 continue;
             }
+            self.inspect_slab(segment.start as u64, segment.bytes as u64, token);
+            self.watch.event(trace::Kind::Trim, 0, segment.bytes, segment.start as u64);
             if self.shrink(segment, kind, token) {
                 Core::count(&self.tallies.releases);
             }
@@ -211,6 +244,7 @@ impl Growth<'_> {
         token: &mut DriverToken,
     ) -> Result<(), DeviceError> {
         let slab = self.core.slab_birth(bytes, kind, token)?;
+        self.core.watch.event(trace::Kind::Grow, 0, slab.segment.bytes, slab.start());
         let mut central = self.core.lock(token);
         central.reserved += slab.segment.bytes - bytes;
         self.reserved -= bytes;

@@ -2,6 +2,7 @@
 //! never read or written by the pool.
 #![allow(unsafe_code)]
 
+use super::census::Place;
 use super::classes::Class;
 use super::slab::Slab;
 use super::stream::StreamState;
@@ -33,7 +34,7 @@ pub(super) enum State {
 
 /// A block, or a range that is free.
 ///
-/// Who may touch which cell: `state` and the four neighbours only under the pool's
+/// Who may touch which cell: `state`, `noted` and the four neighbours only under the pool's
 /// lock. All others belong to whoever holds the block: its user, a stream's cache
 /// under that cache's lock, or the pool's lock.
 pub(super) struct Block {
@@ -44,14 +45,18 @@ pub(super) struct Block {
     pub(super) span: Cell<Option<NonNull<Span>>>,
     /// Where it begins; null while it is no memory.
     pub(super) slab: Cell<*const Slab>,
-    /// The stream in whose order it was allocated.
+    /// The stream in whose order it was allocated. Written under that stream's lock.
     pub(super) home: Cell<*const StreamState>,
+    /// Bytes asked for; none while it is free. Written under its home's lock.
+    pub(super) wanted: Cell<usize>,
     /// Who else uses it.
     pub(super) uses: Cell<Option<Box<Uses>>>,
     /// The next of whatever list it is in.
     pub(super) link: Cell<Option<BlockRef>>,
 
     pub(super) state: Cell<State>,
+    /// Where a census found it, and which census.
+    pub(super) noted: Cell<(u32, Place)>,
     /// Neighbours in memory.
     pub(super) before: Cell<Option<BlockRef>>,
     pub(super) after: Cell<Option<BlockRef>>,
@@ -84,9 +89,11 @@ impl Block {
             span: Cell::new(None),
             slab: Cell::new(std::ptr::null()),
             home: Cell::new(std::ptr::null()),
+            wanted: Cell::new(0),
             uses: Cell::new(None),
             link: Cell::new(None),
             state: Cell::new(State::Out),
+            noted: Cell::new((0, Place::Moving)),
             before: Cell::new(None),
             after: Cell::new(None),
             previous: Cell::new(None),
@@ -125,6 +132,13 @@ impl BlockRef {
         BlockRef(block)
     }
 
+    /// Of the block's holder.
+    #[inline(always)]
+    pub(super) fn is_used_elsewhere(self) -> bool {
+        // SAFETY: the cell is the holder's alone (`Block`), and not borrowed elsewhere.
+        unsafe { (*self.uses.as_ptr()).is_some() }
+    }
+
     pub(super) fn end(self) -> u64 {
         self.address.get() + self.bytes.get() as u64
     }
@@ -160,6 +174,10 @@ impl Stack {
     pub(super) fn count(&self) -> usize {
         self.count
     }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = BlockRef> + '_ {
+        std::iter::successors(self.first, |block| block.link.get())
+    }
 }
 
 /// All descriptors of a pool. They never move, and go with the pool.
@@ -180,6 +198,12 @@ impl Arena {
         self.spare.extend(chunk.iter().map(|block| BlockRef(NonNull::from(block))));
         self.chunks.push(chunk);
         self.make()
+    }
+
+    /// Every descriptor, of memory or not.
+    pub(super) fn all(&self) -> impl ExactSizeIterator<Item = BlockRef> + '_ {
+        let count = self.chunks.len() * CHUNK;
+        (0..count).map(|at| BlockRef(NonNull::from(&self.chunks[at / CHUNK][at % CHUNK])))
     }
 
     /// Nobody refers to it any more.

@@ -80,6 +80,7 @@ impl DeviceBuf {
         if std::ptr::eq(self.block.home.get(), stream.state()) {
             return;
         }
+        stream.watch().used(self.block, stream.state().id);
         let mut uses = self.block.uses.take().unwrap_or_default();
         if !uses.streams.contains(&stream.state().owner) {
             uses.streams.push(stream.state().owner);

@@ -11,17 +11,20 @@
 
 use super::block::{ANYBODY, BlockRef, NO_CLASS, Owner, Stack, State};
 use super::classes::{CLASSES, Class};
+use super::counts::Counts;
 use super::error::Observer;
 use super::heap::Heap;
-use super::local::Counts;
+use super::leaks::Leaks;
 use super::marks::Words;
 use super::slab::Registrar;
 use super::stream::{Inbox, StreamState};
 use super::waiting::{Passed, Waiting};
+use super::watch::Watch;
 use crate::fork;
 use crate::source::{DriverToken, Source};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use pinyard_driver::Driver;
+use pinyard_driver::{Counted, Driver};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::sync::{Arc, OnceLock};
 use std::thread::{Thread, ThreadId};
@@ -29,9 +32,19 @@ use std::time::Duration;
 
 pub(super) struct Settings {
     pub(super) slab_bytes: usize,
-    pub(super) limit: usize,
+    /// May change at any time.
+    pub(super) limit: AtomicUsize,
     pub(super) patience: Duration,
 }
+
+impl Settings {
+    pub(super) fn limit(&self) -> usize {
+        self.limit.load(Relaxed)
+    }
+}
+
+/// Told of blocks that outlive the handles.
+pub(super) type Heir = Box<dyn Fn(&Leaks) + Send + Sync>;
 
 pub(super) struct Core {
     pub(super) driver: Arc<dyn Driver>,
@@ -53,6 +66,10 @@ pub(super) struct Core {
     /// No handle is left.
     pub(super) closed: AtomicBool,
     pub(super) tallies: Tallies,
+    pub(super) counted: Arc<Counted>,
+    pub(super) watch: Watch,
+    pub(super) heir: OnceLock<Heir>,
+    pub(super) trace_file: OnceLock<PathBuf>,
     forks: u32,
     central: Mutex<Central>,
 }
@@ -80,18 +97,21 @@ pub(super) struct Central {
     pub(super) peak_reserved: usize,
     /// The thread that adds a slab, without the lock.
     pub(super) growing: Option<ThreadId>,
+    /// How often the pool was looked over.
+    pub(super) censuses: u32,
 }
 
 impl Core {
     pub(super) fn new(
-        driver: Arc<dyn Driver>,
+        counted: Arc<Counted>,
         sources: [Arc<dyn Source>; 2],
         registrar: Option<Box<dyn Registrar>>,
         settings: Settings,
         words: Option<Words>,
+        watch: Watch,
     ) -> Core {
         Core {
-            driver,
+            driver: counted.clone(),
             sources,
             registrar,
             settings,
@@ -104,6 +124,10 @@ impl Core {
             asleep: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             tallies: Tallies::default(),
+            counted,
+            watch,
+            heir: OnceLock::new(),
+            trace_file: OnceLock::new(),
             forks: fork::generation(),
             central: Mutex::new(Central {
                 heap: Heap::default(),
@@ -114,6 +138,7 @@ impl Core {
                 reserved: 0,
                 peak_reserved: 0,
                 growing: None,
+                censuses: 0,
             }),
         }
     }
@@ -137,12 +162,15 @@ impl Core {
         let home = unsafe { &*block.home.get() };
         // SAFETY: as above.
         let core = unsafe { &*home.core };
-        if core.is_forked() {
-            return;
+        if !core.watch.is_plain() {
+            return Core::free_watched(home, block);
         }
-        let uses = block.uses.take();
-        if uses.is_some() {
-            block.uses.set(uses);
+        Core::free_plain(home, block);
+    }
+
+    #[inline(always)]
+    fn free_plain(home: &StreamState, block: BlockRef) {
+        if block.is_used_elsewhere() {
             return Core::free_used(home.core, block);
         }
         match home.try_local(&mut DriverToken::at_entry()) {
@@ -152,6 +180,18 @@ impl Core {
                 home.inbox.push(block);
             }
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn free_watched(home: &StreamState, block: BlockRef) {
+        // SAFETY: as in `free`.
+        let core = unsafe { &*home.core };
+        if core.is_forked() {
+            return;
+        }
+        core.watch.dropped(block);
+        if core.watch.poisons() { Core::free_used(home.core, block) } else { Core::free_plain(home, block) }
     }
 
     /// A dropped block that others use: the worker, or the next allocation that does
@@ -208,9 +248,15 @@ impl Central {
         block.uses.set(None);
         // SAFETY: a block that is out keeps its home.
         let home = unsafe { &*block.home.get() };
-        home.inbox.push(block);
         // SAFETY: the caller holds the core's lock.
-        unsafe { &*home.core }.coming.fetch_sub(1, SeqCst);
+        let core = unsafe { &*home.core };
+        if core.watch.poisons() {
+            // Still coming: the pattern is next.
+            core.dropped.push(block);
+            return core.wake();
+        }
+        home.inbox.push(block);
+        core.coming.fetch_sub(1, SeqCst);
     }
 
     /// Free blocks, for `owner`'s later work.
@@ -293,10 +339,7 @@ impl Central {
     pub(super) fn counts(&mut self) -> Counts {
         let mut sum = Counts::default();
         for state in self.streams.clone() {
-            let counts = state.local_within(self).counts();
-            sum.allocations += counts.allocations;
-            sum.frees += counts.frees;
-            sum.live_bytes = sum.live_bytes.wrapping_add(counts.live_bytes);
+            sum += state.local_within(self).counts();
         }
         sum
     }

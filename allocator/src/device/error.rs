@@ -58,12 +58,40 @@ pub enum DeviceError {
         /// Who holds the memory.
         shortage: Box<Shortage>,
     },
+    /// A share of a pool: [`adaptors::Limit`](crate::adaptors::Limit).
+    #[error(
+        "share of {limit} bytes used up: {wanted} wanted, {used} in use; free blocks, or raise the share"
+    )]
+    Share {
+        /// The share.
+        limit: usize,
+        /// Bytes asked for.
+        wanted: usize,
+        /// Bytes in use.
+        used: usize,
+    },
+    /// A failure that was asked for: [`adaptors::Fault`](crate::adaptors::Fault).
+    #[error("allocation {number}, of {wanted} bytes, fails on purpose")]
+    Injected {
+        /// Its number, from 0.
+        number: u64,
+        /// Bytes asked for.
+        wanted: usize,
+    },
     /// This process is a fork of the one that made the pool.
     #[error("this pool belongs to the parent process: no device context survives a fork")]
     Forked,
     /// A call of the driver failed.
     #[error(transparent)]
     Driver(#[from] DriverError),
+}
+
+impl DeviceError {
+    /// Whether freeing blocks may help.
+    pub fn is_shortage(&self) -> bool {
+        use DeviceError::{Injected, Limit, OutOfMemory, Share, Source};
+        matches!(self, Limit { .. } | Source { .. } | OutOfMemory { .. } | Share { .. } | Injected { .. })
+    }
 }
 
 /// Who holds a pool's memory at a moment of need. Bytes.

@@ -43,6 +43,15 @@ impl Heap {
         self.arena.recycle(block);
     }
 
+    /// Every descriptor, of memory or not.
+    pub(super) fn descriptors(&self) -> impl ExactSizeIterator<Item = BlockRef> + '_ {
+        self.arena.all()
+    }
+
+    pub(super) fn slabs(&self) -> impl Iterator<Item = &Slab> {
+        self.slabs.values().map(|slab| &**slab)
+    }
+
     pub(super) fn slab_count(&self) -> usize {
         self.slabs.len()
     }

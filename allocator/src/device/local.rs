@@ -3,17 +3,11 @@
 
 use super::block::{BlockRef, NO_CLASS, Stack};
 use super::classes::{CLASSES, Class};
+use super::counts::{Counts, Sizes};
+use super::stream::StreamState;
 
 /// Large blocks that are found again by their exact length.
 const QUICK: usize = 8;
-
-/// Of one stream; wrapping sums.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Counts {
-    pub(super) allocations: u64,
-    pub(super) frees: u64,
-    pub(super) live_bytes: u64,
-}
 
 pub(super) struct Local {
     bins: Box<[Stack]>,
@@ -25,6 +19,8 @@ pub(super) struct Local {
     /// Bytes of all of these.
     cached: usize,
     counts: Counts,
+    /// Allocations by size.
+    sizes: Sizes,
 }
 
 impl Local {
@@ -37,21 +33,40 @@ impl Local {
             loose: Stack::default(),
             cached: 0,
             counts: Counts::default(),
+            sizes: Sizes::NONE,
         }
     }
 
     pub(super) fn counts(&self) -> Counts {
-        self.counts
+        Counts { allocations: self.sizes.sum(), ..self.counts }
+    }
+
+    pub(super) fn sizes(&self) -> Sizes {
+        self.sizes
+    }
+
+    /// All blocks that are kept.
+    pub(super) fn each_kept(&self, mut visit: impl FnMut(BlockRef)) {
+        let stacks = self.bins.iter().chain([&self.loose]);
+        stacks.flat_map(Stack::iter).chain(self.quick.iter().flatten().copied()).for_each(&mut visit);
     }
 
     pub(super) fn cached(&self) -> usize {
         self.cached
     }
 
+    /// A block for `wanted` bytes, more than none, in the order of this cache's stream.
     #[inline(always)]
-    pub(super) fn allocated(&mut self, bytes: usize) {
-        self.counts.allocations += 1;
-        self.counts.live_bytes = self.counts.live_bytes.wrapping_add(bytes as u64);
+    pub(super) fn allocated(
+        &mut self,
+        block: BlockRef,
+        wanted: usize,
+        home: *const StreamState,
+        slot: usize,
+    ) {
+        block.home.set(home);
+        self.counts.allocated(block, wanted);
+        self.sizes.count(slot);
     }
 
     #[inline(always)]
@@ -78,8 +93,7 @@ impl Local {
     /// A block that its user has dropped.
     #[inline(always)]
     pub(super) fn freed(&mut self, block: BlockRef) {
-        self.counts.frees += 1;
-        self.counts.live_bytes = self.counts.live_bytes.wrapping_sub(block.bytes.get() as u64);
+        self.counts.freed(block);
         self.put(block);
     }
 

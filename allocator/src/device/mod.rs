@@ -29,27 +29,46 @@
 mod alloc;
 mod block;
 mod buf;
+mod census;
 mod classes;
 mod core;
+mod counts;
 mod error;
 mod heap;
 mod index;
+mod leaks;
+mod ledger;
+mod levels;
 mod local;
 mod marks;
+mod misuse;
+mod poison;
 mod pool;
+mod raw;
 mod reclaim;
 mod slab;
+mod snapshot;
 mod squeeze;
 mod stats;
 mod stream;
+mod tools;
 mod waiting;
+mod watch;
 mod worker;
 
+pub(crate) use self::ledger::{Ledger, Note, Past};
 pub use self::{
     buf::DeviceBuf,
     error::{DeviceError, Shortage, StreamShare},
+    leaks::{Holder, Leaks},
     marks::MarkKind,
+    misuse::{Misuse, Offence, Place},
     pool::{DeviceBuilder, DevicePool, PoolStream},
+    raw::RawPool,
     slab::Registrar,
-    stats::DeviceStats,
+    snapshot::{
+        BlockSnapshot, BlockState, SizeStatistics, SlabSnapshot, Snapshot, Statistics, StreamStatistics,
+    },
+    stats::{DeviceStats, Hits},
+    watch::TraceOptions,
 };

@@ -1,23 +1,28 @@
 //! The device pool: what callers see.
 
 use super::alloc::Want;
+use super::block::BlockRef;
 use super::buf::DeviceBuf;
 use super::classes::{self, LARGEST_SMALL};
-use super::core::{Core, Settings};
+use super::core::{Core, Heir, Settings};
 use super::error::{DeviceError, Shortage};
 use super::marks::{MarkKind, Marked, Timeline, Words};
 use super::slab::Registrar;
+use super::snapshot::{Snapshot, Statistics};
 use super::stats::DeviceStats;
 use super::stream::StreamState;
+use super::watch::{TraceOptions, Watch};
 use super::worker;
+use crate::config::Overrides;
 use crate::error::BuildError;
 use crate::fence::{Fence, Poll};
 use crate::fork;
 use crate::source::{DriverToken, Source, SourceError};
 use crate::sources::{DeviceSource, VirtualSource};
-use pinyard_driver::{Driver, DriverError, Stream};
+use pinyard_driver::{Counted, Driver, DriverError, Stream};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 /// Blocks of device memory in the order of streams. A handle: clones share one pool.
@@ -42,8 +47,26 @@ struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        // In a fork the locks may be held for ever.
+        if !self.core.is_forked() {
+            self.report();
+        }
         self.core.closed.store(true, SeqCst);
         self.core.wake();
+    }
+}
+
+impl Handle {
+    fn report(&self) {
+        if let Some(heir) = self.core.heir.get() {
+            let leaks = self.core.leaks();
+            if leaks.blocks > 0 {
+                heir(&leaks);
+            }
+        }
+        if let Some(path) = self.core.trace_file.get() {
+            self.core.watch.write_numbered(path);
+        }
     }
 }
 
@@ -57,6 +80,7 @@ pub struct PoolStream {
 impl DevicePool {
     /// Starts making a pool of memory from `cuMemAlloc`.
     pub fn builder(driver: Arc<dyn Driver>) -> DeviceBuilder {
+        let driver = Arc::new(Counted::new(driver));
         let source: Arc<dyn Source> = Arc::new(DeviceSource::new(driver.clone()));
         DeviceBuilder::new(driver, [source.clone(), source])
     }
@@ -64,6 +88,7 @@ impl DevicePool {
     /// Starts making a pool of memory that is mapped piece by piece
     /// ([`VirtualSource`]); with `rdma`, memory that a NIC may reach.
     pub fn virtual_memory(driver: Arc<dyn Driver>, rdma: bool) -> Result<DeviceBuilder, SourceError> {
+        let driver = Arc::new(Counted::new(driver));
         let source =
             || VirtualSource::new(driver.clone(), rdma).map(|source| Arc::new(source) as Arc<dyn Source>);
         let sources = [source()?, source()?];
@@ -74,7 +99,7 @@ impl DevicePool {
     /// driver's streams use: pinned host memory, say.
     pub fn from_source(driver: Arc<dyn Driver>, source: impl Source + 'static) -> DeviceBuilder {
         let source: Arc<dyn Source> = Arc::new(source);
-        DeviceBuilder::new(driver, [source.clone(), source])
+        DeviceBuilder::new(Arc::new(Counted::new(driver)), [source.clone(), source])
     }
 
     /// The pool's handle of a stream, to allocate with. Asks the driver for the
@@ -151,30 +176,26 @@ impl DevicePool {
 
     /// Counters. Takes the pool's lock.
     pub fn stats(&self) -> DeviceStats {
-        let core = &self.handle.core;
-        let mut token = DriverToken::at_entry();
-        let mut central = core.lock(&mut token);
-        let counts = central.counts();
-        let streams = central.streams.clone();
-        let kept = streams.iter().map(|state| state.local_within(&mut central).cached()).sum::<usize>();
-        let tallies = &core.tallies;
-        DeviceStats {
-            slabs: central.heap.slab_count() as u64,
-            reserved_bytes: central.reserved as u64,
-            peak_reserved_bytes: central.peak_reserved as u64,
-            live_bytes: counts.live_bytes,
-            live_blocks: counts.allocations.wrapping_sub(counts.frees),
-            allocations: counts.allocations,
-            frees: counts.frees,
-            free_bytes: (central.heap.all_free_bytes() + central.bin_bytes + kept) as u64,
-            waiting_bytes: central.waiting.stolen_bytes as u64,
-            waiting_blocks: central.waiting.used_blocks as u64,
-            growths: tallies.growths.load(Relaxed),
-            releases: tallies.releases.load(Relaxed),
-            steals: tallies.steals.load(Relaxed),
-            holds: tallies.holds.load(Relaxed),
-            squeezes: tallies.squeezes.load(Relaxed),
-        }
+        self.handle.core.stats(&mut DriverToken::at_entry())
+    }
+
+    /// Everything that is counted, by stream, size and function of the driver. Looks the
+    /// whole pool over, under its lock and those of its streams: frees do not wait for it,
+    /// allocations do, 10 to 30 ns per block. Not for hot paths.
+    pub fn statistics(&self) -> Statistics {
+        self.handle.core.snapshot().statistics
+    }
+
+    /// Every slab and every block with its state, at one moment; costs what
+    /// [`statistics`](DevicePool::statistics) does. Its sums are the counters' own.
+    pub fn snapshot(&self) -> Snapshot {
+        self.handle.core.snapshot()
+    }
+}
+
+impl DevicePool {
+    pub(super) fn core(&self) -> &Core {
+        &self.handle.core
     }
 }
 
@@ -184,6 +205,15 @@ impl PoolStream {
         self.state.stream
     }
 
+    /// `cuStreamGetId`.
+    pub fn id(&self) -> u64 {
+        self.state.id
+    }
+
+    pub(super) fn watch(&self) -> &Watch {
+        &self.handle.core.watch
+    }
+
     pub(super) fn state(&self) -> &StreamState {
         &self.state
     }
@@ -191,10 +221,27 @@ impl PoolStream {
     /// See [`DevicePool::alloc`].
     #[inline]
     pub fn alloc(&self, bytes: usize) -> Result<DeviceBuf, DeviceError> {
+        if !self.handle.core.watch.is_plain() {
+            return self.alloc_watched(bytes);
+        }
+        Ok(DeviceBuf::new(self.take(bytes)?, bytes))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn alloc_watched(&self, bytes: usize) -> Result<DeviceBuf, DeviceError> {
         let core = &self.handle.core;
         if core.is_forked() {
             return Err(DeviceError::Forked);
         }
+        let block = self.take(bytes)?;
+        core.watch.allocated(core, &self.state, block, bytes);
+        Ok(DeviceBuf::new(block, bytes))
+    }
+
+    #[inline(always)]
+    fn take(&self, bytes: usize) -> Result<BlockRef, DeviceError> {
+        let core = &self.handle.core;
         let mut token = DriverToken::at_entry();
         let want = if bytes <= LARGEST_SMALL {
             if bytes == 0 {
@@ -202,26 +249,27 @@ impl PoolStream {
             }
             Want::Small(classes::class_of(bytes))
         } else {
-            Want::Large(classes::rounded(bytes).ok_or(DeviceError::Overflow { bytes })?)
+            match classes::rounded(bytes) {
+                Some(bytes) => Want::Large(bytes),
+                None => return Err(DeviceError::Overflow { bytes }),
+            }
         };
         let mut local = self.state.local(&mut token);
-        let kept = match want {
-            Want::Small(class) => local.pop_small(class),
-            Want::Large(bytes) => local.pop_large(bytes),
+        let (kept, slot) = match want {
+            Want::Small(class) => (local.pop_small(class), class as usize),
+            Want::Large(bytes) => (local.pop_large(bytes), want.slot()),
         };
-        let block = match kept {
+        match kept {
             Some(block) => {
-                local.allocated(block.bytes.get());
+                local.allocated(block, bytes, Arc::as_ptr(&self.state), slot);
                 drop(local);
-                block
+                Ok(block)
             }
             None => {
                 drop(local);
-                core.alloc_slow(&self.state, want)?
+                core.alloc_slow(&self.state, want, bytes)
             }
-        };
-        block.home.set(Arc::as_ptr(&self.state));
-        Ok(DeviceBuf::new(block, bytes))
+        }
     }
 
     /// A fence that passes when the stream has done what it has been given so far: for
@@ -293,18 +341,34 @@ impl std::fmt::Debug for DevicePool {
 
 /// See [`DevicePool::builder`].
 pub struct DeviceBuilder {
-    driver: Arc<dyn Driver>,
+    pub(super) driver: Arc<Counted>,
     sources: [Arc<dyn Source>; 2],
     registrar: Option<Box<dyn Registrar>>,
-    marks: MarkKind,
-    settings: Settings,
+    pub(super) marks: MarkKind,
+    pub(super) settings: Settings,
+    pub(super) poison: bool,
+    pub(super) trace: Option<TraceOptions>,
+    pub(super) heir: Option<Heir>,
+    pub(super) environment: bool,
+    pub(super) trace_file: Option<PathBuf>,
 }
 
 impl DeviceBuilder {
-    fn new(driver: Arc<dyn Driver>, sources: [Arc<dyn Source>; 2]) -> DeviceBuilder {
+    fn new(driver: Arc<Counted>, sources: [Arc<dyn Source>; 2]) -> DeviceBuilder {
         let settings =
-            Settings { slab_bytes: 64 << 20, limit: usize::MAX, patience: Duration::from_secs(10) };
-        DeviceBuilder { driver, sources, registrar: None, marks: MarkKind::Best, settings }
+            Settings { slab_bytes: 64 << 20, limit: usize::MAX.into(), patience: Duration::from_secs(10) };
+        DeviceBuilder {
+            driver,
+            sources,
+            registrar: None,
+            marks: MarkKind::Best,
+            settings,
+            poison: false,
+            trace: None,
+            heir: None,
+            environment: true,
+            trace_file: None,
+        }
     }
 
     /// Bytes of a slab at most, but for a longer block's. A pool grows by a sixteenth of
@@ -316,7 +380,7 @@ impl DeviceBuilder {
 
     /// Bytes of all slabs at most. Default: what the device has.
     pub fn limit(mut self, bytes: usize) -> DeviceBuilder {
-        self.settings.limit = bytes;
+        self.settings.limit = bytes.into();
         self
     }
 
@@ -327,7 +391,7 @@ impl DeviceBuilder {
         if !(fraction > 0.0 && fraction <= 1.0) {
             return Err(BuildError::Limit { limit: 0, granularity });
         }
-        self.settings.limit = (total as f64 * fraction) as usize;
+        self.settings.limit = ((total as f64 * fraction) as usize).into();
         Ok(self)
     }
 
@@ -352,13 +416,26 @@ impl DeviceBuilder {
     /// Makes the pool. It has no slab yet.
     pub fn build(self) -> Result<DevicePool, BuildError> {
         const MOST: usize = 1 << 45;
-        let DeviceBuilder { driver, sources, registrar, marks, settings } = self;
+        let environment =
+            if self.environment { Overrides::from_environment()? } else { Overrides::default() };
+        let DeviceBuilder {
+            driver,
+            sources,
+            registrar,
+            marks,
+            settings,
+            poison,
+            trace,
+            heir,
+            trace_file,
+            ..
+        } = self.configure(&environment);
         let granularity = sources[0].granularity();
         if !(1..=MOST).contains(&settings.slab_bytes) {
             return Err(BuildError::SlabBytes { bytes: settings.slab_bytes, most: MOST, granularity });
         }
-        if settings.limit < granularity {
-            return Err(BuildError::Limit { limit: settings.limit, granularity });
+        if settings.limit() < granularity {
+            return Err(BuildError::Limit { limit: settings.limit(), granularity });
         }
         if registrar.is_some() && sources[0].joins() {
             return Err(BuildError::JoinedSlabs { name: sources[0].name() });
@@ -371,7 +448,23 @@ impl DeviceBuilder {
             }
             _ => None,
         };
-        let core = Arc::new(Core::new(driver, sources, registrar, settings, words));
+        let core = Arc::new(Core::new(
+            driver,
+            sources,
+            registrar,
+            settings,
+            words,
+            Watch::new(poison, fork::generation()),
+        ));
+        if let Some(options) = trace {
+            core.watch.start(options);
+        }
+        if let Some(heir) = heir {
+            let _ = core.heir.set(heir);
+        }
+        if let Some(path) = trace_file {
+            let _ = core.trace_file.set(path);
+        }
         if let Err(error) = worker::spawn(core.clone()) {
             return Err(BuildError::Thread { reason: error.to_string() });
         }

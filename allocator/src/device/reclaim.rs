@@ -8,6 +8,7 @@ use super::stream::StreamState;
 use super::waiting::{Mark, Stolen, Used};
 use crate::device::alloc::Want;
 use crate::source::DriverToken;
+use crate::trace::Kind;
 use pinyard_driver::Capture;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -62,13 +63,13 @@ impl Core {
     /// anything may be free now.
     pub(super) fn settle_dropped(&self, token: &mut DriverToken) -> bool {
         self.poll_events(token);
-        let dropped = self.dropped.take();
+        let (dropped, buried) = self.bury(self.dropped.take(), token);
         let mut central = self.lock(token);
         let fenced = central.waiting.take_fenced();
         let streams = central.streams.clone();
         drop(central);
         if dropped.is_empty() && fenced.is_empty() {
-            return self.lock(token).poll();
+            return self.lock(token).poll() || buried;
         }
         let mut marks: BTreeMap<Owner, Option<Mark>> = BTreeMap::new();
         let mut used = Vec::new();
@@ -225,6 +226,7 @@ impl Core {
                 return None;
             }
             Core::count(&self.tallies.holds);
+            self.watch.event(Kind::Wait, state.id, item.bytes, 0);
             central.take_in(&mut item.blocks, state.owner);
             if let Some(block) = central.find(state, want) {
                 return Some(block);

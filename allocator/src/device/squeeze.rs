@@ -10,6 +10,7 @@ use super::core::Core;
 use super::error::{DeviceError, Shortage, StreamShare};
 use super::stream::StreamState;
 use crate::source::DriverToken;
+use crate::trace::Kind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
@@ -30,6 +31,7 @@ impl Core {
         token: &mut DriverToken,
     ) -> Result<BlockRef, DeviceError> {
         Core::count(&self.tallies.squeezes);
+        self.watch.event(Kind::Wait, state.id, want.bytes(), 0);
         let error = match self.squeeze_once(state, want, error, token) {
             Ok(block) => return Ok(block),
             Err(error) => error,

@@ -3,6 +3,7 @@
 
 use super::block::{Block, BlockRef, Owner, Stack};
 use super::core::{Central, Core};
+use super::levels::Levels;
 use super::local::Local;
 use super::marks::Timeline;
 use crate::source::DriverToken;
@@ -68,6 +69,8 @@ pub(super) struct StreamState {
     pub(super) inbox: Inbox,
     /// The last mark there will be, plus one; 0 while there may be more.
     retired: AtomicU64,
+    /// How allocations that the cache did not serve were served.
+    pub(super) levels: Levels,
     local: Mutex<Local>,
 }
 
@@ -92,6 +95,7 @@ impl StreamState {
             timeline,
             inbox: Inbox::new(),
             retired: AtomicU64::new(0),
+            levels: Levels::default(),
             local: Mutex::new(Local::new()),
         }
     }
@@ -110,6 +114,15 @@ impl StreamState {
 
     /// Under the pool's lock, which is taken before any cache's.
     pub(super) fn local_within<'a>(&'a self, _: &'a mut Central) -> MutexGuard<'a, Local> {
+        let mut local = self.local.lock();
+        for block in self.inbox.take() {
+            local.freed(block);
+        }
+        local
+    }
+
+    /// Every cache's lock may be had at once by whoever has the pool's.
+    pub(super) fn freeze<'a>(&'a self, _: &'a Central) -> MutexGuard<'a, Local> {
         let mut local = self.local.lock();
         for block in self.inbox.take() {
             local.freed(block);

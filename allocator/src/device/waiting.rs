@@ -146,6 +146,17 @@ impl Waiting {
         Some(stolen)
     }
 
+    /// All blocks that wait, and whether for the users of a dropped block.
+    pub(super) fn each(&self, mut visit: impl FnMut(BlockRef, bool)) {
+        self.fenced.iter().for_each(|used| visit(used.block, true));
+        for (_, what) in self.queues.iter().flatten() {
+            match what {
+                What::Used(used) => visit(used.block, true),
+                What::Stolen(stolen) => stolen.blocks.iter().for_each(|block| visit(block, false)),
+            }
+        }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.fenced.is_empty() && self.queues.iter().all(VecDeque::is_empty)
     }

@@ -2,8 +2,8 @@
 //! links between pages lead somewhere, every page is in the summary, every test
 //! that a page names exists, every scenario's test is named, every atomic has its row
 //! in the page of orderings, every planted mistake of `ci/guards.sh` in that of
-//! mutations, and the table of the hooks is the one that the rows' test checks
-//! (`--update` writes it).
+//! mutations, the table of the hooks is the one that the rows' test checks, and that of
+//! a pool's settings the one that the pool reads (`--update` writes them).
 
 use mdbook_driver::MDBook;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,10 +13,10 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut problems = check(&root);
-    problems.extend(table(
-        &root.join("docs/src/hooks.md"),
-        std::env::args().any(|argument| argument == "--update"),
-    ));
+    let update = std::env::args().any(|argument| argument == "--update");
+    let (hooks, settings) = (pinyard_coverage::promised(), pinyard_allocator::config::markdown());
+    problems.extend(table(&root.join("docs/src/hooks.md"), "table", &hooks, update));
+    problems.extend(table(&root.join("docs/src/pools.md"), "settings", &settings, update));
     for problem in &problems {
         eprintln!("book: {problem}");
     }
@@ -126,27 +126,26 @@ fn marked_tests(text: &str) -> impl Iterator<Item = &str> {
     text.split("#[test]").skip(1).filter_map(move |rest| rest[function(rest)?..].split('(').next())
 }
 
-/// What stands between the marks in `page` is the table; otherwise a problem, or
-/// the new page if it is to be updated.
-fn table(page: &Path, update: bool) -> Option<String> {
-    const BEGIN: &str = "<!-- table -->\n";
-    const END: &str = "<!-- end of table -->";
+/// What stands between the marks in `page` is `wanted`; otherwise a problem, or the
+/// new page if it is to be updated.
+fn table(page: &Path, mark: &str, wanted: &str, update: bool) -> Option<String> {
+    let (begin, end) = (format!("<!-- {mark} -->\n"), format!("<!-- end of {mark} -->"));
     let text = match std::fs::read_to_string(page) {
         Ok(text) => text,
         Err(error) => return Some(format!("{}: {error}", page.display())),
     };
-    let parts = text.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?)));
+    let parts = text.split_once(&begin).and_then(|(before, rest)| Some((before, rest.split_once(&end)?)));
     let Some((before, (_, behind))) = parts else {
-        return Some(format!("{}: the marks of the table are missing", page.display()));
+        return Some(format!("{}: the marks of the {mark} are missing", page.display()));
     };
-    let right = format!("{before}{BEGIN}\n{}\n{END}{behind}", pinyard_coverage::promised());
+    let right = format!("{before}{begin}\n{wanted}\n{end}{behind}");
     if right == text {
         return None;
     }
     if update {
         return std::fs::write(page, right).err().map(|error| format!("{}: {error}", page.display()));
     }
-    Some(format!("{}: the table is old; cargo run -p pinyard-book -- --update", page.display()))
+    Some(format!("{}: the {mark} are old; cargo run -p pinyard-book -- --update", page.display()))
 }
 
 fn read(path: &Path, problems: &mut Vec<String>) -> String {

@@ -2,9 +2,9 @@
 #![allow(unsafe_code)]
 
 use super::Simulated;
-use super::faults::Call;
 use super::machine::{EventState, Machine, Op};
 use super::memory::Kind;
+use crate::call::Call;
 use crate::driver::Driver;
 use crate::error::{DriverError, code};
 use crate::token::DriverToken;

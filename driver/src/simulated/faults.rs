@@ -1,51 +1,6 @@
 //! Which calls are counted, what they cost, and which fail on request.
 
-/// A function of the driver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(missing_docs)] // the functions of `Driver`
-pub enum Call {
-    MemInfo,
-    MemAlloc,
-    MemFree,
-    MemAllocManaged,
-    PhysicalGranularity,
-    PhysicalCreate,
-    PhysicalRelease,
-    AddressReserve,
-    AddressFree,
-    Map,
-    Unmap,
-    HostAlloc,
-    HostFree,
-    HostRegister,
-    HostUnregister,
-    HostDevicePtr,
-    StreamCreate,
-    StreamDestroy,
-    StreamId,
-    StreamQuery,
-    StreamSynchronize,
-    StreamWaitEvent,
-    StreamWriteValue,
-    StreamWaitValue,
-    StreamCapture,
-    CaptureBegin,
-    CaptureEnd,
-    EventCreate,
-    EventDestroy,
-    EventRecord,
-    EventQuery,
-    EventSynchronize,
-    CopyToDevice,
-    CopyToHost,
-    Fill,
-    HostFunction,
-    Synchronize,
-    DmaBuf,
-    IpcHandle,
-}
-
-pub(super) const CALLS: usize = Call::IpcHandle as usize + 1;
+use crate::call::{CALLS, Call};
 
 /// What calls and work cost, in nanoseconds of the virtual clock. The default is
 /// what an H200 took (driver 580.159.04).

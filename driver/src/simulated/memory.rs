@@ -38,12 +38,16 @@ const GRAIN: usize = 2 << 20;
 
 impl Memory {
     pub(super) fn new(budget: usize) -> Memory {
-        let bytes = (budget.next_multiple_of(GRAIN) * 8).max(64 << 30);
+        let least = budget.next_multiple_of(GRAIN) * 8;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping at an address that the kernel chooses.
-        let at = unsafe { sys::mmap(0, bytes, libc::PROT_READ | libc::PROT_WRITE, flags) };
-        // Without addresses every allocation fails, as on a device without memory.
-        let (start, bytes) = at.map_or((0, 0), |start| (start, bytes));
+        let map = |bytes: usize| {
+            // SAFETY: a new mapping at an address that the kernel chooses.
+            let at = unsafe { sys::mmap(0, bytes, libc::PROT_READ | libc::PROT_WRITE, flags) };
+            at.ok().map(|start| (start, bytes))
+        };
+        // Fewer where addresses are scarce: under valgrind, or RLIMIT_AS. Without any,
+        // every allocation fails, as on a device without memory.
+        let (start, bytes) = map(least.max(64 << 30)).or_else(|| map(least)).unwrap_or((0, 0));
         let first = start.next_multiple_of(GRAIN);
         Memory {
             start,

@@ -12,8 +12,9 @@ mod faults;
 mod machine;
 mod memory;
 
-pub use self::faults::{Call, Costs};
+pub use self::faults::Costs;
 use self::machine::{Machine, Op};
+use crate::call::Call;
 use crate::error::{DriverError, code};
 use crate::token::DriverToken;
 use crate::types::{Device, Stream};

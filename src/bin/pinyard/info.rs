@@ -1,6 +1,7 @@
 //! `pinyard info`: what there is, and what the hooks see.
 
 use crate::environment::VARIABLES;
+use pinyard::allocator::config::TABLE;
 use pinyard::hooks::{FunctionReport, Owner, Report, Seen};
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -48,6 +49,12 @@ fn text(report: &Report) -> String {
             .map_or_else(|| format!("not set: {}", variable.default), |value| format!("{value:?}"));
         text += &format!("  {:<19} {:<42} {value}\n", variable.name, variable.meaning);
     }
+    text += "\nSettings of device pools\n";
+    for setting in TABLE {
+        let value = value_of(setting.name)
+            .map_or_else(|| format!("not set: {}", setting.default), |value| format!("{value:?}"));
+        text += &format!("  {:<26} {value}\n", setting.name);
+    }
     text
 }
 
@@ -68,6 +75,15 @@ fn document(report: &Report) -> Value {
             "value": value_of(variable.name),
         })
     });
+    let settings = TABLE.iter().map(|setting| {
+        json!({
+            "name": setting.name,
+            "meaning": setting.meaning,
+            "allowed": setting.allowed(),
+            "default": setting.default,
+            "value": value_of(setting.name),
+        })
+    });
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "hooks": {
@@ -76,6 +92,7 @@ fn document(report: &Report) -> Value {
         },
         "mechanisms": mechanisms().lines().map(str::trim).collect::<Vec<_>>(),
         "environment": variables.collect::<Vec<_>>(),
+        "pools": settings.collect::<Vec<_>>(),
     })
 }
 
@@ -107,6 +124,9 @@ mod tests {
         for (index, line) in report.functions.iter().enumerate() {
             assert!(text.contains(line.function.name()), "{text}");
             assert_eq!(document["hooks"]["functions"][index]["function"], line.function.name());
+        }
+        for setting in TABLE {
+            assert!(text.contains(setting.name), "{text}");
         }
         for variable in VARIABLES {
             assert!(text.contains(variable.name), "{text}");

@@ -4,6 +4,7 @@ mod demo;
 mod doctor;
 mod environment;
 mod info;
+mod replay;
 mod report;
 mod stress;
 
@@ -27,6 +28,8 @@ enum Command {
     Doctor(doctor::Options),
     /// Print the version, what the hooks see in this process, and the environment variables
     Info(info::Options),
+    /// Run a device pool's trace through other configurations, on a simulated device
+    Replay(replay::Options),
     /// Stress MPI, the registry and the pool on this machine or a cluster, and report
     Stress(Box<stress::Options>),
 }
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         Command::Demo(options) => demo::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Info(options) => info::run(&options),
+        Command::Replay(options) => replay::run(&options),
         Command::Stress(options) => stress::run(&options),
     }
 }

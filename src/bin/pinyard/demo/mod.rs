@@ -11,7 +11,7 @@ mod row;
 mod rows;
 mod show;
 mod stack;
-mod table;
+pub(crate) mod table;
 mod verdict;
 
 use crate::{environment, print};

@@ -1,0 +1,88 @@
+//! Records what passes, in the format of a pool's trace: of one part of a program, or
+//! of what an inner adaptor lets through.
+
+use super::{Allocate, Block, Held};
+use crate::device::{DeviceError, PoolStream};
+use crate::trace::{Event, Kind, Record, Ring, Stack, Trace};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+#[derive(Debug)]
+struct Shared {
+    ring: Ring,
+    began: Instant,
+    blocks: AtomicU64,
+}
+
+/// Records the last events.
+#[derive(Debug)]
+pub struct Traced<A> {
+    upstream: A,
+    shared: Arc<Shared>,
+}
+
+impl<A> Traced<A> {
+    /// Records what passes to `upstream`, the last `events` events of it; 64 bytes each,
+    /// allocated now. At least one.
+    pub fn new(upstream: A, events: usize) -> Traced<A> {
+        let ring = Ring::new(events.max(1), false);
+        Traced {
+            upstream,
+            shared: Arc::new(Shared { ring, began: Instant::now(), blocks: AtomicU64::new(0) }),
+        }
+    }
+
+    /// What stands in the ring. Waits for nobody.
+    pub fn trace(&self) -> Trace {
+        let (records, lost) = self.shared.ring.read();
+        Trace { events: records.into_iter().map(|(record, stack)| Event::of(record, &stack)).collect(), lost }
+    }
+
+    /// What it is around.
+    pub fn upstream(&self) -> &A {
+        &self.upstream
+    }
+}
+
+impl Shared {
+    fn push(&self, kind: Kind, stream: u64, bytes: u64, block: u64, address: u64) {
+        let time_ns = self.began.elapsed().as_nanos() as u64;
+        let thread = crate::trace::thread_number();
+        self.ring.push(
+            Record { time_ns, thread, kind, stream, bytes, block_bytes: 0, block, address },
+            &Stack::NONE,
+        );
+    }
+}
+
+/// Records the end of a block.
+#[derive(Debug)]
+pub struct Recorded {
+    block: u64,
+    bytes: u64,
+    stream: u64,
+    address: u64,
+    shared: Arc<Shared>,
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        self.shared.push(Kind::Free, self.stream, self.bytes, self.block, self.address);
+    }
+}
+
+impl<A: Allocate> Allocate for Traced<A> {
+    type Block = Held<A::Block, Recorded>;
+
+    fn alloc(&self, bytes: usize, stream: &PoolStream) -> Result<Self::Block, DeviceError> {
+        let (shared, id, wanted) = (&self.shared, stream.id(), bytes as u64);
+        let failed = |_: &DeviceError| shared.push(Kind::Oom, id, wanted, 0, 0);
+        let block = self.upstream.alloc(bytes, stream).inspect_err(failed)?;
+        let number = shared.blocks.fetch_add(1, Relaxed) + 1;
+        let address = block.ptr().0;
+        shared.push(Kind::Alloc, id, wanted, number, address);
+        let owed = Recorded { block: number, bytes: wanted, stream: id, address, shared: shared.clone() };
+        Ok(Held::new(block, owed))
+    }
+}

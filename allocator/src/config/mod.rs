@@ -1,0 +1,198 @@
+//! What a device pool can be told, by one table: from the environment
+//! (`PINYARD_POOL_*`), and as `key=value` from a command line. The builder's methods of
+//! the same names set the same things.
+//!
+//! The environment has the last word: who runs a program knows the machine. It is not
+//! read by a program that runs with more rights than its caller (`AT_SECURE`,
+//! getauxval(3)), nor where [`DeviceBuilder::ignore_environment`] says so.
+//!
+//! [`DeviceBuilder::ignore_environment`]: crate::device::DeviceBuilder::ignore_environment
+#![allow(unsafe_code)] // getauxval(3)
+
+mod table;
+mod value;
+
+pub use self::table::{Setting, TABLE, markdown};
+pub use self::value::Part;
+use self::value::Value;
+use crate::device::MarkKind;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+use thiserror::Error;
+
+/// What every name begins with.
+pub const PREFIX: &str = "PINYARD_POOL_";
+
+/// A setting that is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// There is no such setting.
+    #[error("there is no setting {name}: there are {known}")]
+    Unknown {
+        /// The name that was given.
+        name: String,
+        /// All names.
+        known: String,
+    },
+    /// The value is not one of those allowed.
+    #[error("{name}={value:?} is refused: {allowed}")]
+    Value {
+        /// The name.
+        name: String,
+        /// The value that was given.
+        value: String,
+        /// What is allowed.
+        allowed: String,
+    },
+}
+
+/// Settings that were given; the others are as the builder has them.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Overrides {
+    /// Bytes of all slabs at most, or a part of the device's.
+    pub limit: Option<Part>,
+    /// Bytes of a slab at most.
+    pub slab_bytes: Option<usize>,
+    /// How long an allocation that would fail waits.
+    pub patience: Option<Duration>,
+    /// How streams tell how far they have come.
+    pub marks: Option<MarkKind>,
+    /// Events of the trace; 0 for none.
+    pub trace: Option<usize>,
+    /// Keep the stack of each event.
+    pub stacks: Option<bool>,
+    /// Where the trace is written when the last handle goes.
+    pub trace_file: Option<PathBuf>,
+    /// Freed memory is filled, and looked at.
+    pub poison: Option<bool>,
+    /// Blocks that outlive the pool are told on stderr.
+    pub leaks: Option<bool>,
+}
+
+impl Overrides {
+    /// From this process's environment: nothing if it runs with more rights than its
+    /// caller.
+    pub fn from_environment() -> Result<Overrides, ConfigError> {
+        // SAFETY: getauxval(3) has no conditions.
+        if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+            return Ok(Overrides::default());
+        }
+        Overrides::from_variables(std::env::vars_os())
+    }
+
+    /// From variables, of which those that do not begin with [`PREFIX`] are none of ours.
+    pub fn from_variables(
+        variables: impl IntoIterator<Item = (OsString, OsString)>,
+    ) -> Result<Overrides, ConfigError> {
+        let mut overrides = Overrides::default();
+        for (name, value) in variables {
+            if let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) {
+                overrides.set(name, &value.to_string_lossy())?;
+            }
+        }
+        Ok(overrides)
+    }
+
+    /// From `key=value,key=value`; keys are the names in lower case, less the prefix.
+    pub fn from_pairs(text: &str) -> Result<Overrides, ConfigError> {
+        let mut overrides = Overrides::default();
+        for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            overrides.set(key.trim(), value.trim())?;
+        }
+        Ok(overrides)
+    }
+
+    /// Sets one, by its name or its key.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
+        let Some(setting) = TABLE.iter().find(|setting| setting.name == name || setting.key() == name) else {
+            let names = |setting: &Setting| {
+                if name.starts_with(PREFIX) { setting.name.to_owned() } else { setting.key() }
+            };
+            let known = TABLE.iter().map(names).collect::<Vec<_>>().join(", ");
+            return Err(ConfigError::Unknown { name: name.to_owned(), known });
+        };
+        let refused = || ConfigError::Value {
+            name: name.to_owned(),
+            value: value.to_owned(),
+            allowed: setting.allowed(),
+        };
+        match (setting.key().as_str(), setting.kind.parse(value).ok_or_else(refused)?) {
+            ("limit", Value::Part(part)) => self.limit = Some(part),
+            ("slab_bytes", Value::Number(bytes)) => self.slab_bytes = Some(bytes as usize),
+            ("patience_ms", Value::Number(ms)) => self.patience = Some(Duration::from_millis(ms)),
+            ("marks", Value::Choice(at)) => {
+                self.marks = Some(if at == 0 { MarkKind::Best } else { MarkKind::Events });
+            }
+            ("trace", Value::Number(events)) => self.trace = Some(events as usize),
+            ("stacks", Value::Flag(on)) => self.stacks = Some(on),
+            ("trace_file", Value::Path(path)) => self.trace_file = Some(path),
+            ("poison", Value::Flag(on)) => self.poison = Some(on),
+            ("leaks", Value::Flag(on)) => self.leaks = Some(on),
+            // A row of the table that nothing reads: `every_row_sets_something`.
+            _ => return Err(refused()),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> String {
+        Overrides::from_pairs(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn every_row_sets_something() {
+        for setting in TABLE {
+            let mut overrides = Overrides::default();
+            overrides.set(setting.name, setting.example).unwrap();
+            assert_ne!(overrides, Overrides::default(), "{}", setting.name);
+            let mut again = Overrides::default();
+            again.set(&setting.key(), setting.example).unwrap();
+            assert_eq!(again, overrides);
+        }
+    }
+
+    #[test]
+    fn what_is_refused_is_named_with_what_is_allowed() {
+        assert_eq!(
+            error("slab_bytes=12q"),
+            "slab_bytes=\"12q\" is refused: bytes from 1 to 35184372088832, with K, M, G or T for powers of 1024"
+        );
+        assert!(error("slab_bytes=0").contains("from 1"), "{}", error("slab_bytes=0"));
+        assert!(error("limit=0%").contains("1% to 100%"), "{}", error("limit=0%"));
+        assert!(error("limit=101%").contains("1% to 100%"));
+        assert!(error("marks=word").contains("best or events"), "{}", error("marks=word"));
+        assert!(error("poison=maybe").contains("0 or 1"), "{}", error("poison=maybe"));
+        assert!(error("poison").contains("0 or 1"));
+        assert!(error("slabs=1").starts_with("there is no setting slabs: there are limit, slab_bytes"));
+        assert!(error("trace=15").contains("16"), "{}", error("trace=15"));
+        assert!(error("slab_bytes=99999999999999999999999").contains("refused"));
+        assert!(error("slab_bytes=99999999999T").contains("refused"));
+        let variables =
+            [("PINYARD_POOL_SLAB", "1"), ("HOME", "/")].map(|(name, value)| (name.into(), value.into()));
+        let unknown = Overrides::from_variables(variables).unwrap_err().to_string();
+        assert!(
+            unknown.contains("PINYARD_POOL_SLAB:") && unknown.contains("PINYARD_POOL_SLAB_BYTES"),
+            "{unknown}"
+        );
+    }
+
+    #[test]
+    fn units_and_parts() {
+        let set =
+            Overrides::from_pairs("limit=8GiB, slab_bytes=64m,patience_ms=5,marks=events,trace=0").unwrap();
+        assert_eq!(set.limit, Some(Part::Bytes(8 << 30)));
+        assert_eq!(set.slab_bytes, Some(64 << 20));
+        assert_eq!(set.patience, Some(Duration::from_millis(5)));
+        assert_eq!((set.marks, set.trace), (Some(MarkKind::Events), Some(0)));
+        assert_eq!(Overrides::from_pairs("limit=50%").unwrap().limit, Some(Part::Percent(50)));
+        assert_eq!(Overrides::from_pairs("").unwrap(), Overrides::default());
+    }
+}
