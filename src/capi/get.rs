@@ -148,8 +148,11 @@ pub unsafe extern "C" fn pny_lookup(
         sized::required("key", key.cast())?;
         let registry = &REGISTRIES.get(from_pointer(registry))?.registry;
         match registry.lookup((address.cast::<u8>(), length), access_of(access)?) {
-            // SAFETY: the caller's contract.
-            Some(found) => Ok(unsafe { key.write(found.into()) }),
+            Some(found) => {
+                // SAFETY: the caller's contract.
+                unsafe { key.write(found.into()) };
+                Ok(())
+            }
             None => Err(Failure::new(PNY_ERR_NOT_FOUND, "no cached registration covers the range")),
         }
     })

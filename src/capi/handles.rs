@@ -88,7 +88,7 @@ impl<T> Handles<T> {
     }
 
     fn handle(&self, index: usize, word: u64) -> u64 {
-        (word / GENERATION & GENERATIONS) << GENERATION_SHIFT | (index as u64) << KIND_BITS | self.kind
+        (((word / GENERATION) & GENERATIONS) << GENERATION_SHIFT) | ((index as u64) << KIND_BITS) | self.kind
     }
 
     /// The place of a handle, and its word while it is live.
@@ -102,7 +102,7 @@ impl<T> Handles<T> {
     #[inline]
     fn entry(&self, handle: u64) -> Result<(&Place<T>, u64, u64), Failure> {
         let index = (handle >> KIND_BITS) as usize & ((1 << PLACE_BITS) - 1);
-        let live = (handle >> GENERATION_SHIFT) * GENERATION | LIVE;
+        let live = ((handle >> GENERATION_SHIFT) * GENERATION) | LIVE;
         match self.places.get(index) {
             // Acquire: pairs with `insert`.
             Some(place) if handle & ((1 << KIND_BITS) - 1) == self.kind => {

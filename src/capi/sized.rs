@@ -106,7 +106,8 @@ pub(super) unsafe fn text(
     }
     if capacity > 0 {
         // A character is not cut in two.
-        let end = text.floor_char_boundary(text.len().min(capacity - 1));
+        let room = text.len().min(capacity - 1);
+        let end = (0..=room).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
         // SAFETY: the caller vouches for `capacity` bytes, of which `end + 1` are written.
         unsafe {
             core::ptr::copy_nonoverlapping(text.as_ptr(), to.cast::<u8>(), end);
