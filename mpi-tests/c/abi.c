@@ -46,6 +46,7 @@ int main(void)
 	counts.size = 8;
 	expect(pny_hooks_verify(), PNY_ERR_NOT_READY);
 	expect(pny_libfabric_monitor_stats(NULL), PNY_ERR_INVALID);
+	expect(pny_libfabric_monitor_stats(&counts), PNY_ERR_INVALID);
 	counts.size = sizeof(counts);
 	expect(pny_libfabric_monitor_stats(&counts), PNY_ERR_NOT_READY);
 	if (counts.keys != UINT64_MAX)

@@ -68,7 +68,14 @@ header_alone() { printf '#include <pinyard.h>\nint main(void) { return 0; }\n' >
 check "header alone, C11" header_alone gcc "${c11[@]}"
 check "header alone, C99" header_alone gcc -std=c99 "${warnings[@]}" -I include
 check "header alone, C++11" header_alone g++ -std=c++11 "${warnings[@]}" -I include -x c++
-check "README's words on linking" grep -qF -- "-lgcc_s -lutil -lrt -lpthread -lm -ldl" docs/src/c.md
+check "the book's words on linking" grep -qF -- "-lgcc_s -lutil -lrt -lpthread -lm -ldl" docs/src/c.md
+
+# Where io_uring is refused, the example says so.
+book() {
+    sed -n '/^```c$/,/^```$/p' docs/src/c.md | sed '/^```/d' > "$build/five.c" &&
+        gcc "${c11[@]}" -o "$build/five" "$build/five.c" "${dynamic[@]}" && { "$build/five" 2>&1 || true; } | grep -E '^key |io_uring'
+}
+check "the book's example" book
 
 # ---- MPI ------------------------------------------------------------------------------
 for name in $(compgen -e | grep -E '^(FI_|OMPI_MCA_|LD_PRELOAD$)' || true); do unset "$name"; done

@@ -77,6 +77,8 @@ pub unsafe extern "C" fn pny_registry_stats(
 ) -> pny_status {
     at_boundary("pny_registry_stats", || {
         sized::required("counts", counts.cast())?;
+        // SAFETY: the caller's contract.
+        unsafe { sized::claimed(counts) }?;
         let now = REGISTRIES.get(from_pointer(registry))?.registry.stats();
         let (registering, deregistering) = (now.registering, now.deregistering);
         let quantile = |times: pinyard_registry::Times, quantile| times.quantile(quantile).as_nanos() as u64;

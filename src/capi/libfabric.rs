@@ -76,6 +76,8 @@ pub unsafe extern "C" fn pny_libfabric_monitor_stats(
 ) -> pny_status {
     at_boundary("pny_libfabric_monitor_stats", || {
         sized::required("counts", counts.cast())?;
+        // SAFETY: the caller's contract.
+        unsafe { sized::claimed(counts) }?;
         let stats = libfabric::monitor_stats().ok_or_else(|| {
             Failure::new(PNY_ERR_NOT_READY, "no monitor was imported; call pny_libfabric_import_monitor")
         })?;

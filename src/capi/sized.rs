@@ -23,11 +23,15 @@ pub(super) unsafe trait Sized_: Copy {
 /// No version of any structure will be larger: a size beyond it was never set.
 const MOST: usize = 4096;
 
-fn claimed<T: Sized_>(from: *const T) -> Result<usize, Failure> {
+/// The size that a caller's structure says; which is refused before anything else is.
+///
+/// # Safety
+/// `from` is null, or its first member is readable.
+pub(super) unsafe fn claimed<T: Sized_>(from: *const T) -> Result<usize, Failure> {
     if from.is_null() {
         return Err(Failure::null(T::NAME));
     }
-    // SAFETY: not null; the caller of the C function vouches that `size` can be read.
+    // SAFETY: not null; the caller's contract.
     let size = unsafe { from.cast::<usize>().read_unaligned() };
     if size < T::FIRST || size > MOST {
         let (name, least) = (T::NAME, T::FIRST);
@@ -48,7 +52,8 @@ pub(super) unsafe fn read<T: Sized_>(from: *const T) -> Result<T, Failure> {
     if from.is_null() {
         return Ok(value);
     }
-    let size = claimed(from)?;
+    // SAFETY: the caller's contract.
+    let size = unsafe { claimed(from) }?;
     let known = size.min(size_of::<T>());
     // SAFETY: the caller vouches for `size` bytes; the value has `known`.
     unsafe { core::ptr::copy_nonoverlapping(from.cast::<u8>(), (&raw mut value).cast::<u8>(), known) };
@@ -74,7 +79,8 @@ pub(super) unsafe fn read<T: Sized_>(from: *const T) -> Result<T, Failure> {
 /// `to` is null, or writable for as many bytes as its first member says.
 pub(super) unsafe fn write<T: Sized_>(to: *mut T, value: &T) -> Result<(), Failure> {
     const SIZE: usize = size_of::<usize>();
-    let size = claimed(to)?;
+    // SAFETY: the caller's contract.
+    let size = unsafe { claimed(to) }?;
     let known = size.min(size_of::<T>());
     // SAFETY: the caller vouches for `size` bytes; the first member stays as it is.
     unsafe {
