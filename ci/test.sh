@@ -43,6 +43,8 @@ step aarch64 ci/aarch64.sh
 step instructions ci/instructions.sh
 step fuzz ci/fuzz.sh 60
 step book ci/docs.sh
+step symbols ci/symbols.sh
+step c mpi-tests/c/run.sh
 step incidents mpi-tests/incidents/run.sh
 step preload mpi-tests/preload/run.sh
 step neighbours mpi-tests/neighbours/run.sh
