@@ -164,14 +164,6 @@ fn main() {
     drop(cached.get((base, REGION), Access::LOCAL_READ));
     count_hit(&cached, base);
     count_lookup(&cached, base);
-    let in_c = c_registry();
-    let mut lease = [0; 6];
-    // SAFETY: as in `count_c_hit`: registered, and a ticket kept.
-    unsafe {
-        pny_get(in_c, base, REGION, 0, &raw mut lease);
-        pny_put(&raw mut lease);
-    }
-    count_c_hit(in_c, base);
     count_event_elsewhere(base.wrapping_add(1 << 30));
     for region in 0..TIMES {
         drop(cached.get((base.wrapping_add(region * STRIDE), REGION), Access::LOCAL_READ));
@@ -184,6 +176,14 @@ fn main() {
         drop(full.get((base.wrapping_add(region * STRIDE), REGION), Access::LOCAL_READ));
     }
     count_miss_and_evict(&full, base);
+    let in_c = c_registry();
+    let mut lease = [0; 6];
+    // SAFETY: as in `count_c_hit`: registered, and a ticket kept.
+    unsafe {
+        pny_get(in_c, base, REGION, 0, &raw mut lease);
+        pny_put(&raw mut lease);
+    }
+    count_c_hit(in_c, base);
     let (_pool, stream) = pool_stream().unwrap_or_else(|error| {
         eprintln!("counted: {error}");
         std::process::exit(1)
