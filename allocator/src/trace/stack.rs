@@ -32,31 +32,42 @@ impl Stack {
     /// itself at the top left out.
     pub(crate) fn names(&self) -> Vec<String> {
         let frames = self.0.iter().take_while(|&&at| at != 0);
-        let mut names: Vec<String> = Vec::new();
+        let (mut names, mut skipped): (Vec<String>, _) = (Vec::new(), None);
         for &at in frames {
             let before = names.len();
             backtrace::resolve(at as *mut c_void, |symbol| {
                 let name = symbol.name().map_or_else(|| format!("{at:#x}"), |name| format!("{name:#}"));
-                names.push(match (symbol.filename(), symbol.lineno()) {
-                    (Some(file), Some(line)) => format!("{name} at {}:{line}", file.display()),
+                let file = symbol.filename().map(|file| file.display().to_string()).unwrap_or_default();
+                if skipped.is_none() && !is_ours(&name, &file) {
+                    skipped = Some(names.len());
+                }
+                names.push(match symbol.lineno() {
+                    Some(line) if !file.is_empty() => format!("{name} at {file}:{line}"),
                     _ => name,
                 });
             });
             if names.len() == before {
+                skipped.get_or_insert(before);
                 names.push(format!("{at:#x}"));
             }
         }
-        // With what the standard library has between them and the caller.
-        const OURS: [&str; 6] =
-            ["pinyard_allocator::", "<pinyard_allocator::", "backtrace::", "core::", "<core::", "alloc::"];
-        let ours = |name: &&String| OURS.iter().any(|prefix| name.starts_with(prefix));
-        let skipped = names.iter().take_while(ours).count();
         // All of them ours: better than nothing.
-        if skipped < names.len() {
-            names.drain(..skipped);
-        }
+        names.drain(..skipped.unwrap_or(0));
         names
     }
+}
+
+/// Whether a frame is the pool's, or of what the libraries have between it and the
+/// caller. By its file as well: where only line tables were kept, a function that was
+/// inlined has lost its path.
+fn is_ours(name: &str, file: &str) -> bool {
+    const CRATES: [&str; 6] =
+        ["pinyard_allocator::", "<pinyard_allocator::", "backtrace::", "core::", "<core::", "alloc::"];
+    const LIBRARIES: [&str; 3] = ["/library/core/src/", "/library/alloc/src/", "/backtrace-0."];
+    let sources = file!().trim_end_matches("trace/stack.rs");
+    CRATES.iter().any(|path| name.starts_with(path))
+        || file.contains(sources)
+        || LIBRARIES.iter().any(|path| file.contains(path))
 }
 
 /// The thread's number, as the kernel has it; asked for once per thread.
