@@ -158,13 +158,26 @@ extern "C" fn sbrk(increment: isize) -> isize {
     // SAFETY: see `brk`.
     let current = unsafe { (&raw const __curbrk).read_volatile() };
     bracketed(effect::sbrk(increment, current), || {
-        let next = NEXT[Function::Sbrk as usize].load(Acquire);
-        if next == 0 {
-            return to_libc(-(libc::ENOMEM as isize));
+        if NEXT[Function::Sbrk as usize].load(Acquire) == 0 {
+            return real_sbrk(increment);
         }
         // SAFETY: the argument is the caller's, unchanged.
         unsafe { real(Function::Sbrk, libc::SYS_brk, [increment as usize, 0, 0, 0, 0, 0]) }
     })
+}
+
+/// libc's own sbrk, without its entry, which may be another's.
+pub(crate) extern "C" fn real_sbrk(increment: isize) -> isize {
+    // SAFETY: see `brk`.
+    let mut before = unsafe { (&raw const __curbrk).read_volatile() };
+    if before == 0 && real_brk(0) == 0 {
+        // SAFETY: as above.
+        before = unsafe { (&raw const __curbrk).read_volatile() };
+    }
+    match before.checked_add_signed(increment) {
+        Some(after) if increment == 0 || real_brk(after) == 0 => before as isize,
+        _ => to_libc(-(libc::ENOMEM as isize)),
+    }
 }
 
 extern "C" fn shmdt(addr: usize) -> isize {

@@ -16,7 +16,7 @@ pub(crate) fn of(function: Function) -> usize {
         Function::Mremap => mremap as *const () as usize,
         Function::Madvise => madvise as *const () as usize,
         Function::Brk => entry::real_brk as *const () as usize,
-        Function::Sbrk => sbrk as *const () as usize,
+        Function::Sbrk => entry::real_sbrk as *const () as usize,
         Function::Shmdt => shmdt as *const () as usize,
         Function::ProcessMadvise => process_madvise as *const () as usize,
         Function::Mprotect => mprotect as *const () as usize,
@@ -57,12 +57,6 @@ real_calls! {
 
 /// `_dl_debug_state` is empty.
 extern "C" fn nothing() {}
-
-/// libc's own is never patched; this stands where another's sbrk was, which is
-/// called on. Without it there is no break to move.
-extern "C" fn sbrk(_: isize) -> isize {
-    to_libc(-(libc::ENOMEM as isize))
-}
 
 /// libc's `syscall`, with no stack frame of ours (see `entry::syscall`).
 ///

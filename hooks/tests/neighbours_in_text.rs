@@ -118,6 +118,57 @@ fn whoever_calls_our_jump_as_the_original_does_not_call_in_a_ring() {
     });
 }
 
+/// Another's sbrk, which moves the break by itself.
+extern "C" fn their_sbrk(increment: isize) -> *mut libc::c_void {
+    THEIRS.fetch_add(1, SeqCst);
+    unsafe extern "C" {
+        static mut __curbrk: usize;
+    }
+    // SAFETY: libc's record of the break, and a break above it.
+    unsafe {
+        let before = (&raw const __curbrk).read_volatile();
+        let brk = pinyard_hooks::sys::syscall6;
+        let after = brk(libc::SYS_brk as usize, [before.wrapping_add_signed(increment), 0, 0, 0, 0, 0]);
+        (&raw mut __curbrk).write_volatile(after as usize);
+        before as *mut _
+    }
+}
+
+#[test]
+fn a_jump_in_front_of_an_sbrk_that_went_moves_the_break() {
+    child(|| {
+        type Sbrk = extern "C" fn(isize) -> *mut libc::c_void;
+        let entry = libc_entry(Function::Sbrk);
+        // SAFETY: the function's own bytes.
+        let before = unsafe { std::slice::from_raw_parts(entry, 13) }.to_vec();
+        overwrite(entry, &far_jump(their_sbrk as *const () as usize));
+        assert!(install().is_complete());
+        // SAFETY: as above; nothing is moved.
+        unsafe {
+            assert_eq!(*entry, 0xe9, "our jump");
+            THEIRS.store(0, SeqCst);
+            assert_ne!(libc::sbrk(0) as isize, -1);
+        }
+        assert_eq!(THEIRS.load(SeqCst), 1, "theirs is called on");
+        // SAFETY: the operand of the jump.
+        let operand = unsafe { entry.add(1).cast::<i32>().read_unaligned() };
+        let kept = (entry as usize + 5).wrapping_add_signed(operand as isize);
+        overwrite(entry, &before);
+        assert!(verify());
+        // Whoever kept our jump as the original still has a break to move.
+        // SAFETY: a trampoline of ours stays for as long as the process.
+        let kept = unsafe { std::mem::transmute::<usize, Sbrk>(kept) };
+        let end = kept(0);
+        assert_eq!(kept(PAGE as isize), end);
+        assert_eq!(kept(0) as usize, end as usize + PAGE);
+        assert_eq!(kept(-(PAGE as isize)) as usize, end as usize + PAGE);
+        assert_eq!(kept(0), end);
+        assert_eq!(kept(isize::MAX) as isize, -1);
+        assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::ENOMEM));
+        assert_eq!(THEIRS.load(SeqCst), 1, "they are gone");
+    });
+}
+
 #[test]
 fn an_entry_that_they_give_back_is_taken_again() {
     child(|| {
