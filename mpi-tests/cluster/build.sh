@@ -2,7 +2,8 @@
 # Makes the nodes' kernel and initramfs in a folder, if they are not there:
 #   build.sh FOLDER
 # The nodes run the host's own userland, so there is no disk image. The kernel is
-# Debian's (PINYARD_CLUSTER_KERNEL names another package), downloaded and not installed.
+# Debian's, downloaded and not installed. PINYARD_CLUSTER_KERNEL names another package, or
+# the addresses of the .deb files that one consists of.
 # Exits with 77, and one line that says why, where that cannot be had.
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
@@ -22,12 +23,20 @@ mkdir -p "$out"
 cd "$out"
 if [ ! -e vmlinuz ]; then
     rm -rf kernel.new && mkdir kernel.new
-    command -v apt-get > /dev/null || cannot "no apt-get to download a kernel with"
-    # shellcheck disable=SC2086 # several names on purpose
-    package=$(apt-cache depends $wanted 2> /dev/null | sed -n 's/.*Depends: \(linux-image-.*\)/\1/p' | head -1)
-    [ -n "$package" ] || cannot "apt knows none of the kernels $wanted: apt-get update, or set PINYARD_CLUSTER_KERNEL"
-    (cd kernel.new && timeout 300 apt-get download -qq -o APT::Sandbox::User=root "$package" > log 2>&1 && dpkg -x ./*.deb .) ||
-        cannot "apt-get cannot download $package: $(tail -n 1 kernel.new/log)"
+    if [[ $wanted == *://* ]]; then
+        for address in $wanted; do
+            python3 -c 'import sys, urllib.request as u; u.urlretrieve(*sys.argv[1:])' "$address" "kernel.new/${address##*/}" \
+                > kernel.new/log 2>&1 || cannot "cannot download $address: $(tail -n 1 kernel.new/log)"
+        done
+    else
+        command -v apt-get > /dev/null || cannot "no apt-get to download a kernel with"
+        # shellcheck disable=SC2086 # several names on purpose
+        package=$(apt-cache depends $wanted 2> /dev/null | sed -n 's/.*Depends: \(linux-image-.*\)/\1/p' | head -1)
+        [ -n "$package" ] || cannot "apt knows none of the kernels $wanted: apt-get update, or set PINYARD_CLUSTER_KERNEL"
+        (cd kernel.new && timeout 300 apt-get download -qq -o APT::Sandbox::User=root "$package" > log 2>&1) ||
+            cannot "apt-get cannot download $package: $(tail -n 1 kernel.new/log)"
+    fi
+    for package in kernel.new/*.deb; do dpkg -x "$package" kernel.new; done
     rm -f kernel.new/*.deb kernel.new/log
     depmod -b kernel.new "$(ls kernel.new/lib/modules)"
     rm -rf kernel && mv kernel.new kernel

@@ -8,6 +8,7 @@
 # CLUSTER   the folder with the kernel (build.sh)
 # SHARE     a folder that the nodes write to; its path is short, for Unix sockets
 # LIMIT     seconds that an exec may take (default 60)
+# LIFE      seconds after which a node is ended that nobody has ended (default 1200)
 #
 # exec ends with 124 where the command took too long, and 125 where the node died.
 # Inside a node it is mpirun's launch agent, in the place of ssh.
@@ -31,7 +32,7 @@ boot() {
     fi
     # Nehalem: has x86-64-v2 and nothing that this emulation was seen to get wrong.
     # The time limit ends what a killed caller leaves behind.
-    timeout -s KILL 1200 qemu-system-x86_64 -accel tcg,thread=multi -cpu Nehalem -smp 1 -m 1G \
+    timeout -s KILL "${LIFE:-1200}" qemu-system-x86_64 -accel tcg,thread=multi -cpu Nehalem -smp 1 -m 1G \
         -nodefaults -no-user-config -display none -no-reboot -serial "file:$SHARE/node$i/console" \
         -kernel "$CLUSTER/vmlinuz" -initrd "$CLUSTER/initrd.gz" \
         -append "console=ttyS0 quiet panic=-1 nokaslr mitigations=off random.trust_cpu=on node=$i nodes=$n share=$SHARE" \
@@ -106,5 +107,5 @@ case $command in
     up) up "$@" ;;
     exec) exec_on "$@" ;;
     down) down ;;
-    *) sed -n '2,15p' "$0"; exit 2 ;;
+    *) sed -n '2,16p' "$0"; exit 2 ;;
 esac

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Mutex, PoisonError};
 
-/// A ring with a sparse table of fixed buffers.
+/// A ring with a table of fixed buffers.
 pub struct Ring {
     inner: Mutex<Inner>,
 }
@@ -24,10 +24,10 @@ impl Ring {
     pub fn new(slots: u16) -> Result<Ring, Failure> {
         let failed = |call: &str, error: io::Error| Failure::new(format!("{call}: {error}"));
         let uring = IoUring::new(8).map_err(|error| failed("io_uring_setup(8)", error))?;
-        uring
-            .submitter()
-            .register_buffers_sparse(u32::from(slots))
-            .map_err(|error| failed("io_uring_register(sparse buffers)", error))?;
+        let empty = vec![libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; usize::from(slots)];
+        // SAFETY: the buffers are of no bytes; the kernel copies the arrays.
+        unsafe { uring.submitter().register_buffers2(&empty, &vec![0; usize::from(slots)]) }
+            .map_err(|error| failed("io_uring_register(empty buffers)", error))?;
         Ok(Ring { inner: Mutex::new(Inner { uring, free: (0..slots).rev().collect() }) })
     }
 

@@ -85,7 +85,7 @@ pub(crate) fn io_uring_refusal(errno: i32) -> String {
             None => "the machine is out of memory".to_owned(),
         },
         (libc::EMFILE | libc::ENFILE, _) => "close files, or raise `ulimit -n`".to_owned(),
-        (libc::EINVAL, _) => "sparse buffer tables need Linux 5.19 or newer".to_owned(),
+        (libc::EINVAL, _) => "tables of fixed buffers that change need Linux 5.13 or newer".to_owned(),
         _ => "see io_uring_setup(2)".to_owned(),
     }
 }

@@ -5,7 +5,7 @@
 //! through a registered buffer are the pages that were pinned, whatever is
 //! mapped at the address now: stale registrations can be *seen* here.
 //!
-//! Limits (`io_uring/rsrc.c`, Linux 6.18): 16,384 slots, 1 GiB a buffer, and
+//! Linux 5.13 or newer. Limits (`io_uring/rsrc.c`, Linux 6.18): 16,384 slots, 1 GiB a buffer, and
 //! without CAP_IPC_LOCK RLIMIT_MEMLOCK for all rings of a user together.
 #![allow(unsafe_code)]
 
@@ -76,7 +76,10 @@ impl IoUring {
             own.add(ring.as_raw_fd());
             OwnRing(ManuallyDrop::new(ring))
         };
-        ring.submitter().register_buffers_sparse(slots).map_err(|error| {
+        // Empty buffers rather than IORING_RSRC_REGISTER_SPARSE, which came with Linux 5.19.
+        let empty = vec![libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; slots as usize];
+        // SAFETY: the buffers are of no bytes; the kernel copies the arrays.
+        unsafe { ring.submitter().register_buffers2(&empty, &vec![0; slots as usize]) }.map_err(|error| {
             failed(&format!("io_uring_register(IORING_REGISTER_BUFFERS2, {slots} empty slots)"), error)
         })?;
         let free = Mutex::new((0..slots as u16).rev().collect());

@@ -1,0 +1,58 @@
+#!/bin/bash
+# The hooks on other kernels, each on an emulated node: the patcher's tests, those of what
+# is noticed, and the table of `pinyard doctor hooks`. Takes about ten minutes a kernel, so
+# it is no part of `make test`; docs/benchmarks/kernels has what it printed.
+#
+#   mpi-tests/cluster/kernels.sh OUT [NAME...]   all kernels of the list unless named
+set -u
+here=$(dirname "$(readlink -f "$0")")
+out=$(mkdir -p "${1:?usage: kernels.sh OUT [NAME...]}" && cd "$1" && pwd) || exit 2
+shift
+cd "$here/../.." || exit 2
+target=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-target}" && pwd) || exit 2
+
+readonly ubuntu=http://archive.ubuntu.com/ubuntu/pool/main/l
+# 5.15, the oldest that everything is promised on, as Ubuntu 22.04 has it; Debian 12's own;
+# and its newer one, which the cluster uses.
+declare -A kernels=(
+    [5.15]="$ubuntu/linux-signed/linux-image-5.15.0-25-generic_5.15.0-25.25_amd64.deb
+        $ubuntu/linux/linux-modules-5.15.0-25-generic_5.15.0-25.25_amd64.deb
+        $ubuntu/linux/linux-modules-extra-5.15.0-25-generic_5.15.0-25.25_amd64.deb"
+    [6.1]="linux-image-amd64"
+    [6.12]="linux-image-6.12-amd64"
+)
+[ $# -gt 0 ] || set -- "${!kernels[@]}"
+
+cargo build --quiet --release -p pinyard --features cli --bin pinyard || exit 2
+built() { # package, test: the binary that cargo has just built
+    cargo test --quiet --release --no-run --message-format json -p "$1" --test "$2" |
+        sed -n "s/.*\"name\":\"$2\".*\"executable\":\"\([^\"]*\)\".*/\1/p"
+}
+tests=()
+for test in the_hook_itself every_function_is_seen neighbours_in_text forks flips; do
+    tests+=("$(built pinyard-hooks $test)")
+done
+for test in every_change_is_noticed changes_by_a_ring shared_memory no_stale_hit; do
+    tests+=("$(built pinyard-registry $test)")
+done
+
+failed=0
+for name in "$@"; do
+    export CLUSTER=$target/kernels/$name LIFE=3000
+    PINYARD_CLUSTER_KERNEL=${kernels[$name]} "$here/build.sh" "$CLUSTER" || { failed=1; continue; }
+    SHARE=$(mktemp -d /tmp/pinyard-cluster.XXXXXX) || exit 2
+    export SHARE
+    trap '"$here/nodes.sh" down' EXIT
+    {
+        "$here/nodes.sh" up 1 || failed=1
+        # Read once over the share, and not by each process of the table.
+        for program in "${tests[@]}"; do
+            LIMIT=600 "$here/nodes.sh" exec 0 "cp $program /dev/shm/test; RUST_TEST_THREADS=1 /dev/shm/test 2>&1" || failed=1
+        done
+        LIMIT=1800 "$here/nodes.sh" exec 0 "cp $target/release/pinyard /dev/shm/; /dev/shm/pinyard doctor hooks" || failed=1
+    } > "$out/$name.txt" 2>&1
+    cat "$out/$name.txt"
+    "$here/nodes.sh" down
+    trap - EXIT
+done
+exit $failed
