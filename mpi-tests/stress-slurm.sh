@@ -60,7 +60,8 @@ step() {
 
 # document EXPRESSION: Python, over the JSON document d, that must be true.
 document() {
-    python3 -c "import json, sys; d = json.load(open('$temporary/run.json')); print(d['verdict']); sys.exit(not ($1))"
+    python3 -c "import json, sys; d = json.load(open('$temporary/run.json')); print(d['verdict']); sys.exit(not ($1))" ||
+        { echo "not so: $1"; return 1; }
 }
 
 says() { # PATTERN...: of what is in $temporary/out
@@ -86,7 +87,8 @@ clean() { # MPI PMI
         document 'd["verdict"]["exit"] == 0 and d["launcher"] is None and len(d["ranks"]) == 2' &&
         document '{r["machine"]["host"] for r in d["ranks"]} == {"n1", "n2"}' &&
         document 'all(set(r["operations"]) == {"bcast", "allreduce", "sendrecv", "put", "get"} for r in d["ranks"])' &&
-        document 'all(r["counts"]["device_checks"] > 0 and r["counts"]["invalidations"] > 0 for r in d["ranks"])' &&
+        document 'all(r["counts"]["device_checks"] > 0 for r in d["ranks"])' &&
+        document 'sum(r["counts"]["invalidations"] for r in d["ranks"]) > 0' &&
         [ "$(grep -c '<svg' "$temporary/run.html")" -eq 6 ]
 }
 

@@ -47,7 +47,7 @@ for name in "$@"; do
         "$here/nodes.sh" up 1 || failed=1
         # Read once over the share, and not by each process of the table.
         for program in "${tests[@]}"; do
-            LIMIT=600 "$here/nodes.sh" exec 0 "cp $program /dev/shm/test; RUST_TEST_THREADS=1 /dev/shm/test 2>&1" || failed=1
+            LIMIT=600 "$here/nodes.sh" exec 0 "cp $program /dev/shm/test; RUST_TEST_THREADS=1 PINYARD_TEST_PATIENCE=550 /dev/shm/test 2>&1" || failed=1
         done
         LIMIT=1800 "$here/nodes.sh" exec 0 "cp $target/release/pinyard /dev/shm/; /dev/shm/pinyard doctor hooks" || failed=1
     } > "$out/$name.txt" 2>&1

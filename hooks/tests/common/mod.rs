@@ -34,14 +34,16 @@ pub fn emulated() -> bool {
     std::env::var_os("PINYARD_TEST_IN_PROCESS").is_some()
 }
 
-/// The wait status of a child, which is killed after a minute.
+/// The wait status of a child, which is killed after a minute, or after as many seconds as
+/// `PINYARD_TEST_PATIENCE` says: an emulated machine is slow.
 pub fn status_of(pid: libc::pid_t) -> i32 {
     let began = std::time::Instant::now();
+    let patience = std::env::var("PINYARD_TEST_PATIENCE").map_or(60, |seconds| seconds.parse().unwrap());
     let mut status = 0;
     // SAFETY: waits for, or kills, a child of this process.
     unsafe {
         while libc::waitpid(pid, &mut status, libc::WNOHANG) == 0 {
-            if began.elapsed().as_secs() > 60 {
+            if began.elapsed().as_secs() > patience {
                 libc::kill(pid, libc::SIGKILL);
             }
             libc::usleep(500);
