@@ -86,12 +86,10 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, Box<GetError>> 
             register(inner, &ticket, &unlocked)
         }));
         let took = clock::ticks().wrapping_sub(began);
-        let Begun { mut untrusted, watched } = begun;
+        let Begun { untrusted, watched } = begun;
         ticket.watched = watched;
-        match &answer {
-            Ok(Ok(_)) => untrusted = untrusted.or_else(|| inner.trust.confirm(ticket.range)),
-            Ok(Err(_)) | Err(_) if watched => inner.trust.end(ticket.range),
-            Ok(Err(_)) | Err(_) => {}
+        if watched && !matches!(answer, Ok(Ok(_))) {
+            inner.trust.end(ticket.range);
         }
         let mut locked = inner.cache.lock(&mut unlocked);
         let mut done = locked.buried(graves);

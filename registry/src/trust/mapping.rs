@@ -2,22 +2,19 @@
 //! others may take away.
 //!
 //! Linux 6.11 answers in one system call a mapping (`PROCMAP_QUERY`,
-//! `include/uapi/linux/fs.h`); older kernels tell page by page, for pages that are
-//! there (`/proc/pid/pagemap`, bit 61).
+//! `include/uapi/linux/fs.h`); older kernels list all of them (`/proc/self/maps`), about
+//! a microsecond each.
 #![allow(unsafe_code)]
 
 use crate::range::PageRange;
 use std::fs::File;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
 
 /// What a range consists of, at worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     /// Private anonymous pages.
     Private,
-    /// Private pages, perhaps of a file.
-    PrivateSomehow,
     /// Among them private pages of a file.
     PrivateFile,
     /// Among them pages that other mappings, or a file, share.
@@ -29,8 +26,7 @@ pub(crate) enum Kind {
 /// How to ask.
 pub(crate) enum Maps {
     Query(File),
-    Pagemap(File),
-    Nothing,
+    Listing,
 }
 
 /// `struct procmap_query`.
@@ -56,36 +52,43 @@ const PROCMAP_QUERY: libc::c_ulong = 0xc068_6611;
 const COVERING_OR_NEXT: u64 = 0x10;
 const VMA_SHARED: u64 = 8;
 
-const PAGE: usize = pinyard_hooks::PAGE_SIZE;
-const FILE_OR_SHARED: u64 = 1 << 61;
-/// Pages asked about by one read: a page of answers.
-const AT_A_TIME: usize = 512;
-
 impl Maps {
     pub(crate) fn open() -> Maps {
-        if let Ok(maps) = File::open("/proc/self/maps")
-            && query(&maps, 0).is_ok()
-        {
-            return Maps::Query(maps);
+        match File::open("/proc/self/maps") {
+            Ok(maps) if query(&maps, 0).is_ok() => Maps::Query(maps),
+            _ => Maps::Listing,
         }
-        File::open("/proc/self/pagemap").map_or(Maps::Nothing, Maps::Pagemap)
     }
 
-    /// Before the device pins `range`.
     pub(crate) fn kind(&self, range: PageRange) -> Kind {
         match self {
             Maps::Query(maps) => by_query(maps, range),
-            Maps::Pagemap(_) => Kind::PrivateSomehow, // its pages may not be there yet
-            Maps::Nothing => Kind::Unknown,
+            Maps::Listing => by_listing(range),
         }
     }
+}
 
-    /// Once more when its pages are pinned, where that tells more.
-    pub(crate) fn kind_of_pinned(&self, range: PageRange) -> Option<Kind> {
-        match self {
-            Maps::Pagemap(pagemap) => Some(by_page(pagemap, range)),
-            Maps::Query(_) | Maps::Nothing => None,
-        }
+/// A line of `/proc/self/maps`.
+struct Listed {
+    start: usize,
+    end: usize,
+    kind: Kind,
+}
+
+impl Listed {
+    /// start-end permissions offset device inode name
+    fn parse(line: &str) -> Option<Listed> {
+        let mut fields = line.split_ascii_whitespace();
+        let (range, permissions) = (fields.next()?, fields.next()?);
+        let is_of_a_file = fields.nth(2)? != "0";
+        let (start, end) = range.split_once('-')?;
+        let at = |hex: &str| usize::from_str_radix(hex, 16).ok();
+        let kind = match (permissions.ends_with('p'), is_of_a_file) {
+            (true, false) => Kind::Private,
+            (true, true) => Kind::PrivateFile,
+            (false, _) => Kind::Shared,
+        };
+        Some(Listed { start: at(start)?, end: at(end)?, kind })
     }
 }
 
@@ -95,19 +98,18 @@ pub(super) fn note_doubtful() {
     let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else {
         return pinyard_hooks::note_doubtful(0, usize::MAX);
     };
-    for line in maps.lines() {
-        // start-end permissions offset device inode name
-        let mut fields = line.split_ascii_whitespace();
-        let (range, permissions) = (fields.next().unwrap_or_default(), fields.next().unwrap_or_default());
-        let is_plain = permissions.ends_with('p') && fields.nth(2) == Some("0");
-        let at = |hex: &str| usize::from_str_radix(hex, 16).ok();
-        if let Some((start, end)) =
-            range.split_once('-').and_then(|(start, end)| Some((at(start)?, at(end)?)))
-            && !is_plain
-        {
+    for Listed { start, end, kind } in maps.lines().filter_map(Listed::parse) {
+        if kind != Kind::Private {
             pinyard_hooks::note_doubtful(start, end - start);
         }
     }
+}
+
+fn by_listing(range: PageRange) -> Kind {
+    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return Kind::Unknown };
+    let listed = maps.lines().filter_map(Listed::parse);
+    let concerned = listed.filter(|listed| listed.start < range.end && range.start < listed.end);
+    concerned.map(|listed| listed.kind).max().unwrap_or(Kind::Private)
 }
 
 /// The mapping at `address` or the next one; `Ok(None)` where there is none.
@@ -148,50 +150,53 @@ fn by_query(maps: &File, range: PageRange) -> Kind {
     worst
 }
 
-fn by_page(pagemap: &File, range: PageRange) -> Kind {
-    let mut answers = [0u8; AT_A_TIME * 8];
-    let mut page = range.start / PAGE;
-    while page < range.end / PAGE {
-        let count = AT_A_TIME.min(range.end / PAGE - page);
-        let Some(answers) = answers.get_mut(..count * 8) else { return Kind::Unknown };
-        if pagemap.read_exact_at(answers, page as u64 * 8).is_err() {
-            return Kind::Unknown;
-        }
-        let mut words = answers.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
-        if words.any(|word| word & FILE_OR_SHARED != 0) {
-            return Kind::Shared;
-        }
-        page += count;
-    }
-    // A private file's page that was written to looks like any other.
-    Kind::PrivateSomehow
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use pinyard_hooks::sys;
 
-    fn kinds(range: PageRange) -> Vec<Kind> {
-        let pagemap = Maps::Pagemap(File::open("/proc/self/pagemap").unwrap());
-        let either = |maps: &Maps| maps.kind_of_pinned(range).unwrap_or_else(|| maps.kind(range));
-        [Maps::open(), pagemap].iter().map(either).collect()
+    const PAGE: usize = pinyard_hooks::PAGE_SIZE;
+
+    fn kinds(range: PageRange) -> [Kind; 2] {
+        [Maps::open(), Maps::Listing].map(|maps| maps.kind(range))
     }
 
     #[test]
-    fn shared_and_private_pages_are_told_apart() {
+    fn shared_private_and_files_pages_are_told_apart() {
         let both = libc::PROT_READ | libc::PROT_WRITE;
-        for (flags, shared) in [(libc::MAP_PRIVATE, false), (libc::MAP_SHARED, true)] {
-            // SAFETY: fresh mappings, touched and unmapped again.
+        let (private, shared, none) = (libc::MAP_PRIVATE, libc::MAP_SHARED, libc::MAP_ANONYMOUS);
+        let file = File::open("/proc/self/exe").unwrap();
+        for (flags, wanted) in
+            [(private | none, Kind::Private), (shared | none, Kind::Shared), (private, Kind::PrivateFile)]
+        {
+            let fd = if flags & none == 0 { file.as_raw_fd() } else { -1 };
+            // SAFETY: fresh mappings, not touched, and unmapped again.
             unsafe {
-                let at = sys::mmap(0, 2 * PAGE, both, flags | libc::MAP_ANONYMOUS).unwrap();
-                (at as *mut u8).write_bytes(1, 2 * PAGE);
-                for kind in kinds(PageRange { start: at, end: at + 2 * PAGE }) {
-                    assert_eq!(kind == Kind::Shared, shared, "{kind:?}");
+                let at = libc::mmap(std::ptr::null_mut(), 2 * PAGE, both, flags, fd, 0) as usize;
+                let (first, second) = (at..at + PAGE, at + PAGE..at + 2 * PAGE);
+                for part in [first.start..second.end, first, second] {
+                    let kinds = kinds(PageRange { start: part.start, end: part.end });
+                    assert_eq!(kinds, [wanted; 2], "by query, and by listing");
                 }
-                sys::munmap(at, 2 * PAGE).unwrap();
+                libc::munmap(at as *mut _, 2 * PAGE);
             }
+        }
+    }
+
+    #[test]
+    fn the_worst_of_several_mappings_counts() {
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        let (anonymous, fixed) = (libc::MAP_ANONYMOUS, libc::MAP_FIXED);
+        // SAFETY: a mapping of the test's own, whose last page is replaced.
+        unsafe {
+            let flags = libc::MAP_PRIVATE | anonymous;
+            let at = libc::mmap(std::ptr::null_mut(), 3 * PAGE, both, flags, -1, 0);
+            let last = at.byte_add(2 * PAGE);
+            libc::mmap(last, PAGE, both, libc::MAP_SHARED | anonymous | fixed, -1, 0);
+            let all = PageRange { start: at as usize, end: at as usize + 3 * PAGE };
+            assert_eq!(kinds(all), [Kind::Shared; 2]);
+            assert_eq!(kinds(PageRange { end: all.end - PAGE, ..all }), [Kind::Private; 2]);
+            libc::munmap(at, 3 * PAGE);
         }
     }
 }

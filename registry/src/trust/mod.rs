@@ -189,20 +189,9 @@ impl Trust {
             && pinyard_hooks::is_plain(range.start, range.len())
     }
 
-    /// Once `range` is pinned: more may be known.
-    #[inline]
-    pub(crate) fn confirm(&self, range: PageRange) -> Option<Uncached> {
-        if !self.listens || self.is_plain(range) { None } else { self.look_again(range) }
-    }
-
-    #[inline(never)]
-    fn look_again(&self, range: PageRange) -> Option<Uncached> {
-        self.maps.kind_of_pinned(range).and_then(|kind| self.distrusts(kind))
-    }
-
     fn distrusts(&self, kind: Kind) -> Option<Uncached> {
         match kind {
-            Kind::Private | Kind::PrivateSomehow | Kind::PrivateFile => None,
+            Kind::Private | Kind::PrivateFile => None,
             Kind::Shared => (!self.shared_is_trusted).then_some(Uncached::Shared),
             Kind::Unknown => Some(Uncached::Unknown),
         }
@@ -211,11 +200,10 @@ impl Trust {
     /// Why registrations of `range` would not be kept, if so.
     pub(crate) fn judge(&self, range: PageRange) -> Option<Uncached> {
         let Begun { untrusted, watched } = self.begin(range);
-        let why = untrusted.or_else(|| self.confirm(range));
         if watched {
             self.end(range);
         }
-        why
+        untrusted
     }
 
     /// A watched `range` is registered no more, or has never been.
