@@ -70,6 +70,12 @@ impl Core {
             {
                 return Ok(block);
             }
+            if let Some(block) = self.join(state, want, token) {
+                return Ok(block);
+            }
+            if let Some(block) = self.gather(state, want, token) {
+                return Ok(block);
+            }
             if let Some(block) = self.take_from_others(state, want, token) {
                 return Ok(block);
             }
@@ -242,7 +248,7 @@ impl Central {
     fn find_now(&mut self, state: &Arc<StreamState>, want: Want) -> Option<BlockRef> {
         self.collect(state);
         match want {
-            Want::Large(bytes) => self.take(state.owner, want.kind(), bytes),
+            Want::Large(bytes) => self.take(state, want.kind(), bytes),
             Want::Small(class) => {
                 let kept = state.local_within(self).pop_small(class);
                 kept.or_else(|| self.refill(state, class)).or_else(|| self.carve(state, class))
@@ -250,8 +256,13 @@ impl Central {
         }
     }
 
-    fn take(&mut self, owner: Owner, kind: Kind, bytes: usize) -> Option<BlockRef> {
-        self.heap.take(owner, kind, bytes).or_else(|| self.heap.take(ANYBODY, kind, bytes))
+    fn take(&mut self, state: &StreamState, kind: Kind, bytes: usize) -> Option<BlockRef> {
+        let own = self.heap.take(state.owner, kind, bytes);
+        let found = own.or_else(|| self.heap.take(ANYBODY, kind, bytes));
+        found.or_else(|| match &self.hub {
+            Some(hub) if state.epoch() == self.epoch => self.heap.take(hub.owner, kind, bytes),
+            _ => None,
+        })
     }
 
     /// In a pool of one stream: its ranges and those for anybody become its own, and
@@ -279,7 +290,7 @@ impl Central {
     /// Cuts a range into blocks of `class`; all but one go to the stream's cache.
     fn carve(&mut self, state: &Arc<StreamState>, class: Class) -> Option<BlockRef> {
         let (count, bytes) = classes::span(class);
-        let range = self.take(state.owner, Kind::of(bytes), bytes)?;
+        let range = self.take(state, Kind::of(bytes), bytes)?;
         let blocks: Box<[BlockRef]> = (0..count).map(|_| self.heap.make()).collect();
         let span = Box::new(Span { range, blocks, gathered: Cell::new(0) });
         let span = NonNull::from(Box::leak(span));

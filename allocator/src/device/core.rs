@@ -13,6 +13,7 @@ use super::block::{ANYBODY, BlockRef, NO_CLASS, Owner, Stack, State};
 use super::classes::{CLASSES, Class};
 use super::error::Observer;
 use super::heap::Heap;
+use super::hub::{Hub, Seen};
 use super::local::Counts;
 use super::marks::Words;
 use super::slab::Registrar;
@@ -31,6 +32,8 @@ pub(super) struct Settings {
     pub(super) slab_bytes: usize,
     pub(super) limit: usize,
     pub(super) patience: Duration,
+    /// A stream that is behind a mark for so long is not waited for on the device.
+    pub(super) stall: Duration,
 }
 
 pub(super) struct Core {
@@ -40,6 +43,7 @@ pub(super) struct Core {
     pub(super) registrar: Option<Box<dyn Registrar>>,
     pub(super) settings: Settings,
     pub(super) words: Option<Words>,
+    pub(super) hub: Hub,
     /// Dropped blocks that other streams use.
     pub(super) dropped: Inbox,
     /// Such blocks until they are free, and thefts that have begun: whoever is short of
@@ -72,6 +76,11 @@ pub(super) struct Central {
     /// By owner less one.
     pub(super) streams: Vec<Arc<StreamState>>,
     pub(super) waiting: Waiting,
+    /// By owner.
+    pub(super) seen: Vec<Seen>,
+    /// Of what `streams` has the pool's own, and how often memory was brought to it.
+    pub(super) hub: Option<Arc<StreamState>>,
+    pub(super) epoch: u64,
     /// Small blocks for anybody.
     pub(super) bins: Box<[Stack]>,
     pub(super) bin_bytes: usize,
@@ -96,6 +105,7 @@ impl Core {
             registrar,
             settings,
             words,
+            hub: Hub::default(),
             dropped: Inbox::new(),
             coming: AtomicUsize::new(0),
             observers: Mutex::default(),
@@ -109,6 +119,9 @@ impl Core {
                 heap: Heap::default(),
                 streams: Vec::new(),
                 waiting: Waiting::default(),
+                seen: Vec::new(),
+                hub: None,
+                epoch: 0,
                 bins: (0..CLASSES).map(|_| Stack::default()).collect(),
                 bin_bytes: 0,
                 reserved: 0,

@@ -53,6 +53,12 @@ impl Heap {
         indexes.flatten().map(|index| index.bytes()).sum()
     }
 
+    /// A length that some range of `owner`'s has at least.
+    pub(super) fn longest(&self, owner: Owner, kind: Kind) -> usize {
+        let index = self.indexes.get(owner as usize).and_then(|kinds| kinds[kind as usize].as_ref());
+        index.map_or(0, |index| index.longest())
+    }
+
     /// Bytes free for anybody or for one stream.
     pub(super) fn all_free_bytes(&self) -> usize {
         (0..self.indexes.len()).map(|owner| self.free_bytes(owner as Owner)).sum()
@@ -229,6 +235,34 @@ impl Heap {
             }
         };
         chosen.into_iter().filter_map(|start| self.detach_slab(start)).collect()
+    }
+
+    /// What there would be if all that is free were anybody's: the longest range, and
+    /// the bytes of slabs that are free from end to end. Walks all blocks.
+    pub(super) fn prospects(&self) -> (usize, usize) {
+        let (mut longest, mut whole) = (0, 0);
+        for area in &self.areas {
+            let mut start = None;
+            let mut next = area.first.after.get();
+            while let Some(block) = next {
+                let at = block.address.get();
+                match block.state.get() {
+                    State::Free(_) => {
+                        start.get_or_insert(at);
+                    }
+                    _ => {
+                        if let Some(start) = start.take() {
+                            longest = longest.max((at - start) as usize);
+                            let slabs = self.slabs.range(start..at).map(|(_, slab)| slab);
+                            let within = slabs.take_while(|slab| slab.end() <= at);
+                            whole += within.map(|slab| slab.segment.bytes).sum::<usize>();
+                        }
+                    }
+                }
+                next = block.after.get();
+            }
+        }
+        (longest, whole)
     }
 
     fn free_ranges(&self) -> Vec<BlockRef> {

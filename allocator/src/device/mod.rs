@@ -3,6 +3,7 @@
 //! ```text
 //! alloc   PoolStream::alloc -> Local::pop_small | pop_large                      (the stream's lock)
 //! miss    Core::alloc_slow -> Central::find -> Heap::take | carve                (the pool's lock)
+//! behind  Core::gather -> lenders -> detach -> lend … begin_epoch -> join -> find       (no lock at the driver)
 //! others  Core::take_from_others -> steal -> mark … poll -> find | hold               (no lock at the driver)
 //! grow    Core::grow_for -> Source::grow -> Registrar::register -> Heap::add     (no lock)
 //! free    DeviceBuf::drop -> Local::freed, or an inbox                           (waits for nobody)
@@ -33,6 +34,7 @@ mod classes;
 mod core;
 mod error;
 mod heap;
+mod hub;
 mod index;
 mod local;
 mod marks;

@@ -24,9 +24,10 @@ use std::time::Duration;
 ///
 /// An allocation on a stream may be given what that stream's earlier work still uses:
 /// the device runs a stream's work in order. Another stream is given it when that
-/// work has passed, which a word in host memory tells. Streams keep what they free;
-/// when they keep more than an eighth of the pool, others are given theirs before the
-/// pool grows, and beyond a quarter they wait for it, on the device.
+/// work has passed, which a word in host memory tells. Streams keep what they free; when
+/// they keep more than a tenth of the pool, others are given theirs before it grows, and
+/// where it has a fifth more than is in use they wait for it, on the device, if the
+/// streams that freed it move ([`DeviceBuilder::stall`]).
 ///
 /// When the last handle is dropped, of the pool and of its streams, a thread gives
 /// everything back, at the latest with the last block. In a forked child allocations
@@ -146,7 +147,7 @@ impl DevicePool {
 
     /// Who holds what now. Takes the pool's lock.
     pub fn holdings(&self) -> Shortage {
-        self.handle.core.shortage(0, &mut DriverToken::at_entry())
+        self.handle.core.shortage(0, None, &mut DriverToken::at_entry())
     }
 
     /// Counters. Takes the pool's lock.
@@ -302,8 +303,12 @@ pub struct DeviceBuilder {
 
 impl DeviceBuilder {
     fn new(driver: Arc<dyn Driver>, sources: [Arc<dyn Source>; 2]) -> DeviceBuilder {
-        let settings =
-            Settings { slab_bytes: 64 << 20, limit: usize::MAX, patience: Duration::from_secs(10) };
+        let settings = Settings {
+            slab_bytes: 64 << 20,
+            limit: usize::MAX,
+            patience: Duration::from_secs(10),
+            stall: Duration::from_millis(20),
+        };
         DeviceBuilder { driver, sources, registrar: None, marks: MarkKind::Best, settings }
     }
 
@@ -334,6 +339,19 @@ impl DeviceBuilder {
     /// How long an allocation that would fail waits for streams. Default 10 s.
     pub fn patience(mut self, patience: Duration) -> DeviceBuilder {
         self.settings.patience = patience;
+        self
+    }
+
+    /// Whether, and onto which streams, the pool lays edges before it grows.
+    ///
+    /// When streams are far behind the host, what one has freed serves another only if
+    /// the other waits for it on the device. A pool that has a fifth more than is in use
+    /// rather does that (`cuEventRecord`, `cuStreamWaitEvent`) than grow, but only onto
+    /// streams that move: one that has been behind a mark for `stall` is left alone, as is
+    /// one that never passed one. Zero: never, streams are tied together only where the
+    /// allocation would fail otherwise. Default 20 ms.
+    pub fn stall(mut self, stall: Duration) -> DeviceBuilder {
+        self.settings.stall = stall;
         self
     }
 

@@ -32,7 +32,8 @@ pub struct DeviceStats {
     pub releases: u64,
     /// Times that a stream's free memory was taken for others.
     pub steals: u64,
-    /// Times that a stream was made to wait for another's memory.
+    /// Times that a stream was made to wait for another's memory, or all that are behind
+    /// for each other's.
     pub holds: u64,
     /// Times that an allocation found no memory at first.
     pub squeezes: u64,

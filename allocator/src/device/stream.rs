@@ -68,6 +68,8 @@ pub(super) struct StreamState {
     pub(super) inbox: Inbox,
     /// The last mark there will be, plus one; 0 while there may be more.
     retired: AtomicU64,
+    /// The last of the hub's epochs that it waits for.
+    epoch: AtomicU64,
     local: Mutex<Local>,
 }
 
@@ -92,6 +94,7 @@ impl StreamState {
             timeline,
             inbox: Inbox::new(),
             retired: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
             local: Mutex::new(Local::new()),
         }
     }
@@ -125,6 +128,16 @@ impl StreamState {
     /// The last mark, if the stream is no longer to be used.
     pub(super) fn last_mark(&self) -> Option<u64> {
         self.retired.load(Acquire).checked_sub(1)
+    }
+
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch.load(Relaxed)
+    }
+
+    /// Its later work is after the epoch. Relaxed: who takes memory by it holds the
+    /// pool's lock, and calls the stream's own functions in the caller's order.
+    pub(super) fn joins(&self, epoch: u64) {
+        self.epoch.fetch_max(epoch, Relaxed);
     }
 
     pub(super) fn retire(&self, last: u64) {

@@ -62,6 +62,7 @@ fn finish(core: &Arc<Core>, token: &mut DriverToken) -> bool {
     let counts = central.counts();
     let waits = !central.waiting.is_empty();
     let streams = central.streams.clone();
+    let hub = central.hub.clone();
     let slabs = central.heap.slab_count();
     drop(central);
     if counts.allocations != counts.frees || waits || slabs > 0 {
@@ -70,6 +71,7 @@ fn finish(core: &Arc<Core>, token: &mut DriverToken) -> bool {
     for state in streams {
         state.timeline.destroy_events(&*core.driver, token);
     }
+    core.destroy_hub(hub, token);
     if let Some(words) = &core.words
         // SAFETY: no mark is waited for, so every stream has written what it was asked to;
         // nobody asks for more.
