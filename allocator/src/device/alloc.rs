@@ -31,6 +31,15 @@ pub(super) enum Want {
     Large(usize),
 }
 
+/// How much an allocation does before it fails.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Effort {
+    /// Everything, with the pool's patience.
+    Patient,
+    /// Everything that needs no waiting; observers are not told.
+    Once,
+}
+
 impl Want {
     /// Bytes of a range that can hold it.
     pub(super) fn bytes(self) -> usize {
@@ -48,9 +57,14 @@ impl Want {
 impl Core {
     #[cold]
     #[inline(never)]
-    pub(super) fn alloc_slow(&self, state: &Arc<StreamState>, want: Want) -> Result<BlockRef, DeviceError> {
+    pub(super) fn alloc_slow(
+        &self,
+        state: &Arc<StreamState>,
+        want: Want,
+        effort: Effort,
+    ) -> Result<BlockRef, DeviceError> {
         let mut token = DriverToken::at_entry();
-        let block = self.search(state, want, &mut token)?;
+        let block = self.search(state, want, effort, &mut token)?;
         state.local(&mut token).allocated(block.bytes.get());
         Ok(block)
     }
@@ -59,6 +73,7 @@ impl Core {
         &self,
         state: &Arc<StreamState>,
         want: Want,
+        effort: Effort,
         token: &mut DriverToken,
     ) -> Result<BlockRef, DeviceError> {
         if let Some(block) = self.lock(token).find(state, want) {
@@ -83,7 +98,7 @@ impl Core {
                 Ok(Some(block)) => return Ok(block),
                 // Another thread added a slab, and others took it all.
                 Ok(None) => {}
-                Err(error) => return self.squeeze(state, want, error, token),
+                Err(error) => return self.squeeze(state, want, effort, error, token),
             }
         }
     }
@@ -243,6 +258,28 @@ impl Central {
         let first = self.find_now(state, want);
         let found = first.or_else(|| if self.poll() { self.find_now(state, want) } else { None });
         found.or_else(|| self.find_joined(state, want))
+    }
+
+    /// Blocks of these lengths, all of one kind, side by side: of one range if there is
+    /// one. In their order.
+    pub(super) fn find_row(
+        &mut self,
+        state: &Arc<StreamState>,
+        kind: Kind,
+        lengths: &[usize],
+    ) -> Option<Vec<BlockRef>> {
+        let sum = lengths.iter().try_fold(0usize, |sum, &bytes| sum.checked_add(bytes))?;
+        self.collect(state);
+        let mut rest = self.take(state, kind, sum)?;
+        let (last, others) = lengths.split_last()?;
+        let mut row = Vec::with_capacity(lengths.len());
+        for &bytes in others {
+            let next = self.heap.split(rest, bytes);
+            row.push(std::mem::replace(&mut rest, next));
+        }
+        debug_assert!(rest.bytes.get() >= *last);
+        row.push(rest);
+        Some(row)
     }
 
     fn find_now(&mut self, state: &Arc<StreamState>, want: Want) -> Option<BlockRef> {

@@ -16,6 +16,7 @@ use super::heap::Heap;
 use super::hub::{Hub, Seen};
 use super::local::Counts;
 use super::marks::Words;
+use super::requests::Requests;
 use super::slab::Registrar;
 use super::stream::{Inbox, StreamState};
 use super::waiting::{Passed, Waiting};
@@ -49,6 +50,9 @@ pub(super) struct Core {
     /// Such blocks until they are free, and thefts that have begun: whoever is short of
     /// memory may wait for them.
     pub(super) coming: AtomicUsize,
+    /// Sources of copies that have not passed.
+    pub(super) copies: AtomicUsize,
+    pub(super) requests: Requests,
     pub(super) observers: Mutex<Vec<Observer>>,
     pub(super) grown: Condvar,
     pub(super) worker: OnceLock<Thread>,
@@ -108,6 +112,8 @@ impl Core {
             hub: Hub::default(),
             dropped: Inbox::new(),
             coming: AtomicUsize::new(0),
+            copies: AtomicUsize::new(0),
+            requests: Requests::default(),
             observers: Mutex::default(),
             grown: Condvar::new(),
             worker: OnceLock::new(),

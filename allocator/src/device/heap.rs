@@ -81,7 +81,7 @@ impl Heap {
     }
 
     /// Cuts `block` after `bytes`; the rest is returned, out.
-    fn split(&mut self, block: BlockRef, bytes: usize) -> BlockRef {
+    pub(super) fn split(&mut self, block: BlockRef, bytes: usize) -> BlockRef {
         let rest = self.arena.make();
         let address = block.address.get() + bytes as u64;
         rest.address.set(address);

@@ -31,6 +31,7 @@ mod alloc;
 mod block;
 mod buf;
 mod classes;
+mod copies;
 mod core;
 mod error;
 mod heap;
@@ -40,6 +41,8 @@ mod local;
 mod marks;
 mod pool;
 mod reclaim;
+mod registered;
+mod requests;
 mod slab;
 mod squeeze;
 mod stats;
@@ -49,9 +52,11 @@ mod worker;
 
 pub use self::{
     buf::DeviceBuf,
-    error::{DeviceError, Shortage, StreamShare},
+    copies::CopySource,
+    error::{CopyError, DeviceError, Shortage, StreamShare},
     marks::MarkKind,
     pool::{DeviceBuilder, DevicePool, PoolStream},
+    requests::AllocFuture,
     slab::Registrar,
     stats::DeviceStats,
 };

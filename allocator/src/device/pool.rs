@@ -1,11 +1,12 @@
 //! The device pool: what callers see.
 
-use super::alloc::Want;
+use super::alloc::{Effort, Want};
 use super::buf::DeviceBuf;
-use super::classes::{self, LARGEST_SMALL};
+use super::classes::{self, Kind, LARGEST_SMALL};
 use super::core::{Core, Settings};
 use super::error::{DeviceError, Shortage};
 use super::marks::{MarkKind, Marked, Timeline, Words};
+use super::registered::Registered;
 use super::slab::Registrar;
 use super::stats::DeviceStats;
 use super::stream::StreamState;
@@ -16,6 +17,7 @@ use crate::fork;
 use crate::source::{DriverToken, Source, SourceError};
 use crate::sources::{DeviceSource, VirtualSource};
 use pinyard_driver::{Driver, DriverError, Stream};
+use pinyard_registry::{Access, Registry};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
@@ -128,9 +130,13 @@ impl DevicePool {
         Ok(())
     }
 
-    /// A block of each size, or none.
+    /// A block of each size, or none. Those above 32 KiB lie side by side where the
+    /// stream has such a range, and are taken under one lock.
     pub fn alloc_batch(&self, sizes: &[usize], stream: &PoolStream) -> Result<Vec<DeviceBuf>, DeviceError> {
-        sizes.iter().map(|&bytes| self.alloc(bytes, stream)).collect()
+        if !Arc::ptr_eq(&self.handle, &stream.handle) {
+            return Err(DeviceError::ForeignStream);
+        }
+        stream.alloc_batch(sizes)
     }
 
     /// Gives back the slabs that hold no block, after waiting up to `patience` for the
@@ -142,17 +148,27 @@ impl DevicePool {
     /// Has `observer` called before an allocation fails, without a lock held. It may
     /// free blocks; the allocation is then tried once more.
     pub fn on_shortage(&self, observer: impl Fn(&Shortage) + Send + Sync + 'static) {
-        self.handle.core.observers.lock().push(Arc::new(observer));
+        let core = &self.handle.core;
+        if !core.is_forked() {
+            core.observers.lock().push(Arc::new(observer));
+        }
     }
 
     /// Who holds what now. Takes the pool's lock.
     pub fn holdings(&self) -> Shortage {
-        self.handle.core.shortage(0, None, &mut DriverToken::at_entry())
+        let core = &self.handle.core;
+        if core.is_forked() {
+            return Shortage::default();
+        }
+        core.shortage(0, None, &mut DriverToken::at_entry())
     }
 
-    /// Counters. Takes the pool's lock.
+    /// Counters; in a forked child zeros. Takes the pool's lock.
     pub fn stats(&self) -> DeviceStats {
         let core = &self.handle.core;
+        if core.is_forked() {
+            return DeviceStats::default();
+        }
         let mut token = DriverToken::at_entry();
         let mut central = core.lock(&mut token);
         let counts = central.counts();
@@ -189,9 +205,18 @@ impl PoolStream {
         &self.state
     }
 
+    pub(super) fn parts(&self) -> (&Core, &Arc<StreamState>) {
+        (&self.handle.core, &self.state)
+    }
+
     /// See [`DevicePool::alloc`].
     #[inline]
     pub fn alloc(&self, bytes: usize) -> Result<DeviceBuf, DeviceError> {
+        self.alloc_with(bytes, Effort::Patient)
+    }
+
+    #[inline(always)]
+    pub(super) fn alloc_with(&self, bytes: usize, effort: Effort) -> Result<DeviceBuf, DeviceError> {
         let core = &self.handle.core;
         if core.is_forked() {
             return Err(DeviceError::Forked);
@@ -218,11 +243,38 @@ impl PoolStream {
             }
             None => {
                 drop(local);
-                core.alloc_slow(&self.state, want)?
+                core.alloc_slow(&self.state, want, effort)?
             }
         };
         block.home.set(Arc::as_ptr(&self.state));
         Ok(DeviceBuf::new(block, bytes))
+    }
+
+    /// See [`DevicePool::alloc_batch`].
+    pub fn alloc_batch(&self, sizes: &[usize]) -> Result<Vec<DeviceBuf>, DeviceError> {
+        let core = &self.handle.core;
+        if core.is_forked() {
+            return Err(DeviceError::Forked);
+        }
+        let mut token = DriverToken::at_entry();
+        let mut blocks: Vec<Option<DeviceBuf>> = sizes.iter().map(|_| None).collect();
+        let mut central = core.lock(&mut token);
+        for kind in [Kind::Small, Kind::Large] {
+            let rounded = |bytes: usize| classes::rounded(bytes).filter(|_| bytes > LARGEST_SMALL);
+            let of_kind = sizes.iter().enumerate().filter_map(|(at, &bytes)| Some((at, rounded(bytes)?)));
+            let (places, lengths): (Vec<usize>, Vec<usize>) =
+                of_kind.filter(|&(_, bytes)| Kind::of(bytes) == kind).unzip();
+            let Some(row) = central.find_row(&self.state, kind, &lengths) else { continue };
+            for (at, block) in places.into_iter().zip(row) {
+                self.state.local_within(&mut central).allocated(block.bytes.get());
+                block.home.set(Arc::as_ptr(&self.state));
+                blocks[at] = Some(DeviceBuf::new(block, sizes[at]));
+            }
+        }
+        drop(central);
+        let one_by_one =
+            |(block, &bytes): (Option<DeviceBuf>, &usize)| block.map_or_else(|| self.alloc(bytes), Ok);
+        blocks.into_iter().zip(sizes).map(one_by_one).collect()
     }
 
     /// A fence that passes when the stream has done what it has been given so far: for
@@ -230,6 +282,9 @@ impl PoolStream {
     /// the pool. Not while the stream is captured.
     pub fn fence(&self) -> Result<Fence, DriverError> {
         let core = &self.handle.core;
+        if core.is_forked() {
+            return Err(forked("fence", self.state.stream));
+        }
         let token = DriverToken::at_entry();
         match self.state.timeline.mark(&*core.driver, self.state.stream, &token)? {
             Marked::At(value) => Ok(Fence::poll(StreamFence { stream: self.clone(), value })),
@@ -246,6 +301,9 @@ impl PoolStream {
     /// are still in use may be dropped later.
     pub fn retire(self) -> Result<(), DriverError> {
         let core = &self.handle.core;
+        if core.is_forked() {
+            return Err(forked("retire", self.state.stream));
+        }
         let mut token = DriverToken::at_entry();
         let state = &self.state;
         let last = match state.timeline.mark(&*core.driver, state.stream, &token)? {
@@ -262,6 +320,15 @@ impl PoolStream {
     }
 }
 
+fn forked(call: &str, stream: Stream) -> DriverError {
+    DriverError {
+        call: format!("{call} of {stream:?}"),
+        code: 3,
+        text: "not called: this pool belongs to the parent process, whose context does not survive a fork"
+            .to_owned(),
+    }
+}
+
 struct StreamFence {
     stream: PoolStream,
     value: u64,
@@ -270,6 +337,9 @@ struct StreamFence {
 impl Poll for StreamFence {
     fn passed(&mut self) -> bool {
         let PoolStream { handle, state } = &self.stream;
+        if handle.core.is_forked() {
+            return false;
+        }
         let token = DriverToken::at_entry();
         // An event that cannot be asked has not passed as far as anybody knows.
         let _ = state.timeline.poll(&*handle.core.driver, &token);
@@ -365,6 +435,15 @@ impl DeviceBuilder {
     pub fn registrar(mut self, registrar: impl Registrar + 'static) -> DeviceBuilder {
         self.registrar = Some(Box::new(registrar));
         self
+    }
+
+    /// Registers each slab with `registry`, once, for `access`: a block's key is its
+    /// slab's ([`DeviceBuf::key`]), and the registry finds it for whoever asks. The
+    /// registry's backend has to know device memory, as verbs does with
+    /// [`device_memory`](pinyard_registry::backend::DeviceMemory): it exports the slab as
+    /// a dma-buf. In place of [`registrar`](DeviceBuilder::registrar).
+    pub fn registry(self, registry: &Registry, access: Access) -> DeviceBuilder {
+        self.registrar(Registered::new(registry.clone(), access))
     }
 
     /// Makes the pool. It has no slab yet.

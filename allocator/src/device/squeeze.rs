@@ -4,7 +4,7 @@
 //! elsewhere); where that takes long, the stream waits on the device instead; slabs that are free are traded for one of the right length, as many
 //! as are needed; observers are told; then the error says who holds what.
 
-use super::alloc::Want;
+use super::alloc::{Effort, Want};
 use super::block::BlockRef;
 use super::core::Core;
 use super::error::{DeviceError, Shortage, StreamShare};
@@ -26,16 +26,21 @@ impl Core {
         &self,
         state: &Arc<StreamState>,
         want: Want,
+        effort: Effort,
         error: DeviceError,
         token: &mut DriverToken,
     ) -> Result<BlockRef, DeviceError> {
         Core::count(&self.tallies.squeezes);
-        let error = match self.squeeze_once(state, want, error, token) {
+        let patience = match effort {
+            Effort::Patient => self.settings.patience,
+            Effort::Once => Duration::ZERO,
+        };
+        let error = match self.squeeze_once(state, want, patience, error, token) {
             Ok(block) => return Ok(block),
             Err(error) => error,
         };
         let observers = self.observers.lock().clone();
-        if observers.is_empty() {
+        if observers.is_empty() || effort == Effort::Once {
             let shortage = Box::new(self.shortage(want.bytes(), Some(&error), token));
             return Err(DeviceError::OutOfMemory { cause: Box::new(error), shortage });
         }
@@ -43,7 +48,7 @@ impl Core {
         for observer in observers {
             observer(&shortage);
         }
-        self.squeeze_once(state, want, error, token).map_err(|error| {
+        self.squeeze_once(state, want, patience, error, token).map_err(|error| {
             let shortage = Box::new(self.shortage(want.bytes(), Some(&error), token));
             DeviceError::OutOfMemory { cause: Box::new(error), shortage }
         })
@@ -53,6 +58,7 @@ impl Core {
         &self,
         state: &Arc<StreamState>,
         want: Want,
+        patience: Duration,
         error: DeviceError,
         token: &mut DriverToken,
     ) -> Result<BlockRef, DeviceError> {
@@ -91,7 +97,7 @@ impl Core {
                 continue;
             }
             let waits = self.coming.load(SeqCst) > 0 || !self.lock(token).waiting.is_empty();
-            if !waits || began.elapsed() >= self.settings.patience {
+            if !waits || began.elapsed() >= patience {
                 return Err(error);
             }
             if began.elapsed() > SPIN {

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::block::{Block, BlockRef, Owner, Stack};
+use super::copies::Copies;
 use super::core::{Central, Core};
 use super::local::Local;
 use super::marks::Timeline;
@@ -66,6 +67,7 @@ pub(super) struct StreamState {
     pub(super) timeline: Timeline,
     /// Blocks freed while the cache was locked, or after a fence.
     pub(super) inbox: Inbox,
+    pub(super) copies: Copies,
     /// The last mark there will be, plus one; 0 while there may be more.
     retired: AtomicU64,
     /// The last of the hub's epochs that it waits for.
@@ -93,6 +95,7 @@ impl StreamState {
             id,
             timeline,
             inbox: Inbox::new(),
+            copies: Copies::default(),
             retired: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
             local: Mutex::new(Local::new()),

@@ -1,5 +1,6 @@
 //! The thread that does for dropped blocks what the dropping threads may not: it
-//! marks the streams that use them and asks fences. It sleeps, without a timeout,
+//! marks the streams that use them and asks fences. It gives up sources of copies and
+//! serves requests for memory to come. It sleeps, without a timeout,
 //! while there is nothing to do, and ends with the last block of a closed pool,
 //! after it has given everything back.
 #![allow(unsafe_code)]
@@ -31,7 +32,9 @@ fn work(core: Arc<Core>) {
     loop {
         let before = !core.dropped.is_empty();
         core.settle_dropped(&mut token);
-        let busy = !core.lock(&mut token).waiting.is_empty() || !core.dropped.is_empty();
+        core.settle_copies(&mut token);
+        let busy = core.serve() || core.copies.load(SeqCst) > 0;
+        let busy = busy || !core.lock(&mut token).waiting.is_empty() || !core.dropped.is_empty();
         if core.closed.load(SeqCst) && finish(&core, &mut token) {
             return;
         }
@@ -47,6 +50,7 @@ fn work(core: Arc<Core>) {
         // Pairs with the fence in `Core::wake`.
         fence(SeqCst);
         let waits = !core.lock(&mut token).waiting.is_empty() || !core.dropped.is_empty();
+        let waits = waits || core.copies.load(SeqCst) > 0 || !core.requests.is_empty();
         if !waits && !core.closed.load(SeqCst) {
             thread::park();
         }
@@ -65,7 +69,7 @@ fn finish(core: &Arc<Core>, token: &mut DriverToken) -> bool {
     let hub = central.hub.clone();
     let slabs = central.heap.slab_count();
     drop(central);
-    if counts.allocations != counts.frees || waits || slabs > 0 {
+    if counts.allocations != counts.frees || waits || slabs > 0 || core.copies.load(SeqCst) > 0 {
         return false;
     }
     for state in streams {
