@@ -65,6 +65,8 @@ mod magazine;
 #[cfg(not(loom))]
 mod pool;
 #[cfg(not(loom))]
+mod pressure;
+#[cfg(not(loom))]
 mod ranges;
 #[cfg(not(loom))]
 mod shared;
@@ -96,6 +98,7 @@ pub use self::{
     fence::{AtomicFence, Fence, Poll},
     host::HostSource,
     pool::{Builder, Pool},
+    pressure::{Bound, HostLimits, Room, Watermarks},
     source::{DriverToken, HostMemory, Segment, Source, SourceError},
     sources::{CustomSource, DeviceSource, ManagedSource, PinnedSource, VirtualSource},
     stats::PoolStats,

@@ -112,6 +112,7 @@ impl Core {
     ) -> Result<Option<BlockRef>, DeviceError> {
         let me = thread::current().id();
         let (kind, bytes) = (want.kind(), want.bytes());
+        let short = self.is_short_for(bytes, kind as usize, token);
         let source = &self.sources[kind as usize];
         let mut central = self.lock(token);
         if central.growing.is_some_and(|thread| thread != me) {
@@ -137,7 +138,7 @@ impl Core {
         // A sixteenth of what the stream has, so that small programs stay small and one of
         // many streams does not take for all; near the limit only what is wanted, so that
         // less is pinned by its neighbours.
-        let near = central.reserved > self.settings.limit / 4 * 3;
+        let near = short || central.reserved > self.settings.limit / 4 * 3;
         let live = state.local_within(&mut central).counts().live_bytes as usize;
         let alone = source.joins() || kind == Kind::Small || bytes > SHARED / 2;
         let least = if alone { 0 } else { SHARED };
@@ -163,6 +164,10 @@ impl Core {
         let found = central.find(state, want);
         drop(central);
         drop(growth);
+        // Its sleep may have been without a timeout.
+        if short || self.settings.keep_idle.is_some() {
+            self.wake();
+        }
         Core::count(&self.tallies.growths);
         Ok(found)
     }
@@ -182,7 +187,7 @@ impl Core {
                 }
             },
         };
-        Ok(Slab { segment, key, kind })
+        Ok(Slab { segment, key, kind, used: Cell::new(0) })
     }
 
     fn shrink(&self, segment: Segment, kind: Kind, token: &DriverToken) -> bool {
@@ -197,7 +202,7 @@ impl Core {
     /// Gives slabs back that hold no block and that no stream's work reaches; bytes.
     pub(super) fn release(&self, slabs: Vec<Slab>, token: &mut DriverToken) -> usize {
         let mut bytes = 0;
-        for Slab { segment, key, kind } in slabs {
+        for Slab { segment, key, kind, .. } in slabs {
             if let Some(registrar) = &self.registrar
                 && let Err(error) = registrar.deregister(segment, key, token)
             {

@@ -16,11 +16,13 @@ use super::heap::Heap;
 use super::hub::{Hub, Seen};
 use super::local::Counts;
 use super::marks::Words;
+use super::pressure::PressureObserver;
 use super::requests::Requests;
 use super::slab::Registrar;
 use super::stream::{Inbox, StreamState};
 use super::waiting::{Passed, Waiting};
 use crate::fork;
+use crate::pressure::Watermarks;
 use crate::source::{DriverToken, Source};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use pinyard_driver::Driver;
@@ -35,6 +37,8 @@ pub(super) struct Settings {
     pub(super) patience: Duration,
     /// A stream that is behind a mark for so long is not waited for on the device.
     pub(super) stall: Duration,
+    pub(super) watermarks: Option<Watermarks>,
+    pub(super) keep_idle: Option<Duration>,
 }
 
 pub(super) struct Core {
@@ -54,6 +58,9 @@ pub(super) struct Core {
     pub(super) copies: AtomicUsize,
     pub(super) requests: Requests,
     pub(super) observers: Mutex<Vec<Observer>>,
+    pub(super) pressure_observers: Mutex<Vec<PressureObserver>>,
+    /// Less than the low mark was left, and not yet more than the high one.
+    pub(super) pressed: AtomicBool,
     pub(super) grown: Condvar,
     pub(super) worker: OnceLock<Thread>,
     /// The worker sleeps until it is woken.
@@ -115,6 +122,8 @@ impl Core {
             copies: AtomicUsize::new(0),
             requests: Requests::default(),
             observers: Mutex::default(),
+            pressure_observers: Mutex::default(),
+            pressed: AtomicBool::new(false),
             grown: Condvar::new(),
             worker: OnceLock::new(),
             asleep: AtomicBool::new(false),

@@ -23,6 +23,8 @@ pub(super) struct Heap {
     areas: Vec<Area>,
     /// By address.
     slabs: BTreeMap<u64, Box<Slab>>,
+    /// Counts `detach_idle`.
+    tick: u32,
 }
 
 impl Heap {
@@ -77,6 +79,12 @@ impl Heap {
             self.index(owner, kind).insert(remainder);
         }
         block.state.set(State::Out);
+        // SAFETY: as in `slab_of`.
+        let slab = unsafe { &*block.slab.get() };
+        slab.used.set(self.tick);
+        if block.end() > slab.end() {
+            self.slabs.range(slab.end()..block.end()).for_each(|(_, slab)| slab.used.set(self.tick));
+        }
         Some(block)
     }
 
@@ -156,6 +164,7 @@ impl Heap {
     /// Adds a slab, free for `owner`; as part of the area before it if `joins`.
     pub(super) fn add(&mut self, slab: Slab, joins: bool, owner: Owner) {
         let slab = Box::new(slab);
+        slab.used.set(self.tick);
         let (start, bytes) = (slab.start(), slab.segment.bytes);
         let block = self.arena.make();
         block.address.set(start);
@@ -235,6 +244,19 @@ impl Heap {
             }
         };
         chosen.into_iter().filter_map(|start| self.detach_slab(start)).collect()
+    }
+
+    /// Takes out slabs that are free for anybody from end to end and of which nothing was
+    /// taken since the last call.
+    pub(super) fn detach_idle(&mut self) -> Vec<Slab> {
+        let mut idle: Vec<u64> = Vec::new();
+        for block in self.free_ranges() {
+            let within = self.slabs.range(block.address.get()..block.end());
+            let whole = within.filter(|(_, slab)| slab.end() <= block.end() && slab.used.get() != self.tick);
+            idle.extend(whole.map(|(&start, _)| start));
+        }
+        self.tick = self.tick.wrapping_add(1);
+        idle.into_iter().filter_map(|start| self.detach_slab(start)).collect()
     }
 
     /// What there would be if all that is free were anybody's: the longest range, and
@@ -374,7 +396,12 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     fn slab(start: usize, bytes: usize) -> Slab {
-        Slab { segment: Segment { start, bytes }, key: MemoryKey::default(), kind: Kind::Large }
+        Slab {
+            segment: Segment { start, bytes },
+            key: MemoryKey::default(),
+            kind: Kind::Large,
+            used: Default::default(),
+        }
     }
 
     proptest! {

@@ -40,6 +40,7 @@ mod index;
 mod local;
 mod marks;
 mod pool;
+mod pressure;
 mod reclaim;
 mod registered;
 mod requests;
@@ -56,6 +57,7 @@ pub use self::{
     error::{CopyError, DeviceError, Shortage, StreamShare},
     marks::MarkKind,
     pool::{DeviceBuilder, DevicePool, PoolStream},
+    pressure::Pressure,
     requests::AllocFuture,
     slab::Registrar,
     stats::DeviceStats,

@@ -6,6 +6,7 @@ use super::classes::{self, Kind, LARGEST_SMALL};
 use super::core::{Core, Settings};
 use super::error::{DeviceError, Shortage};
 use super::marks::{MarkKind, Marked, Timeline, Words};
+use super::pressure::Pressure;
 use super::registered::Registered;
 use super::slab::Registrar;
 use super::stats::DeviceStats;
@@ -14,6 +15,7 @@ use super::worker;
 use crate::error::BuildError;
 use crate::fence::{Fence, Poll};
 use crate::fork;
+use crate::pressure::{Bound, Watermarks};
 use crate::source::{DriverToken, Source, SourceError};
 use crate::sources::{DeviceSource, VirtualSource};
 use pinyard_driver::{Driver, DriverError, Stream};
@@ -152,6 +154,22 @@ impl DevicePool {
         if !core.is_forked() {
             core.observers.lock().push(Arc::new(observer));
         }
+    }
+
+    /// Has `observer` called when memory becomes short and when it no longer is
+    /// ([`DeviceBuilder::watermarks`]), once each, on the thread that notices, without a
+    /// lock held.
+    pub fn on_pressure(&self, observer: impl Fn(&Pressure) + Send + Sync + 'static) {
+        let core = &self.handle.core;
+        if !core.is_forked() {
+            core.pressure_observers.lock().push(Arc::new(observer));
+        }
+    }
+
+    /// What [`DeviceBuilder::keep_idle`] does each time: gives back the slabs that were
+    /// free since the last call. Returns bytes.
+    pub fn collect_idle(&self) -> usize {
+        self.handle.core.collect_idle(&mut DriverToken::at_entry())
     }
 
     /// Who holds what now. Takes the pool's lock.
@@ -378,6 +396,8 @@ impl DeviceBuilder {
             limit: usize::MAX,
             patience: Duration::from_secs(10),
             stall: Duration::from_millis(20),
+            watermarks: None,
+            keep_idle: None,
         };
         DeviceBuilder { driver, sources, registrar: None, marks: MarkKind::Best, settings }
     }
@@ -404,6 +424,25 @@ impl DeviceBuilder {
         }
         self.settings.limit = (total as f64 * fraction) as usize;
         Ok(self)
+    }
+
+    /// Heeds what is left where the memory comes from: the device, as `cuMemGetInfo`
+    /// says, or for pinned memory the control group and RLIMIT_MEMLOCK
+    /// ([`HostLimits`](crate::HostLimits)). Below the low mark the pool gives back what
+    /// is free and grows by what is wanted alone, until the high one; both ends are told
+    /// to [`DevicePool::on_pressure`]. The marks limit nothing: an allocation that needs
+    /// memory asks for it. Asked once per slab, and while memory is short every 100 ms.
+    pub fn watermarks(mut self, low: Bound, high: Bound) -> DeviceBuilder {
+        self.settings.watermarks = Some(Watermarks { low, high });
+        self
+    }
+
+    /// Gives back, each time that this has passed, the slabs that were free since the
+    /// last time, streams' own included that did nothing in between. While the pool has
+    /// slabs its thread wakes so often; without this it does not. Default: kept.
+    pub fn keep_idle(mut self, age: Duration) -> DeviceBuilder {
+        self.settings.keep_idle = Some(age.max(Duration::from_millis(1)));
+        self
     }
 
     /// How long an allocation that would fail waits for streams. Default 10 s.
@@ -459,6 +498,12 @@ impl DeviceBuilder {
         }
         if registrar.is_some() && sources[0].joins() {
             return Err(BuildError::JoinedSlabs { name: sources[0].name() });
+        }
+        if let Some(Watermarks { low, high }) = settings.watermarks {
+            let total = driver.device().total_bytes;
+            if !(low.is_sound() && high.is_sound() && low.of(total) <= high.of(total)) {
+                return Err(BuildError::Watermarks { low, high });
+            }
         }
         fork::prepare();
         let token = DriverToken::at_entry();

@@ -72,6 +72,8 @@ pub(super) struct StreamState {
     retired: AtomicU64,
     /// The last of the hub's epochs that it waits for.
     epoch: AtomicU64,
+    /// What it had done at the last collection.
+    pub(super) last_seen: AtomicU64,
     local: Mutex<Local>,
 }
 
@@ -98,6 +100,7 @@ impl StreamState {
             copies: Copies::default(),
             retired: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
+            last_seen: AtomicU64::new(0),
             local: Mutex::new(Local::new()),
         }
     }

@@ -12,7 +12,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SHORTEST: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_millis(5);
@@ -29,12 +29,14 @@ pub(super) fn spawn(core: Arc<Core>) -> io::Result<()> {
 fn work(core: Arc<Core>) {
     let mut token = DriverToken::at_entry();
     let mut pause = SHORTEST;
+    let mut ticked = false;
     loop {
         let before = !core.dropped.is_empty();
         core.settle_dropped(&mut token);
         core.settle_copies(&mut token);
         let busy = core.serve() || core.copies.load(SeqCst) > 0;
         let busy = busy || !core.lock(&mut token).waiting.is_empty() || !core.dropped.is_empty();
+        core.look_after(std::mem::take(&mut ticked), &mut token);
         if core.closed.load(SeqCst) && finish(&core, &mut token) {
             return;
         }
@@ -52,7 +54,15 @@ fn work(core: Arc<Core>) {
         let waits = !core.lock(&mut token).waiting.is_empty() || !core.dropped.is_empty();
         let waits = waits || core.copies.load(SeqCst) > 0 || !core.requests.is_empty();
         if !waits && !core.closed.load(SeqCst) {
-            thread::park();
+            // After `asleep`: whoever makes the first slab now wakes us.
+            match core.look_after(false, &mut token) {
+                Some(pause) => {
+                    let began = Instant::now();
+                    thread::park_timeout(pause);
+                    ticked = began.elapsed() >= pause;
+                }
+                None => thread::park(),
+            }
         }
         core.asleep.store(false, Relaxed);
         pause = SHORTEST;
