@@ -220,6 +220,17 @@ fn callbacks_are_called_once_without_a_lock_and_hopeless_requests_fail() {
         got.lock().len() == 3
     });
     assert_eq!(*got.lock(), [0, 1, 2]);
+    // One that panics does not end the pool's thread.
+    let held = stream.alloc(48 * MIB).unwrap();
+    stream.alloc_then(40 * MIB, |_| panic!("on purpose"));
+    let after = Arc::new(AtomicBool::new(false));
+    let told = after.clone();
+    stream.alloc_then(MIB, move |block| told.store(block.is_ok(), SeqCst));
+    drop(held);
+    wait_for("the callback after", || {
+        gpu.advance(10_000);
+        after.load(SeqCst)
+    });
     let failed = Arc::new(AtomicUsize::new(0));
     for bytes in [0, 65 * MIB, usize::MAX] {
         let failed = failed.clone();

@@ -273,10 +273,10 @@ impl Central {
         kind: Kind,
         lengths: &[usize],
     ) -> Option<Vec<BlockRef>> {
+        let (last, others) = lengths.split_last()?;
         let sum = lengths.iter().try_fold(0usize, |sum, &bytes| sum.checked_add(bytes))?;
         self.collect(state);
         let mut rest = self.take(state, kind, sum)?;
-        let (last, others) = lengths.split_last()?;
         let mut row = Vec::with_capacity(lengths.len());
         for &bytes in others {
             let next = self.heap.split(rest, bytes);

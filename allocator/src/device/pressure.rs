@@ -10,6 +10,7 @@
 
 use super::core::Core;
 use super::stream::StreamState;
+use super::worker;
 use crate::pressure::{Room, Watermarks};
 use crate::source::DriverToken;
 use std::sync::Arc;
@@ -128,7 +129,9 @@ impl Core {
         }
         if ticked {
             if let (Some(marks), true) = (self.settings.watermarks, self.pressed.load(Relaxed)) {
-                self.relieve(marks, 0, token);
+                worker::guarded("an observer of pressure", || {
+                    self.relieve(marks, 0, token);
+                });
             }
             if self.settings.keep_idle.is_some() {
                 self.collect_idle(token);

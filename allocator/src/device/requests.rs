@@ -11,6 +11,7 @@ use super::buf::DeviceBuf;
 use super::core::Core;
 use super::error::DeviceError;
 use super::pool::PoolStream;
+use super::worker;
 use crate::source::DriverToken;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -170,7 +171,7 @@ impl Core {
             };
             self.requests.open.fetch_sub(1, SeqCst);
             match request.to {
-                To::Callback(then) => then(answer),
+                To::Callback(then) => worker::guarded("a callback", || then(answer)),
                 To::Future(slot) => {
                     let mut slot = slot.lock();
                     if let Slot::Waiting(waker) = &mut *slot {
@@ -178,7 +179,7 @@ impl Core {
                         *slot = Slot::Answered(answer);
                         drop(slot);
                         if let Some(waker) = waker {
-                            waker.wake();
+                            worker::guarded("a waker", || waker.wake());
                         }
                     }
                     // Else withdrawn: the block goes back as this ends.
