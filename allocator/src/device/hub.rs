@@ -20,7 +20,7 @@ use crate::source::DriverToken;
 use parking_lot::Mutex;
 use pinyard_driver::{Capture, DriverError, Event};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 /// A pool grows freely while it has at most this part more than is in use.
@@ -31,6 +31,8 @@ const WORTH: usize = 32;
 #[derive(Default)]
 pub(super) struct Hub {
     events: Mutex<Events>,
+    /// A thread begins an epoch. Others grow meanwhile.
+    busy: AtomicBool,
 }
 
 #[derive(Default)]
@@ -113,7 +115,13 @@ impl Core {
         if lent < want.bytes().max(live / WORTH) {
             return None;
         }
-        let epoch = match self.begin_epoch(lenders, token) {
+        // Acquire and Release: one epoch's record is after all of the one before.
+        if self.hub.busy.swap(true, Acquire) {
+            return None;
+        }
+        let begun = self.begin_epoch(lenders, token);
+        self.hub.busy.store(false, Release);
+        let epoch = match begun {
             Ok(epoch) => epoch,
             Err(error) => {
                 tracing::debug!(%error, "the streams' memory could not be brought together");
@@ -176,19 +184,20 @@ impl Core {
         let begun = events.begun;
         drop(events);
         let begun = begun.map_or_else(|| self.driver.event_create(token), Ok);
-        let recorded = begun.and_then(|begun| {
-            self.hub.events.lock().begun = Some(begun);
-            self.driver.event_record(begun, hub.stream, token)
-        });
+        let recorded =
+            begun.and_then(|begun| self.driver.event_record(begun, hub.stream, token).map(|()| begun));
+        // Before the memory is there to be had: without a record that is after all lenders,
+        // nobody can wait for the hub until the next epoch has one.
+        let left = std::mem::replace(&mut self.hub.events.lock().begun, recorded.as_ref().ok().copied());
+        self.hub.events.lock().spare.extend(left.filter(|_| recorded.is_err()));
         let mut central = self.lock(token);
-        // Unrecorded, nobody may have them but in the hub's own order.
         central.take_in(&mut gathered, hub.owner);
         central.epoch += 1;
         let epoch = central.epoch;
         drop(central);
         self.coming.fetch_sub(1, SeqCst);
         Core::count(&self.tallies.holds);
-        recorded.map(|()| epoch)
+        recorded.map(|_| epoch)
     }
 
     /// Lets the hub wait for what the lender has been given so far; `false` while that
