@@ -395,7 +395,7 @@ impl DeviceBuilder {
             slab_bytes: 64 << 20,
             limit: usize::MAX,
             patience: Duration::from_secs(10),
-            stall: Duration::from_millis(20),
+            stall: Duration::from_secs(1),
             watermarks: None,
             keep_idle: None,
         };
@@ -458,7 +458,7 @@ impl DeviceBuilder {
     /// rather does that (`cuEventRecord`, `cuStreamWaitEvent`) than grow, but only onto
     /// streams that move: one that has been behind a mark for `stall` is left alone, as is
     /// one that never passed one. Zero: never, streams are tied together only where the
-    /// allocation would fail otherwise. Default 20 ms.
+    /// allocation would fail otherwise. Default 1 s: a queue of work may be that long.
     pub fn stall(mut self, stall: Duration) -> DeviceBuilder {
         self.settings.stall = stall;
         self
