@@ -6,7 +6,7 @@
 //! however much it takes: a hundredth of a slab. It keeps a pool of many busy streams
 //! from holding each one's peak, and all of it merges.
 //!
-//! Memory is gathered only where the pool already has a fifth more than is in use, and
+//! Memory is gathered only where the pool already has an eighth more than is in use, and
 //! only from streams that were seen to move: one that is held up, by the host or by
 //! another rank, would hold up its borrowers as well.
 #![allow(unsafe_code)]
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release, Orderi
 use std::time::{Duration, Instant};
 
 /// A pool grows freely while it has at most this part more than is in use.
-const SLACK: usize = 5;
+const SLACK: usize = 8;
 /// Less than this part of what is in use is not gathered: each epoch has to last.
 const WORTH: usize = 32;
 

@@ -30,7 +30,7 @@ use std::time::Duration;
 /// the device runs a stream's work in order. Another stream is given it when that
 /// work has passed, which a word in host memory tells. Streams keep what they free; when
 /// they keep more than a tenth of the pool, others are given theirs before it grows, and
-/// where it has a fifth more than is in use they wait for it, on the device, if the
+/// where it has an eighth more than is in use they wait for it, on the device, if the
 /// streams that freed it move ([`DeviceBuilder::stall`]).
 ///
 /// When the last handle is dropped, of the pool and of its streams, a thread gives
@@ -454,7 +454,7 @@ impl DeviceBuilder {
     /// Whether, and onto which streams, the pool lays edges before it grows.
     ///
     /// When streams are far behind the host, what one has freed serves another only if
-    /// the other waits for it on the device. A pool that has a fifth more than is in use
+    /// the other waits for it on the device. A pool that has an eighth more than is in use
     /// rather does that (`cuEventRecord`, `cuStreamWaitEvent`) than grow, but only onto
     /// streams that move: one that has been behind a mark for `stall` is left alone, as is
     /// one that never passed one. Zero: never, streams are tied together only where the
