@@ -71,6 +71,8 @@ mod poison;
 #[cfg(not(loom))]
 mod pool;
 #[cfg(not(loom))]
+mod pressure;
+#[cfg(not(loom))]
 mod ranges;
 #[cfg(not(loom))]
 pub mod replay;
@@ -106,6 +108,7 @@ pub use self::{
     fence::{AtomicFence, Fence, Poll},
     host::HostSource,
     pool::{Builder, Pool},
+    pressure::{Bound, HostLimits, Room, Watermarks},
     source::{DriverToken, HostMemory, Segment, Source, SourceError},
     sources::{CustomSource, DeviceSource, ManagedSource, PinnedSource, VirtualSource},
     stats::PoolStats,

@@ -167,6 +167,13 @@ impl Stack {
         Some(block)
     }
 
+    /// All of `other`, one by one.
+    pub(super) fn append(&mut self, other: &mut Stack) {
+        while let Some(block) = other.pop() {
+            self.push(block);
+        }
+    }
+
     pub(super) fn take(&mut self) -> Stack {
         std::mem::take(self)
     }

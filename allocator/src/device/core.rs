@@ -14,13 +14,17 @@ use super::classes::{CLASSES, Class};
 use super::counts::Counts;
 use super::error::Observer;
 use super::heap::Heap;
+use super::hub::{Hub, Seen};
 use super::leaks::Leaks;
 use super::marks::Words;
+use super::pressure::PressureObserver;
+use super::requests::Requests;
 use super::slab::Registrar;
 use super::stream::{Inbox, StreamState};
 use super::waiting::{Passed, Waiting};
 use super::watch::Watch;
 use crate::fork;
+use crate::pressure::Watermarks;
 use crate::source::{DriverToken, Source};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use pinyard_driver::{Counted, Driver};
@@ -35,6 +39,10 @@ pub(super) struct Settings {
     /// May change at any time.
     pub(super) limit: AtomicUsize,
     pub(super) patience: Duration,
+    /// A stream that is behind a mark for so long is not waited for on the device.
+    pub(super) stall: Duration,
+    pub(super) watermarks: Option<Watermarks>,
+    pub(super) keep_idle: Option<Duration>,
 }
 
 impl Settings {
@@ -53,12 +61,19 @@ pub(super) struct Core {
     pub(super) registrar: Option<Box<dyn Registrar>>,
     pub(super) settings: Settings,
     pub(super) words: Option<Words>,
+    pub(super) hub: Hub,
     /// Dropped blocks that other streams use.
     pub(super) dropped: Inbox,
     /// Such blocks until they are free, and thefts that have begun: whoever is short of
     /// memory may wait for them.
     pub(super) coming: AtomicUsize,
+    /// Sources of copies that have not passed.
+    pub(super) copies: AtomicUsize,
+    pub(super) requests: Requests,
     pub(super) observers: Mutex<Vec<Observer>>,
+    pub(super) pressure_observers: Mutex<Vec<PressureObserver>>,
+    /// Less than the low mark was left, and not yet more than the high one.
+    pub(super) pressed: AtomicBool,
     pub(super) grown: Condvar,
     pub(super) worker: OnceLock<Thread>,
     /// The worker sleeps until it is woken.
@@ -89,6 +104,11 @@ pub(super) struct Central {
     /// By owner less one.
     pub(super) streams: Vec<Arc<StreamState>>,
     pub(super) waiting: Waiting,
+    /// By owner.
+    pub(super) seen: Vec<Seen>,
+    /// Of what `streams` has the pool's own, and how often memory was brought to it.
+    pub(super) hub: Option<Arc<StreamState>>,
+    pub(super) epoch: u64,
     /// Small blocks for anybody.
     pub(super) bins: Box<[Stack]>,
     pub(super) bin_bytes: usize,
@@ -116,9 +136,14 @@ impl Core {
             registrar,
             settings,
             words,
+            hub: Hub::default(),
             dropped: Inbox::new(),
             coming: AtomicUsize::new(0),
+            copies: AtomicUsize::new(0),
+            requests: Requests::default(),
             observers: Mutex::default(),
+            pressure_observers: Mutex::default(),
+            pressed: AtomicBool::new(false),
             grown: Condvar::new(),
             worker: OnceLock::new(),
             asleep: AtomicBool::new(false),
@@ -133,6 +158,9 @@ impl Core {
                 heap: Heap::default(),
                 streams: Vec::new(),
                 waiting: Waiting::default(),
+                seen: Vec::new(),
+                hub: None,
+                epoch: 0,
                 bins: (0..CLASSES).map(|_| Stack::default()).collect(),
                 bin_bytes: 0,
                 reserved: 0,

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::block::{Block, BlockRef, Owner, Stack};
+use super::copies::Copies;
 use super::core::{Central, Core};
 use super::levels::Levels;
 use super::local::Local;
@@ -67,10 +68,15 @@ pub(super) struct StreamState {
     pub(super) timeline: Timeline,
     /// Blocks freed while the cache was locked, or after a fence.
     pub(super) inbox: Inbox,
+    pub(super) copies: Copies,
     /// The last mark there will be, plus one; 0 while there may be more.
     retired: AtomicU64,
     /// How allocations that the cache did not serve were served.
     pub(super) levels: Levels,
+    /// The last of the hub's epochs that it waits for.
+    epoch: AtomicU64,
+    /// What it had done at the last collection.
+    pub(super) last_seen: AtomicU64,
     local: Mutex<Local>,
 }
 
@@ -94,8 +100,11 @@ impl StreamState {
             id,
             timeline,
             inbox: Inbox::new(),
+            copies: Copies::default(),
             retired: AtomicU64::new(0),
             levels: Levels::default(),
+            epoch: AtomicU64::new(0),
+            last_seen: AtomicU64::new(0),
             local: Mutex::new(Local::new()),
         }
     }
@@ -138,6 +147,16 @@ impl StreamState {
     /// The last mark, if the stream is no longer to be used.
     pub(super) fn last_mark(&self) -> Option<u64> {
         self.retired.load(Acquire).checked_sub(1)
+    }
+
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch.load(Relaxed)
+    }
+
+    /// Its later work is after the epoch. Relaxed: who takes memory by it holds the
+    /// pool's lock, and calls the stream's own functions in the caller's order.
+    pub(super) fn joins(&self, epoch: u64) {
+        self.epoch.fetch_max(epoch, Relaxed);
     }
 
     pub(super) fn retire(&self, last: u64) {
