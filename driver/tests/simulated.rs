@@ -139,3 +139,22 @@ fn virtual_memory_is_mapped_and_goes_when_it_is_nowhere() {
     }
     assert_eq!((gpu.used_bytes(), gpu.outstanding()), (0, String::new()));
 }
+
+/// A wait is for what the event had recorded when it was asked for (`cuStreamWaitEvent`),
+/// whatever the event records later, elsewhere, and sooner done.
+#[test]
+fn a_wait_is_for_the_record_before_it() {
+    let gpu = Simulated::new(1 << 20);
+    let token = DriverToken::at_entry();
+    let [slow, idle, waiter] = [0; 3].map(|_| gpu.stream_create(&token).unwrap());
+    let event = gpu.event_create(&token).unwrap();
+    gpu.kernel(slow, 1_000_000, &token);
+    gpu.event_record(event, slow, &token).unwrap();
+    gpu.stream_wait_event(waiter, event, &token).unwrap();
+    gpu.event_record(event, idle, &token).unwrap();
+    gpu.advance(100_000);
+    assert!(gpu.event_query(event, &token).unwrap(), "of the last record");
+    assert!(!gpu.stream_query(waiter, &token).unwrap(), "the slow stream is not there yet");
+    gpu.advance(1_000_000);
+    assert!(gpu.stream_query(waiter, &token).unwrap());
+}

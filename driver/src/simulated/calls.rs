@@ -407,6 +407,7 @@ unsafe impl Driver for Simulated {
         };
         state.recorded += 1;
         let generation = state.recorded;
+        state.pending.insert(generation);
         machine.enqueue(stream.raw(), Op::Record { event: event.raw(), generation }, 0);
         drop(self.settle(machine));
         Ok(())
@@ -414,14 +415,12 @@ unsafe impl Driver for Simulated {
 
     fn event_query(&self, event: Event, _: &DriverToken) -> Answer<bool> {
         let machine = self.event_state(Call::EventQuery, event, "cuEventQuery")?;
-        Ok(machine.events.get(&event.raw()).is_some_and(|event| event.passed == event.recorded))
+        Ok(machine.events.get(&event.raw()).is_some_and(|event| event.is_done()))
     }
 
     fn event_synchronize(&self, event: Event, _: &DriverToken) -> Answer<()> {
         let machine = self.event_state(Call::EventSynchronize, event, "cuEventSynchronize")?;
-        let passed = |machine: &Machine| {
-            machine.events.get(&event.raw()).is_none_or(|event| event.passed == event.recorded)
-        };
+        let passed = |machine: &Machine| machine.events.get(&event.raw()).is_none_or(|event| event.is_done());
         self.wait(machine, &format!("cuEventSynchronize({event:?})"), passed).map(drop)
     }
 

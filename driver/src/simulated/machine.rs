@@ -8,7 +8,7 @@
 use super::faults::Faults;
 use super::memory::Memory;
 use crate::types::Capture;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 
 /// Host functions, which run with the machine unlocked.
@@ -47,11 +47,19 @@ pub(super) struct StreamState {
 }
 
 pub(super) struct EventState {
-    /// Records so far, and of which the work is done.
+    /// Records so far.
     pub(super) recorded: u64,
-    pub(super) passed: u64,
-    /// When it passed.
+    /// Those whose work is not done: of several streams, so in any order.
+    pub(super) pending: BTreeSet<u64>,
+    /// When the last one passed.
     at: u64,
+}
+
+impl EventState {
+    /// Whether the last record has passed.
+    pub(super) fn is_done(&self) -> bool {
+        !self.pending.contains(&self.recorded)
+    }
 }
 
 pub(super) struct Machine {
@@ -169,9 +177,9 @@ impl Machine {
         let mut done = stream.done.max(*from) + takes;
         match op {
             Op::WaitEvent { event, generation } => match self.events.get(event) {
-                Some(event) if event.passed < *generation => return None,
-                Some(event) if event.passed == *generation => done = done.max(event.at),
-                _ => {}
+                Some(event) if event.pending.contains(generation) => return None,
+                Some(event) => done = done.max(event.at),
+                None => {}
             },
             Op::WaitValue { word, value } => {
                 // SAFETY: the waiter's contract keeps the word.
@@ -201,8 +209,8 @@ impl Machine {
             }
             Op::Record { event, generation } => {
                 if let Some(event) = self.events.get_mut(&event) {
-                    event.passed = event.passed.max(generation);
-                    event.at = done;
+                    event.pending.remove(&generation);
+                    event.at = event.at.max(done);
                 }
             }
             Op::Write { word, value } => {
@@ -227,7 +235,7 @@ impl Machine {
                 Op::WaitValue { .. } => return None,
                 Op::WaitEvent { event, generation } => {
                     let event = self.events.get(event)?;
-                    if event.passed < *generation {
+                    if event.pending.contains(generation) {
                         return None;
                     }
                     done = done.max(event.at);
@@ -252,6 +260,6 @@ impl StreamState {
 
 impl EventState {
     pub(super) fn new() -> EventState {
-        EventState { recorded: 0, passed: 0, at: 0 }
+        EventState { recorded: 0, pending: BTreeSet::new(), at: 0 }
     }
 }
