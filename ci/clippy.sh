@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Format and lints of the whole workspace, MPI programs included.
+# Format and lints of the whole workspace, MPI programs included; is the C header the one
+# that its source makes?
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo fmt --all --check
+ci/header.sh
 export MPICC=${MPICC:-/usr/bin/mpicc.openmpi}
 cargo clippy --quiet --workspace --all-targets --all-features -- -D warnings
 RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps -p pinyard -p pinyard-hooks -p pinyard-libfabric -p pinyard-registry -p pinyard-driver -p pinyard-allocator

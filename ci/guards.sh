@@ -9,6 +9,7 @@ copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 # -m: the copy is newer than anything built from an earlier one.
 git ls-files -z | tar --null -T - -c | tar -x -m -C "$copy"
+export CARGO_INCREMENTAL=1
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$PWD/target}/guards
 passed=0 failed=0 only=${1:-.}
 

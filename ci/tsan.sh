@@ -12,5 +12,6 @@ export TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1 ${TSAN_OPTIONS:-}"
 target=${CARGO_TARGET_DIR:-target}/tsan
 host=$(rustc -vV | sed -n 's/^host: //p')
 cargo test --release --target "$host" --target-dir "$target" -p pinyard-registry --test threads "$@"
+cargo test --release --target "$host" --target-dir "$target" -p pinyard --lib "$@" -- capi::leases capi::handles
 cargo test --release --target "$host" --target-dir "$target" -p pinyard-allocator --test threads "$@"
 PINYARD_TEST_ROUNDS=2000 cargo test --release --target "$host" --target-dir "$target" -p pinyard-allocator --test device_threads "$@"

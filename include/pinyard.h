@@ -1,16 +1,34 @@
 /*
  * pinyard: registered memory that no allocator can hang.
  *
- * Every function but pny_notify_unmapped, pny_strerror and pny_last_error
- * returns PNY_OK or another status; pny_last_error() then has the exact cause.
- * Sizes are in bytes. Nothing is handed over: memory that a caller passes stays
- * the caller's, text that is returned stays pinyard's.
+ * A registration cache for transports and for programs that register memory of their
+ * own, and the hooks that keep it honest. Five minutes with it: docs/src/c.md.
  *
- * Threads: every function may be called from any thread at any time.
- * Signals: only pny_notify_unmapped may be called in a signal handler, or from
- * inside malloc, munmap and the like.
+ * Errors: a function that returns pny_status returns PNY_OK or says why not, and
+ * pny_last_error() has the exact cause. Handles and leases that are null, were given
+ * back, or never were any are refused with a status. Other pointers are used as they
+ * are: what follows "Requires:" is the caller's.
  *
- * Linux on x86-64 with glibc.
+ * Ownership: memory that a caller passes stays the caller's, text that is returned
+ * stays pinyard's. What a function makes is given back by the function it names.
+ *
+ * Units: sizes and lengths are in bytes, times in nanoseconds.
+ *
+ * Threads: every function may be called from any thread at any time, but for the
+ * destruction of an object that another thread is using.
+ *
+ * Signals: only pny_notify_unmapped may be called in a signal handler, or from inside
+ * malloc, munmap and the like.
+ *
+ * fork: a child may call everything. Registrations are the parent's: in the child
+ * pny_get says PNY_ERR_FORKED, and the child makes a registry of its own.
+ *
+ * Structures that begin with `size` may grow: begin with zeros and set `size` to the
+ * structure's sizeof. A member that is 0 has its default.
+ *
+ * Linux with glibc, on x86-64; on aarch64 run under emulation only so far.
+ *
+ * Made of src/capi by ci/header.sh.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -24,86 +42,501 @@
 extern "C" {
 #endif
 
+/* ---- Errors -------------------------------------------------------------------------- */
+
+/* What a function returns. Numbers are never given another meaning. */
 typedef enum pny_status {
 	/* Done. */
 	PNY_OK = 0,
-	/* An argument cannot be used: a null pointer, a size that is too small. */
+	/*
+	 * An argument cannot be used: a null pointer, a size that is wrong, a range that
+	 * wraps around.
+	 */
 	PNY_ERR_INVALID = 1,
 	/* Calls of some function that changes mappings escape the hooks. */
 	PNY_ERR_HOOKS_INCOMPLETE = 2,
-	/* A library is not there, or is too old. */
+	/* A library or a device is not there, or the library is too old. */
 	PNY_ERR_ABSENT = 3,
-	/* Somebody else has what was asked for: see pny_libfabric_import_monitor. */
+	/* Somebody else has what was asked for, or what was to be destroyed is in use. */
 	PNY_ERR_BUSY = 4,
-	/* The environment or a library refuses. */
+	/* The environment, a library or the system refuses. */
 	PNY_ERR_REFUSED = 5,
-	/* No thread, or no place for another subscriber, is to be had. */
+	/* No thread, no memory, or no place for another one is to be had. */
 	PNY_ERR_RESOURCES = 6,
 	/* Something has to be done first: see the function. */
 	PNY_ERR_NOT_READY = 7,
 	/* A defect of pinyard; what was asked for may be half done. */
-	PNY_ERR_INTERNAL = 8
+	PNY_ERR_INTERNAL = 8,
+	/* The handle or the lease is none, or was given back before. */
+	PNY_ERR_STALE = 9,
+	/* A page of the range is not mapped. */
+	PNY_ERR_UNMAPPED = 10,
+	/* The pages cannot be written, and the registration needs that. */
+	PNY_ERR_READ_ONLY = 11,
+	/* A limit is used up: the budget, the number of regions, RLIMIT_MEMLOCK. */
+	PNY_ERR_LIMIT = 12,
+	/* The mapping kept changing while it was being registered. */
+	PNY_ERR_UNSTABLE = 13,
+	/* The object belongs to the process that this one was forked from. */
+	PNY_ERR_FORKED = 14,
+	/* The backend failed for a reason of its own. */
+	PNY_ERR_BACKEND = 15,
+	/* There is none. */
+	PNY_ERR_NOT_FOUND = 16,
 } pny_status;
 
-/* What a status means, in general. A static text, never null. */
+/*
+ * What a status means, in general. A static text, never null, also for a number that
+ * is no status. Any thread; not for signal handlers.
+ */
 const char *pny_strerror(int status);
 
 /*
- * Why the calling thread's last call failed: the call that failed, its errno
- * and what can be done about it; "" where that call succeeded. Never null;
- * valid until the thread's next call of a pny_ function that returns a status.
+ * Why the calling thread's last call failed: the function, the call that failed with
+ * its errno, and what can be done about it; "" where that call succeeded. Never null;
+ * valid until the thread's next call of a function that returns a status.
  */
 const char *pny_last_error(void);
 
+/* ---- Beginning and end --------------------------------------------------------------- */
+
+/* The library's version, such as "0.1.0". A static text. */
+const char *pny_version(void);
+
 /*
- * Tells that `length` bytes at `address` are about to be unmapped, replaced or
- * emptied, in a way that no hook sees: a raw system call, an allocator of one's
- * own. Call it before the change. The address is compared, never read. A length
- * of 0 does nothing; a range that wraps around invalidates everything.
+ * Installs the hooks before anything else runs. Not needed: what needs the hooks installs
+ * them. For programs and libraries that want a pair of calls: each pny_init has its
+ * pny_finalize, any number of times, before or after MPI_Init and MPI_Finalize.
  *
- * Cannot fail, never blocks, allocates nothing, keeps errno.
+ * PNY_ERR_HOOKS_INCOMPLETE: as pny_hooks_install; pny_finalize is called all the same.
+ */
+pny_status pny_init(void);
+
+/*
+ * Ends what a pny_init began. The last one destroys every registry that is left. The hooks
+ * stay: libraries that were loaded later may have built on them. pny_init begins anew.
+ *
+ * PNY_ERR_NOT_READY: there was no pny_init.
+ * PNY_ERR_BUSY: leases are held; those registries stay, and so does this pny_init.
+ */
+pny_status pny_finalize(void);
+
+/* ---- Hooks --------------------------------------------------------------------------- */
+
+/*
+ * Tells that `length` bytes at `address` are about to be unmapped, replaced or emptied,
+ * in a way that no hook sees: a raw system call, an allocator of one's own. Call it
+ * before the change. The address is compared, never read. A length of 0 does nothing; a
+ * range that wraps around invalidates everything.
+ *
+ * Cannot fail, never blocks, allocates nothing, keeps errno. Any thread, signal handlers,
+ * and from inside malloc, munmap and the like.
  */
 void pny_notify_unmapped(const void *address, size_t length);
 
 /*
- * Installs hooks on munmap, mmap, mremap, madvise, brk, sbrk, shmdt,
- * process_madvise, mprotect and syscall, for the rest of the process, and tests
- * each of them by use. A further call does so again where something has changed. Best
- * called before other threads run.
+ * Installs hooks on munmap, mmap, mremap, madvise, brk, sbrk, shmdt, process_madvise,
+ * mprotect and syscall, for the rest of the process, and tests each of them by use. A
+ * further call does so again where something has changed. Best called before other
+ * threads run.
  *
- * PNY_ERR_HOOKS_INCOMPLETE: the hooks that could be installed are; the others
- * are named in pny_last_error().
+ * PNY_ERR_HOOKS_INCOMPLETE: the hooks that could be installed are; the others are named
+ * in pny_last_error().
  */
 pny_status pny_hooks_install(void);
 
 /*
- * Looks whether the hooks are still in place, and repairs what another library
- * has patched over; a few loads while nothing has changed. For after MPI_Init,
- * and after any other call that loads a library which patches libc.
+ * Looks whether the hooks are still in place, and repairs what another library has
+ * patched over; a few loads while nothing has changed. For after MPI_Init, and after any
+ * other call that loads a library which patches libc.
  *
  * PNY_ERR_HOOKS_INCOMPLETE: calls escape. PNY_ERR_NOT_READY: never installed.
  */
 pny_status pny_hooks_verify(void);
 
 /*
- * Installs the hooks and puts pinyard's memory monitor under libfabric's
- * registration caches, for the rest of the process. Call it before MPI_Init and
- * before the first fi_domain: Open MPI then leaves out its own monitor, whose
- * notifications hang when an allocator releases pages from inside malloc. Once
- * it has succeeded, a further call does nothing. Starts a thread.
+ * Which function is hooked how, who owns its entry, and whether its calls are seen, a
+ * line each: cut to `capacity` bytes as snprintf(3) does, with the whole length in
+ * `*length` where that is not null.
  *
- * On failure nothing is imported:
- * PNY_ERR_ABSENT            no libfabric.so.1, or older than 1.14
- * PNY_ERR_REFUSED           FI_MR_CACHE_MONITOR is set, or libfabric refused
- * PNY_ERR_HOOKS_INCOMPLETE  as pny_hooks_install
- * PNY_ERR_BUSY              another monitor or a cache was there first
- * PNY_ERR_RESOURCES         no thread or no subscriber's place
+ * PNY_ERR_NOT_READY: never installed.
+ *
+ * Requires: `text` is writable for `capacity` bytes, or null with a capacity of 0; `length` is
+ * writable or null.
  */
-pny_status pny_libfabric_import_monitor(void);
+pny_status pny_hooks_report(char *text, size_t capacity, size_t *length);
+
+/* ---- Backends: who registers --------------------------------------------------------- */
+
+/* Who registers memory. */
+typedef uint32_t pny_backend;
+
+/* Functions of the caller's own: `ops` and `user` of the configuration. */
+#define PNY_BACKEND_OPS 0
+/* mlock(2): the pages stay resident; keys are 0. */
+#define PNY_BACKEND_MLOCK 1
+/*
+ * Fixed buffers of an io_uring of its own, at most 1,024 at a time; the lkey is the
+ * buffer's index.
+ */
+#define PNY_BACKEND_IO_URING 2
+/*
+ * libibverbs: `object` is a `struct ibv_pd *` that stays the caller's, or null for the
+ * device called `device`, or the first that works.
+ */
+#define PNY_BACKEND_VERBS 3
+/* UCX: `object` is a `ucp_context_h` that stays the caller's, or null for one of its own. */
+#define PNY_BACKEND_UCX 4
+/*
+ * libfabric: `object` is a `struct fid_domain *` that stays the caller's, or null for a
+ * domain of the provider called `device`, or the first that works.
+ */
+#define PNY_BACKEND_LIBFABRIC 5
+
+/* What a registration allows. Local read is always allowed. */
+typedef uint32_t pny_access;
+
+/* Local read only: send from here. */
+#define PNY_LOCAL_READ 0
+/* The device may write into the pages for this process (receive). */
+#define PNY_LOCAL_WRITE 1
+/* A peer may write through the rkey. */
+#define PNY_REMOTE_WRITE 2
+/* A peer may read through the rkey. */
+#define PNY_REMOTE_READ 4
+/* A peer may run atomics through the rkey. */
+#define PNY_REMOTE_ATOMIC 8
+
+/* Flags of a registry's configuration. */
+typedef uint32_t pny_flags;
+
+/*
+ * Lets a change of memory that several processes share go unseen: the program vouches
+ * that no other process, and no system call past libc, truncates the file or drops
+ * pages of it. Without this such registrations are not kept.
+ */
+#define PNY_TRUST_SHARED_MEMORY 1
+/* Verbs: registers without pinning; the device follows every change of the mapping. */
+#define PNY_ON_DEMAND 2
+/* Verbs: lets the device write out of order. */
+#define PNY_RELAXED_ORDERING 4
+/*
+ * Installs no hooks: the program calls pny_notify_unmapped or pny_invalidate before
+ * every change of a mapping that was registered.
+ */
+#define PNY_NOTIFY_ONLY 8
+
+/* What a device needs to use a registration. */
+typedef struct pny_key {
+	/*
+	 * Local key: verbs' lkey, io_uring's buffer index, libfabric's descriptor, UCX's
+	 * memory handle.
+	 */
+	uint64_t lkey;
+	/*
+	 * Remote key: what a peer must name. UCX's is longer than a word: this is then the
+	 * address of what ucp_rkey_pack made, and `handle` its length in bytes.
+	 */
+	uint64_t rkey;
+	/* The backend's own handle, such as a `struct ibv_mr *`. */
+	uint64_t handle;
+} pny_key;
+
+/*
+ * Functions that register, of a transport that brings its own. Both may be called from
+ * any thread, several at a time, with no lock of pinyard's held; they may block,
+ * allocate, and change mappings, but not call pinyard for the range that they were
+ * called for, and not throw. Copied by pny_registry_create.
+ */
+typedef struct pny_backend_ops {
+	/* sizeof(pny_backend_ops). */
+	size_t size;
+	/* A short name for messages; null: "ops". */
+	const char *name;
+	/*
+	 * Pins `length` bytes at `address`, both multiples of 4096, for `access`, and fills
+	 * `*key`. Returns 0, or an errno, and then nothing is pinned. ENOMEM, EAGAIN
+	 * and ENOSPC make pinyard give back what is only cached, and try once more.
+	 */
+	int (*register_memory)(void *user,
+			       void *address,
+			       size_t length,
+			       pny_access access,
+			       struct pny_key *key);
+	/*
+	 * Takes one registration back. The pages may be unmapped by now, or others may be
+	 * mapped at the same addresses. Returns 0 or an errno.
+	 */
+	int (*deregister_memory)(void *user,
+				 const struct pny_key *key,
+				 void *address,
+				 size_t length);
+	/*
+	 * Called once by the destruction of a registry, when nothing is registered any more
+	 * and no function of this structure is called any more; or null. Not called where
+	 * pny_registry_create failed, nor in a forked child.
+	 */
+	void (*release)(void *user);
+	/* Longest single registration in bytes; 0: no limit. */
+	size_t max_region_bytes;
+	/* Registrations at a time; 0: no limit. */
+	size_t max_regions;
+	/* Not 0: pages count against RLIMIT_MEMLOCK, which the default budget then heeds. */
+	uint32_t locks_memory;
+	/* 0. */
+	uint32_t reserved;
+} pny_backend_ops;
+
+/* ---- The registration cache ---------------------------------------------------------- */
+
+/*
+ * Handle of a registration cache. Any thread may use it; whoever destroys it makes sure
+ * that no other thread is inside a call with it.
+ */
+typedef struct pny_registry_object *pny_registry;
+
+/*
+ * How a registry is made. What is 0 or null has its default; begin with zeros and set
+ * `size`.
+ */
+typedef struct pny_registry_config {
+	/* sizeof(pny_registry_config). */
+	size_t size;
+	/* Who registers; default PNY_BACKEND_OPS, which needs `ops`. */
+	pny_backend backend;
+	/* PNY_TRUST_SHARED_MEMORY, PNY_ON_DEMAND, PNY_RELAXED_ORDERING, PNY_NOTIFY_ONLY. */
+	pny_flags flags;
+	/* A device's or a provider's name; see the backend. */
+	const char *device;
+	/*
+	 * An object of the backend's library that the caller has made; see the backend. It
+	 * outlives the registry.
+	 */
+	void *object;
+	/* For PNY_BACKEND_OPS. */
+	const pny_backend_ops *ops;
+	/* Handed to the functions of `ops`. */
+	void *user;
+	/*
+	 * Bytes pinned at most, those being registered or retired included. When they are
+	 * used up, regions that are not in use go; when all are in use, pny_get fails.
+	 * Default: a budget that all registries of the process share, half of the memory of
+	 * the machine or the cgroup, and RLIMIT_MEMLOCK for backends that lock pages.
+	 */
+	size_t budget;
+	/* Regions at most, likewise. Default 65,536. */
+	size_t max_regions;
+	/*
+	 * Grows registrations to aligned blocks of so many bytes within their mapping, so
+	 * that many small buffers share a region. Default: not at all.
+	 */
+	size_t coarsen;
+	/* Verbs: the port, from 1, that must be active. Default: any. */
+	uint32_t port;
+	/* 0. */
+	uint32_t reserved;
+	/* Another registry, whose budget this one shares; `budget` is 0 then. */
+	pny_registry share_budget_of;
+} pny_registry_config;
+
+/*
+ * Makes a registration cache and stores its handle in `*registry`. Installs the hooks if
+ * they are not there yet, and starts a thread. `config` and what it points to may go
+ * afterwards, but for `object` and `user`.
+ *
+ * PNY_ERR_INVALID           the configuration contradicts itself
+ * PNY_ERR_ABSENT            the backend's library or device is not there
+ * PNY_ERR_REFUSED           it refuses; or PINYARD_HOOKS or a limit of the system does
+ * PNY_ERR_HOOKS_INCOMPLETE  changes of mappings would go unseen
+ * PNY_ERR_RESOURCES         as many registries as there can be, or no memory
+ *
+ * Requires: `config` is readable for its size; `registry` is writable.
+ */
+pny_status pny_registry_create(const struct pny_registry_config *config,
+			       pny_registry *registry);
+
+/*
+ * Deregisters everything and destroys the registry. When this returns PNY_OK, the device
+ * has no registration of it left, and `release` of its `ops` has been called. In a forked
+ * child, whose parent made it, only the handle goes.
+ *
+ * PNY_ERR_BUSY: leases are held; the text says of how many regions. Nothing has changed.
+ *
+ * Requires: no other thread is inside a call with this handle.
+ */
+pny_status pny_registry_destroy(pny_registry registry);
+
+/*
+ * Takes out every registration that shares a page with the range. Leases keep theirs; the
+ * rest is deregistered before this returns.
+ *
+ * Requires: nobody destroys the registry meanwhile. The memory is not accessed.
+ */
+pny_status pny_invalidate(pny_registry registry, const void *address, size_t length);
+
+/*
+ * Takes out every registration. Leases keep theirs; the rest is deregistered before this
+ * returns.
+ *
+ * Requires: nobody destroys the registry meanwhile.
+ */
+pny_status pny_flush(pny_registry registry);
+
+/* ---- Leases -------------------------------------------------------------------------- */
+
+/*
+ * A registration that is held. Filled by pny_get; read it, do not write it. A copy is the
+ * same lease.
+ */
+typedef struct pny_lease {
+	/* What pny_put takes; 0: nothing is held. */
+	uint64_t ticket;
+	/* What the device needs. */
+	pny_key key;
+	/*
+	 * Address of the registration's first byte, a multiple of 4096, at or below the
+	 * buffer's.
+	 */
+	uint64_t base;
+	/* Bytes registered from there, a multiple of 4096. */
+	uint64_t length;
+} pny_lease;
+
+/*
+ * A registration that covers `length` bytes at `address` and allows `access`, from the
+ * cache or newly made, held until pny_put. The memory is neither read nor written.
+ *
+ * While it is held the device may use the pages that are mapped now. Unmapping them
+ * meanwhile does not end the registration: its holder still has it, but nobody else
+ * finds it. A hit takes no lock and tens of nanoseconds; a miss takes as long as the
+ * backend. `*lease` is overwritten, so it must not hold another one. Any thread; not for
+ * signal handlers.
+ *
+ * PNY_ERR_INVALID    null, an empty or wrapping range, unknown access flags
+ * PNY_ERR_STALE      not a registry
+ * PNY_ERR_UNMAPPED   nothing is mapped at a page of the range
+ * PNY_ERR_READ_ONLY  the access writes, and the mapping is read-only
+ * PNY_ERR_LIMIT      a limit is used up by what is held; the text says by whom
+ * PNY_ERR_UNSTABLE   another thread kept changing the mapping
+ * PNY_ERR_FORKED     the registry is the parent process's
+ * PNY_ERR_RESOURCES  four million leases are held
+ * PNY_ERR_BACKEND    the backend failed
+ * On an error `*lease` is all 0.
+ *
+ * Requires: `lease` is writable. Nobody destroys the registry meanwhile.
+ */
+pny_status pny_get(pny_registry registry,
+		   const void *address,
+		   size_t length,
+		   pny_access access,
+		   struct pny_lease *lease);
+
+/*
+ * Gives a lease back and sets its `ticket` to 0. The registration stays in the cache.
+ * Takes no lock and never calls the backend. Any thread; not for signal handlers.
+ *
+ * PNY_ERR_STALE: it was given back before, here or in a copy of the structure.
+ *
+ * Requires: `lease` is readable and writable.
+ */
+pny_status pny_put(struct pny_lease *lease);
+
+/*
+ * The key of a cached registration that covers the range, without holding it. The caller
+ * keeps the buffer mapped while it uses the key, and a limit of the registry may
+ * deregister it at any time: for registries whose budget is not exceeded. Cheaper than
+ * pny_get: nothing is written but `*key`.
+ *
+ * PNY_ERR_NOT_FOUND: there is none, or changes wait to be applied, or the registry is
+ * the parent process's; pny_get says which.
+ *
+ * Requires: `key` is writable.
+ */
+pny_status pny_lookup(pny_registry registry,
+		      const void *address,
+		      size_t length,
+		      pny_access access,
+		      pny_key *key);
+
+/* ---- Diagnosis ----------------------------------------------------------------------- */
+
+/* Counters of a registry. All but the last three only grow. */
+typedef struct pny_registry_counts {
+	/* sizeof(pny_registry_counts). */
+	size_t size;
+	/* pny_get served by a region that was there. */
+	uint64_t hits;
+	/* pny_get that had to register, or failed to. */
+	uint64_t misses;
+	/* Registrations made by the backend. */
+	uint64_t registrations;
+	/* Registrations taken back by the backend. */
+	uint64_t deregistrations;
+	/* Registrations that the backend refused to take back. */
+	uint64_t failed_deregistrations;
+	/* Regions taken out because their mapping changed, or on request. */
+	uint64_t invalidations;
+	/* Regions that a larger or more permissive one replaced. */
+	uint64_t merges;
+	/* Regions taken out to stay within the limits. */
+	uint64_t evictions;
+	/* Times that every region was taken out. */
+	uint64_t flushes;
+	/* Changes that touched too much to be marked by a hook, and were left for later. */
+	uint64_t overflows;
+	/* Registrations made again because the mapping changed meanwhile. */
+	uint64_t retries;
+	/* Registrations that served their caller alone and were not kept. */
+	uint64_t uncached;
+	/* Nanoseconds that the backend took to register, all threads together. */
+	uint64_t registering_ns;
+	/* Half of the registrations took less than this, in nanoseconds. */
+	uint64_t registering_p50_ns;
+	/* 99 of 100 took less than this. */
+	uint64_t registering_p99_ns;
+	/* Nanoseconds that the backend took to deregister. */
+	uint64_t deregistering_ns;
+	/* Half of the deregistrations took less than this, in nanoseconds. */
+	uint64_t deregistering_p50_ns;
+	/* 99 of 100 took less than this. */
+	uint64_t deregistering_p99_ns;
+	/* Regions that a pny_get can find now. */
+	uint64_t regions;
+	/* Regions retired but still held, or not yet deregistered. */
+	uint64_t graveyard;
+	/* Bytes pinned now, those being registered or retired included. */
+	uint64_t pinned_bytes;
+} pny_registry_counts;
+
+/*
+ * Fills `*counts`, whose `size` the caller has set. Takes the registry's lock: not for hot
+ * paths. All 0 in a forked child.
+ *
+ * Requires: `counts` is writable for its size.
+ */
+pny_status pny_registry_stats(pny_registry registry, struct pny_registry_counts *counts);
+
+/*
+ * Says in words why the range is, or is not, served from the cache at this moment: cut to
+ * `capacity` bytes as snprintf(3) does, with the whole length in `*length` where that is
+ * not null. Takes the registry's lock: for diagnosis.
+ *
+ * Requires: `text` is writable for `capacity` bytes, or null with a capacity of 0; `length` is
+ * writable or null.
+ */
+pny_status pny_explain(pny_registry registry,
+		       const void *address,
+		       size_t size,
+		       pny_access access,
+		       char *text,
+		       size_t capacity,
+		       size_t *length);
+
+/* ---- libfabric's own caches ---------------------------------------------------------- */
 
 /* What the monitor has done since the import. */
 typedef struct pny_libfabric_monitor_counts {
-	/* In: sizeof(struct pny_libfabric_monitor_counts). */
+	/* sizeof(pny_libfabric_monitor_counts). */
 	size_t size;
 	/* Lookups that found an entry and asked whether it is still good. */
 	uint64_t valid_calls;
@@ -122,12 +555,30 @@ typedef struct pny_libfabric_monitor_counts {
 } pny_libfabric_monitor_counts;
 
 /*
+ * Installs the hooks and puts pinyard's memory monitor under libfabric's registration
+ * caches, for the rest of the process. Call it before MPI_Init and before the first
+ * fi_domain: Open MPI then leaves out its own monitor, whose notifications hang when an
+ * allocator releases pages from inside malloc. Once it has succeeded, a further call does
+ * nothing. Starts a thread.
+ *
+ * On failure nothing is imported:
+ * PNY_ERR_ABSENT            no libfabric.so.1, or older than 1.14
+ * PNY_ERR_REFUSED           FI_MR_CACHE_MONITOR is set, or libfabric refused
+ * PNY_ERR_HOOKS_INCOMPLETE  as pny_hooks_install
+ * PNY_ERR_BUSY              another monitor or a cache was there first
+ * PNY_ERR_RESOURCES         no thread or no subscriber's place
+ */
+pny_status pny_libfabric_import_monitor(void);
+
+/*
  * Fills `*counts`, whose `size` the caller has set.
  *
- * PNY_ERR_INVALID: null, or `size` is not a size of this structure.
+ * PNY_ERR_INVALID: null, or `size` is of no version of this structure.
  * PNY_ERR_NOT_READY: no monitor was imported. `*counts` is untouched then.
+ *
+ * Requires: `counts` is null or writable for its size.
  */
-pny_status pny_libfabric_monitor_stats(pny_libfabric_monitor_counts *counts);
+pny_status pny_libfabric_monitor_stats(struct pny_libfabric_monitor_counts *counts);
 
 #ifdef __cplusplus
 }

@@ -15,6 +15,7 @@ pub use allocator::{Pool, PoolBuf};
 pub use hooks::notify_unmapped;
 pub use registry::{Access, Lease, MemoryKey, OwnedLease, Registry};
 
+#[allow(unreachable_pub)]
 mod capi;
 
 /// The example of the README, compiled.

@@ -2,6 +2,8 @@
 //! path [`TIMES`] times between two named entries.
 #![allow(unsafe_code)] // symbols that callgrind can name
 
+use core::ffi::{c_int, c_void};
+use pinyard as _; // whose library has the functions of the C interface
 use pinyard_allocator::device::{DevicePool, PoolStream};
 use pinyard_driver::{Driver, DriverToken, Simulated};
 use pinyard_registry::backend::Custom;
@@ -20,6 +22,52 @@ extern "C" fn count_hit(registry: &Registry, at: *const u8) {
     for _ in 0..TIMES {
         drop(black_box(registry.get((at, PAGE), Access::LOCAL_READ)));
     }
+}
+
+unsafe extern "C" {
+    fn pny_registry_create(config: *const [u64; 11], registry: *mut *mut c_void) -> c_int;
+    fn pny_get(
+        registry: *mut c_void,
+        at: *const u8,
+        length: usize,
+        access: u32,
+        lease: *mut [u64; 6],
+    ) -> c_int;
+    fn pny_put(lease: *mut [u64; 6]) -> c_int;
+}
+
+/// The same through the C interface.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn count_c_hit(registry: *mut c_void, at: *const u8) {
+    let mut lease = [0; 6];
+    for _ in 0..TIMES {
+        // SAFETY: a live registry and a lease of our own; the address is only compared.
+        unsafe {
+            black_box(pny_get(registry, at, PAGE, 0, &raw mut lease));
+            black_box(pny_put(&raw mut lease));
+        }
+    }
+}
+
+/// A registry made in C, over functions that do nothing.
+fn c_registry() -> *mut c_void {
+    extern "C" fn nothing() -> c_int {
+        0
+    }
+    let function = nothing as extern "C" fn() -> c_int as usize as u64;
+    // pny_backend_ops and pny_registry_config, in words of the header.
+    let ops: [u64; 8] = [64, 0, function, function, 0, 0, 0, 0];
+    let notify_only = 8 << 32;
+    let config = [88, notify_only, 0, 0, (&raw const ops).addr() as u64, 0, 0, 0, 0, 0, 0];
+    let mut registry = std::ptr::null_mut();
+    // SAFETY: both structures are whole; the functions read none of their arguments.
+    let status = unsafe { pny_registry_create(&raw const config, &raw mut registry) };
+    if status != 0 {
+        eprintln!("counted: pny_registry_create: status {status}");
+        std::process::exit(1)
+    }
+    registry
 }
 
 /// A lookup without a reference.
@@ -128,6 +176,14 @@ fn main() {
         drop(full.get((base.wrapping_add(region * STRIDE), REGION), Access::LOCAL_READ));
     }
     count_miss_and_evict(&full, base);
+    let in_c = c_registry();
+    let mut lease = [0; 6];
+    // SAFETY: as in `count_c_hit`: registered, and a ticket kept.
+    unsafe {
+        pny_get(in_c, base, REGION, 0, &raw mut lease);
+        pny_put(&raw mut lease);
+    }
+    count_c_hit(in_c, base);
     let (_pool, stream) = pool_stream().unwrap_or_else(|error| {
         eprintln!("counted: {error}");
         std::process::exit(1)

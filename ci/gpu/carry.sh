@@ -9,7 +9,14 @@ out=carried
 cargo build --quiet --release -p pinyard-benches
 rm -rf "$out" && mkdir -p "$out/lib"
 cp "$target/release/versus-ucx" "$target/release/hook-cost" "$out/"
-strip --strip-debug "$out/versus-ucx" "$out/hook-cost"
+MPICC=${MPICC:-/usr/bin/mpicc.openmpi} cargo build --quiet --release -p pinyard --features cli --bin pinyard
+cp "$target/release/pinyard" "$out/"
+for test in flips forks; do
+    built=$(cargo test --quiet --release --no-run --message-format json -p pinyard-hooks --test "$test" |
+        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1)
+    cp "$built" "$out/$test"
+done
+strip --strip-debug "$out"/{versus-ucx,hook-cost,pinyard,flips,forks}
 
 library() { ldconfig -p | awk -v name="$1" '$1 == name && /x86-64/ { print $NF; exit }'; }
 carry() {

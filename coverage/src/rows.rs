@@ -72,7 +72,7 @@ pub const ROWS: &[Row] = &[
     row("madv-free", "madvise MADV_FREE: pinned pages stay", [SEEN, KEPT, SEEN, KEPT], pages::free),
     // The kernel tells userfaultfd nothing of guards (`mm/madvise.c`).
     row("madv-guard", "madvise MADV_GUARD_INSTALL and _REMOVE", [SEEN, SEEN, STALE, STALE], pages::guard),
-    row("madv-guard-raw", "the same, inline syscall", [STALE; 4], pages::guard_raw).known(
+    row("madv-guard-raw", "MADV_GUARD_INSTALL by an inline syscall", [STALE; 4], pages::guard_raw).known(
         "the kernel tells nobody; call pny_notify_unmapped before MADV_GUARD_INSTALL by a raw system call",
     ),
     raw("madvise-by-ring", "madvise MADV_DONTNEED by an io_uring", pages::by_ring),

@@ -90,6 +90,12 @@ fn writable_code() -> Vec<String> {
     maps.lines().filter(|line| line.contains("rwx")).map(str::to_owned).collect()
 }
 
+/// Whether every function is patched that can be beside other threads: in Ubuntu's libc
+/// mremap cannot.
+fn is_in_place(report: &pinyard_hooks::Report) -> bool {
+    report.missed().all(|line| line.to_string().contains("install earlier"))
+}
+
 /// Threads hammer, one watches the map, this one flips.
 fn flip_under_fire(watch_map: bool) {
     let (done, calls) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -112,8 +118,9 @@ fn flip_under_fire(watch_map: bool) {
         }
         let flip = std::panic::catch_unwind(|| {
             for flip in 0..flips() {
-                assert!(install().is_complete(), "flip {flip}:\n{}", install());
-                assert!(verify());
+                let report = install();
+                assert!(is_in_place(&report), "flip {flip}:\n{report}");
+                assert_eq!(verify(), report.is_complete());
                 assert!(remove(), "flip {flip}: an entry was not given back");
                 assert!(!verify());
             }
@@ -141,18 +148,25 @@ fn likewise_where_the_kernel_refuses_proc_self_mem() {
 fn what_is_taken_out_is_libcs_own_again() {
     child(|| {
         let before = entries();
-        assert!(install().is_complete());
+        let report = install();
+        assert!(report.is_complete());
+        // Alone, a boundary may be covered where there is no padding.
+        let short = if report.functions.iter().any(|line| line.boundary) { 5 } else { 2 };
         let patched = entries();
         assert_ne!(patched, before, "nothing was patched: this test sees nothing");
         for (before, patched) in before.iter().zip(&patched) {
             // On x86-64 a whole jump fits where the first instruction is as long:
             // `mov eax, imm32`, `cmp [rip + disp32], imm8`, or a `ret` before
             // padding. Behind whatever is shorter a thread may stand.
-            let whole = match before[0] {
-                _ if cfg!(target_arch = "aarch64") => 4,
-                0xb8 | 0x80 | 0xc3 => 5,
-                _ => 2,
-            };
+            let first = if before.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]) { 4 } else { 0 };
+            let whole = first
+                + match before[first] {
+                    _ if cfg!(target_arch = "aarch64") => 4,
+                    // Behind an endbr64 a near jump would cross two words.
+                    0xb8 | 0x80 | 0xc3 if first == 0 => 5,
+                    _ => short,
+                };
+            assert_eq!(before[..first], patched[..first], "a landing pad stays");
             assert_eq!(before[whole..], patched[whole..], "{before:02x?} became {patched:02x?}");
         }
         let sink = subscribe().unwrap();

@@ -55,6 +55,8 @@ bench) pinyard=$target/release/libpinyard.so ;;
 *) pinyard=$target/$profile/libpinyard.so ;;
 esac
 [ -f "$pinyard" ] || die "cargo made no $pinyard"
+# The name that programs look for.
+ln -sf "${pinyard##*/}" "$pinyard.0"
 
 readonly flags=(-std=gnu11 -O1 -g -Wall -Wextra -Werror -I "$root/include" -I "$here")
 readonly with_pinyard=(-L "${pinyard%/*}" "-Wl,-rpath,${pinyard%/*}" -lpinyard)

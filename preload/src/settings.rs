@@ -107,7 +107,8 @@ fn read(variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> (Settings, Vec
 pub(crate) fn settings() -> Settings {
     static SETTINGS: OnceLock<(Settings, Vec<String>)> = OnceLock::new();
     static COMPLAINED: OnceLock<()> = OnceLock::new();
-    let (settings, complaints) = SETTINGS.get_or_init(|| read(|name| std::env::var_os(name)));
+    let heeded = |name: &str| if pinyard_hooks::is_privileged() { None } else { std::env::var_os(name) };
+    let (settings, complaints) = SETTINGS.get_or_init(|| read(heeded));
     if !complaints.is_empty() && COMPLAINED.set(()).is_ok() {
         for complaint in complaints {
             say(Level::Error, format_args!("{complaint}"));

@@ -445,6 +445,11 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         (writer.live.len(), writer.dead.len() + writer.ready.len() + writer.in_use.len())
     }
 
+    /// Regions that are held, retired or not.
+    pub(crate) fn in_use(&self) -> usize {
+        (1..self.writer.next_slot).filter(|&id| self.cache.counts.is_held(id)).count()
+    }
+
     /// Nothing is registered or being retired.
     pub(crate) fn is_idle(&self) -> bool {
         self.population() == (0, 0)

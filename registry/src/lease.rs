@@ -75,6 +75,23 @@ impl Lease<'_> {
         let lease = std::mem::ManuallyDrop::new(self);
         OwnedLease { inner, held: Held(lease.held.0) }
     }
+
+    /// The same reference as a number, for an interface that cannot borrow. Until
+    /// [`from_raw`](Lease::from_raw) takes it up again, the region stays in use.
+    #[inline]
+    pub fn into_raw(self) -> u32 {
+        std::mem::ManuallyDrop::new(self).held.0
+    }
+
+    /// Takes up what [`into_raw`](Lease::into_raw) laid down.
+    ///
+    /// # Safety
+    /// `raw` is of a lease of this registry, and was not taken up before.
+    #[inline]
+    #[allow(unsafe_code)]
+    pub unsafe fn from_raw(registry: &Registry, raw: u32) -> Lease<'_> {
+        Lease { registry, held: Held(raw) }
+    }
 }
 
 impl Drop for Lease<'_> {

@@ -222,6 +222,17 @@ impl Registry {
         }
     }
 
+    /// Regions that somebody holds a lease of. Exact when no other thread is at work.
+    /// Takes the lock and looks at every region: for whoever is about to take the
+    /// device away. 0 in a forked child.
+    pub fn regions_in_use(&self) -> usize {
+        if self.inner.is_forked() {
+            return 0;
+        }
+        let mut unlocked = Unlocked::at_entry();
+        self.inner.cache.lock(&mut unlocked).in_use()
+    }
+
     /// What may be pinned, and what is.
     pub fn budget(&self) -> &Budget {
         &self.inner.cache.geometry.budget

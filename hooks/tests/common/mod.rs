@@ -60,11 +60,19 @@ pub fn libc_entry(function: Function) -> *mut u8 {
     }
 }
 
-/// The first 16 bytes of each function in libc.
+/// The first 16 bytes of each function in libc; of the loader's empty one those that are
+/// its code, since a jump may stay in the padding that follows.
 pub fn entries() -> Vec<[u8; 16]> {
-    let there = Function::ALL.map(libc_entry).into_iter().filter(|at| !at.is_null());
-    // SAFETY: a function has at least 16 bytes with its padding.
-    there.map(|at| unsafe { at.cast::<[u8; 16]>().read() }).collect()
+    let read = |function| {
+        let at = libc_entry(function);
+        // SAFETY: a function has at least 16 bytes with its padding.
+        let mut bytes = unsafe { at.cast::<[u8; 16]>().as_ref() }.copied()?;
+        if function == Function::DlDebugState && bytes.starts_with(&[0xf3, 0x0f, 0x1e, 0xfa]) {
+            bytes[6..].fill(0);
+        }
+        Some(bytes)
+    };
+    Function::ALL.into_iter().filter_map(read).collect()
 }
 
 /// Writes over text as Open MPI, UCX and libfabric do: the page becomes writable,

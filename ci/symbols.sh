@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Does libpinyard.so export what include/pinyard.h declares and nothing else, under the
+# name that programs look for, needing no library but the system's own? And is all of it
+# in libpinyard.a?
+set -euo pipefail
+cd "$(dirname "$0")/.."
+cargo build --quiet -p pinyard --lib
+library=${CARGO_TARGET_DIR:-target}/debug
+passed=0 failed=0
+same() { # what, expected, found
+    if [ "$2" = "$3" ]; then passed=$((passed + 1)) && return; fi
+    failed=$((failed + 1))
+    echo "$1: < expected, > found"
+    diff <(echo "$2") <(echo "$3") || true
+}
+declared=$(gcc -fpreprocessed -dD -E include/pinyard.h 2> /dev/null | grep -oE '\bpny_[a-z_]+\(' | tr -d '(' | sort -u)
+same "exports of libpinyard.so" "$declared" "$(nm -D --defined-only "$library/libpinyard.so" | awk '{ print $3 }' | sort)"
+same "functions in libpinyard.a" "$declared" "$(nm --defined-only "$library/libpinyard.a" 2> /dev/null | awk '$2 == "T" && $3 ~ /^pny_/ { print $3 }' | sort)"
+same "soname" libpinyard.so.0 "$(readelf -d "$library/libpinyard.so" | sed -n 's/.*soname: \[\(.*\)\]/\1/p')"
+# Whoever has glibc has these: no MPI, no CUDA, no libfabric, no verbs.
+needed=$(readelf -d "$library/libpinyard.so" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | sort)
+same "libraries that it needs" "" "$(echo "$needed" | grep -vE '^(libc|libm|libdl|libpthread|libgcc_s|ld-linux-[a-z0-9_-]+)\.so\.[0-9]$' || true)"
+# A relocation in code would be one that hardened systems refuse.
+same "relocations in its code" "" "$(readelf -d "$library/libpinyard.so" | grep -o TEXTREL | head -1 || true)"
+echo "$(echo "$declared" | wc -l) functions"
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

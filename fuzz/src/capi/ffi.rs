@@ -1,0 +1,106 @@
+//! The functions and structures of `include/pinyard.h` that the target calls.
+#![allow(unsafe_code)]
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use pinyard as _; // whose library has the functions
+
+pub(crate) const OK: c_int = 0;
+pub(crate) const INVALID: c_int = 1;
+pub(crate) const BUSY: c_int = 4;
+pub(crate) const NOT_READY: c_int = 7;
+pub(crate) const INTERNAL: c_int = 8;
+pub(crate) const STALE: c_int = 9;
+pub(crate) const NOT_FOUND: c_int = 16;
+
+/// `pny_registry`: a number.
+pub(crate) type Registry = usize;
+
+/// `pny_lease`; the key in it.
+#[repr(C)]
+#[derive(Clone, Copy, Default, PartialEq)]
+pub(crate) struct Lease {
+    pub(crate) ticket: u64,
+    pub(crate) key: [u64; 3],
+    pub(crate) base: u64,
+    pub(crate) length: u64,
+}
+
+/// `pny_registry_config`, and two words that this library does not know.
+#[repr(C)]
+pub(crate) struct Config {
+    pub(crate) size: usize,
+    pub(crate) backend: u32,
+    pub(crate) flags: u32,
+    pub(crate) device: *const c_char,
+    pub(crate) object: *mut c_void,
+    pub(crate) ops: *const Ops,
+    pub(crate) user: *mut c_void,
+    pub(crate) budget: usize,
+    pub(crate) max_regions: usize,
+    pub(crate) coarsen: usize,
+    pub(crate) port: u32,
+    pub(crate) reserved: u32,
+    pub(crate) share_budget_of: Registry,
+    pub(crate) unknown: [u64; 2],
+}
+
+/// `pny_backend_ops`, likewise.
+#[repr(C)]
+pub(crate) struct Ops {
+    pub(crate) size: usize,
+    pub(crate) name: *const c_char,
+    pub(crate) register: Option<extern "C" fn(*mut c_void, usize, usize, u32, &mut [u64; 3]) -> c_int>,
+    pub(crate) deregister: Option<extern "C" fn(*mut c_void, &[u64; 3], usize, usize) -> c_int>,
+    pub(crate) release: Option<extern "C" fn(*mut c_void)>,
+    pub(crate) max_region_bytes: usize,
+    pub(crate) max_regions: usize,
+    pub(crate) locks_memory: u32,
+    pub(crate) reserved: u32,
+    pub(crate) unknown: [u64; 2],
+}
+
+unsafe extern "C" {
+    pub(crate) safe fn pny_strerror(status: c_int) -> *const c_char;
+    pub(crate) safe fn pny_last_error() -> *const c_char;
+    pub(crate) safe fn pny_init() -> c_int;
+    pub(crate) safe fn pny_finalize() -> c_int;
+    pub(crate) safe fn pny_hooks_verify() -> c_int;
+    pub(crate) safe fn pny_notify_unmapped(address: usize, length: usize);
+    pub(crate) fn pny_hooks_report(text: *mut c_char, capacity: usize, length: *mut usize) -> c_int;
+    pub(crate) fn pny_registry_create(config: *const Config, registry: *mut Registry) -> c_int;
+    pub(crate) fn pny_registry_destroy(registry: Registry) -> c_int;
+    pub(crate) fn pny_get(
+        registry: Registry,
+        at: usize,
+        length: usize,
+        access: u32,
+        lease: *mut Lease,
+    ) -> c_int;
+    pub(crate) fn pny_put(lease: *mut Lease) -> c_int;
+    pub(crate) fn pny_lookup(
+        registry: Registry,
+        at: usize,
+        length: usize,
+        access: u32,
+        key: *mut [u64; 3],
+    ) -> c_int;
+    pub(crate) fn pny_invalidate(registry: Registry, at: usize, length: usize) -> c_int;
+    pub(crate) fn pny_flush(registry: Registry) -> c_int;
+    pub(crate) fn pny_registry_stats(registry: Registry, counts: *mut [u64; 32]) -> c_int;
+    pub(crate) fn pny_explain(
+        registry: Registry,
+        at: usize,
+        size: usize,
+        access: u32,
+        text: *mut c_char,
+        capacity: usize,
+        length: *mut usize,
+    ) -> c_int;
+    pub(crate) fn pny_libfabric_monitor_stats(counts: *mut [u64; 32]) -> c_int;
+}
+
+/// A text that the interface returned.
+pub(crate) fn text(of: *const c_char) -> &'static str {
+    // SAFETY: NUL-terminated, valid until this thread's next call; used before that.
+    unsafe { CStr::from_ptr(of) }.to_str().unwrap_or_else(|_| std::process::abort())
+}

@@ -1,0 +1,134 @@
+#!/usr/bin/env bash
+# The C interface from C: the examples and the misuse of it, compiled by gcc and clang as
+# C11 and by g++ as C++17 with every warning an error, linked dynamically and statically,
+# run plainly, under valgrind and under the sanitizers; the ring under two MPIs; a program
+# compiled against the first header; a set-user-ID program. Ends with "N passed, M
+# failed". Outputs of failures are shown.
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+target=${CARGO_TARGET_DIR:-$PWD/target}
+build=$target/c-programs
+library=$target/debug
+here=mpi-tests/c
+mkdir -p "$build" || exit 2
+passed=0 failed=0 skipped=0
+
+cargo build --quiet -p pinyard --lib || { echo "libpinyard does not build"; echo "0 passed, 1 failed"; exit 1; }
+ln -sf libpinyard.so "$library/libpinyard.so.0"
+
+# check NAME COMMAND...: counts whether COMMAND succeeds; shows what it said if not.
+check() {
+    local name=$1
+    shift
+    if "$@" > "$build/said" 2>&1; then
+        passed=$((passed + 1))
+        echo "ok      $name"
+    else
+        failed=$((failed + 1))
+        echo "FAILED  $name"
+        sed 's/^/        /' "$build/said" | tail -n 30
+    fi
+}
+skip() { skipped=$((skipped + 1)) && echo "skipped: $1"; }
+
+warnings=(-Wall -Wextra -Werror -pedantic -Wconversion -Wshadow -Wno-sign-conversion -O1 -g -D_GNU_SOURCE)
+dynamic=(-L "$library" "-Wl,-rpath,$library" -lpinyard -lpthread)
+# What the Rust standard library and the loader's functions need; see docs/src/c.md.
+static=("$library/libpinyard.a" -lgcc_s -lutil -lrt -lpthread -lm -ldl)
+c11=(-std=c11 "${warnings[@]}" -I include)
+cpp=(-std=c++17 "${warnings[@]}" -I include -x c++)
+
+runs() { timeout --foreground -k 5 50 "$@" | tee "$build/output" && grep -q '^completed$' "$build/output"; }
+# Leaks that count: what the program or the library no longer reaches.
+under_valgrind() {
+    timeout --foreground -k 5 100 valgrind --quiet --error-exitcode=9 --leak-check=full \
+        --errors-for-leak-kinds=definite,indirect --show-leak-kinds=definite,indirect \
+        --suppressions=$here/valgrind.supp "$@" > "$build/output" && grep -q '^completed$' "$build/output"
+}
+compiles_and_runs() { # output, arguments of the compiler...
+    local output=$build/$1
+    shift
+    "$@" -o "$output" && runs "$output"
+}
+
+# ---- Compilers ------------------------------------------------------------------------
+for source in examples/c/transport.c $here/misuse.c; do
+    name=$(basename "$source" .c)
+    check "$name gcc" compiles_and_runs "$name-gcc" gcc "${c11[@]}" "$source" "${dynamic[@]}"
+    check "$name clang" compiles_and_runs "$name-clang" clang "${c11[@]}" "$source" "${dynamic[@]}"
+    check "$name g++" compiles_and_runs "$name-g++" g++ "${cpp[@]}" "$source" -x none "${dynamic[@]}"
+    check "$name static" compiles_and_runs "$name-static" gcc "${c11[@]}" "$source" "${static[@]}"
+    check "$name notify" runs "$build/$name-gcc" notify
+    check "$name sanitizers" compiles_and_runs "$name-asan" gcc "${c11[@]}" -fsanitize=address,undefined \
+        -fno-sanitize-recover=all "$source" "${dynamic[@]}"
+    # valgrind runs code of its own in place of libc's: entries cannot be patched there.
+    check "$name valgrind" under_valgrind "$build/$name-gcc" notify
+done
+header_alone() { printf '#include <pinyard.h>\nint main(void) { return 0; }\n' > "$build/alone.c" && "$@" -c -o "$build/alone.o" "$build/alone.c"; }
+check "header alone, C11" header_alone gcc "${c11[@]}"
+check "header alone, C99" header_alone gcc -std=c99 "${warnings[@]}" -I include
+check "header alone, C++11" header_alone g++ -std=c++11 "${warnings[@]}" -I include -x c++
+check "the book's words on linking" grep -qF -- "-lgcc_s -lutil -lrt -lpthread -lm -ldl" docs/src/c.md
+
+# Where io_uring is refused, the example says so.
+book() {
+    sed -n '/^```c$/,/^```$/p' docs/src/c.md | sed '/^```/d' > "$build/five.c" &&
+        gcc "${c11[@]}" -o "$build/five" "$build/five.c" "${dynamic[@]}" && { "$build/five" 2>&1 || true; } | grep -E '^key |io_uring'
+}
+check "the book's example" book
+
+# ---- MPI ------------------------------------------------------------------------------
+for name in $(compgen -e | grep -E '^(FI_|OMPI_MCA_|LD_PRELOAD$)' || true); do unset "$name"; done
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+openmpi() { runs mpirun.openmpi --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 --mca btl self,vader --mca pml ob1 -n 2 "$@"; }
+mpich() { runs mpirun.mpich -n 2 "$@"; }
+for mpi in openmpi mpich; do
+    if ! command -v "mpicc.$mpi" > /dev/null; then skip "ring under $mpi: no mpicc.$mpi" && continue; fi
+    # Their headers are theirs: -isystem keeps the warnings to what is ours.
+    includes=$(mpicc.$mpi -show | grep -oE -- '-I ?[^ ]+' | sed 's/-I */-isystem /' | tr '\n' ' ')
+    # shellcheck disable=SC2086
+    check "ring compiles for $mpi" "mpicc.$mpi" $includes "${c11[@]}" -o "$build/ring-$mpi" examples/c/ring.c "${dynamic[@]}"
+    check "ring $mpi" "$mpi" "$build/ring-$mpi"
+done
+if command -v mpicxx.openmpi > /dev/null; then
+    includes=$(mpicxx.openmpi -show | grep -oE -- '-I ?[^ ]+' | sed 's/-I */-isystem /' | tr '\n' ' ')
+    # shellcheck disable=SC2086
+    check "ring as C++" mpicxx.openmpi $includes "${cpp[@]}" -DOMPI_SKIP_MPICXX -o "$build/ring-c++" examples/c/ring.c -x none "${dynamic[@]}"
+fi
+
+# ---- A program compiled against the first header ---------------------------------------
+abi() {
+    gcc -std=c11 "${warnings[@]}" -I $here/previous -o "$build/abi-previous" $here/abi.c "${dynamic[@]}" &&
+        gcc "${c11[@]}" -o "$build/abi-today" $here/abi.c "${dynamic[@]}" &&
+        "$build/abi-previous" > "$build/previous.txt" && "$build/abi-today" > "$build/today.txt" &&
+        diff <(sed 's/^\([0-9]\): .*/\1/' "$build/previous.txt") <(sed 's/^\([0-9]\): .*/\1/' "$build/today.txt") &&
+        grep -q '^completed$' "$build/previous.txt"
+}
+if ldconfig -p | grep -q 'libfabric\.so\.1'; then check "the first header" abi; else skip "the first header: no libfabric.so.1"; fi
+
+# ---- Rights of others ------------------------------------------------------------------
+# A mechanism that there is not is refused (5), unless nobody looks (0).
+status_of() { # expected status, AT_SECURE, command...
+    local expected=$1 secure=$2 status=0
+    shift 2
+    PINYARD_HOOKS=nonsense "$@" > "$build/secure.txt" 2>&1 || status=$?
+    cat "$build/secure.txt"
+    [ "$status" -eq "$expected" ] && grep -q "AT_SECURE $secure," "$build/secure.txt"
+}
+gcc "${c11[@]}" -o "$build/secure" $here/secure.c "${dynamic[@]}" || failed=$((failed + 1))
+check "PINYARD_HOOKS is heeded" status_of 5 0 "$build/secure"
+# The copy lies where everybody reaches it and set-user-ID counts.
+shelf=$(mktemp -d) && trap 'rm -rf "$shelf"' EXIT
+if [ "$(id -u)" -ne 0 ] || ! id nobody > /dev/null 2>&1; then
+    skip "set-user-ID: needs root, and a user nobody"
+elif findmnt -n -o OPTIONS -T "$shelf" | grep -qw nosuid; then
+    skip "set-user-ID: $shelf is mounted nosuid"
+else
+    chmod 755 "$shelf" && cp "$library/libpinyard.so" "$shelf/libpinyard.so.0" && chmod 755 "$shelf/libpinyard.so.0"
+    gcc "${c11[@]}" -o "$shelf/secure" $here/secure.c -L "$library" "-Wl,-rpath,$shelf" -lpinyard
+    chown nobody "$shelf/secure" && chmod 4755 "$shelf/secure"
+    check "PINYARD_HOOKS is ignored where AT_SECURE is set" status_of 0 1 "$shelf/secure"
+fi
+
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]
