@@ -8,19 +8,24 @@
 use super::faults::Faults;
 use super::memory::Memory;
 use crate::types::Capture;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
+use std::sync::{Arc, OnceLock};
 
 /// Host functions, which run with the machine unlocked.
 pub(super) type Work = Box<dyn FnOnce() + Send>;
+
+/// One record of an event: when its work was done, once it is. Whoever waits keeps the
+/// record that it waits for, whatever becomes of the event.
+pub(super) type Record = Arc<OnceLock<u64>>;
 
 pub(super) enum Op {
     Kernel,
     ToDevice { to: usize, from: usize, bytes: usize },
     ToHost { to: usize, from: usize, bytes: usize },
     Fill { at: usize, byte: u8, bytes: usize },
-    Record { event: usize, generation: u64 },
-    WaitEvent { event: usize, generation: u64 },
+    Record(Record),
+    WaitRecord(Record),
     Write { word: usize, value: u64 },
     WaitValue { word: usize, value: u64 },
     HostFunction(Work),
@@ -46,19 +51,16 @@ pub(super) struct StreamState {
     away: bool,
 }
 
+#[derive(Default)]
 pub(super) struct EventState {
-    /// Records so far.
-    pub(super) recorded: u64,
-    /// Those whose work is not done: of several streams, so in any order.
-    pub(super) pending: BTreeSet<u64>,
-    /// When the last one passed.
-    at: u64,
+    /// The last one.
+    pub(super) record: Option<Record>,
 }
 
 impl EventState {
-    /// Whether the last record has passed.
+    /// Whether the last record has passed, or there is none.
     pub(super) fn is_done(&self) -> bool {
-        !self.pending.contains(&self.recorded)
+        self.record.as_ref().is_none_or(|record| record.get().is_some())
     }
 }
 
@@ -176,11 +178,7 @@ impl Machine {
         let Queued { op, from, takes } = stream.queue.front()?;
         let mut done = stream.done.max(*from) + takes;
         match op {
-            Op::WaitEvent { event, generation } => match self.events.get(event) {
-                Some(event) if event.pending.contains(generation) => return None,
-                Some(event) => done = done.max(event.at),
-                None => {}
-            },
+            Op::WaitRecord(record) => done = done.max(*record.get()?),
             Op::WaitValue { word, value } => {
                 // SAFETY: the waiter's contract keeps the word.
                 let word = unsafe { AtomicU64::from_ptr(*word as *mut u64) };
@@ -198,7 +196,7 @@ impl Machine {
         let Queued { op, .. } = stream.queue.pop_front()?;
         stream.done = done;
         match op {
-            Op::Kernel | Op::WaitEvent { .. } | Op::WaitValue { .. } => {}
+            Op::Kernel | Op::WaitRecord(_) | Op::WaitValue { .. } => {}
             Op::ToDevice { to, from, bytes } | Op::ToHost { to, from, bytes } => {
                 // SAFETY: the copier's contract keeps both ranges.
                 unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) }
@@ -207,12 +205,8 @@ impl Machine {
                 // SAFETY: the caller's contract keeps the range.
                 unsafe { std::ptr::write_bytes(at as *mut u8, byte, bytes) }
             }
-            Op::Record { event, generation } => {
-                if let Some(event) = self.events.get_mut(&event) {
-                    event.pending.remove(&generation);
-                    event.at = event.at.max(done);
-                }
-            }
+            // Queued once, so not set before.
+            Op::Record(record) => drop(record.set(done)),
             Op::Write { word, value } => {
                 // SAFETY: the writer's contract keeps the word.
                 // Release: pairs with the host's load of the word.
@@ -233,13 +227,7 @@ impl Machine {
             let mut done = stream.done.max(*from) + takes;
             match op {
                 Op::WaitValue { .. } => return None,
-                Op::WaitEvent { event, generation } => {
-                    let event = self.events.get(event)?;
-                    if event.pending.contains(generation) {
-                        return None;
-                    }
-                    done = done.max(event.at);
-                }
+                Op::WaitRecord(record) => done = done.max(*record.get()?),
                 _ => {}
             }
             Some(done)
@@ -255,11 +243,5 @@ impl StreamState {
 
     fn is_idle(&self) -> bool {
         self.queue.is_empty() && !self.away
-    }
-}
-
-impl EventState {
-    pub(super) fn new() -> EventState {
-        EventState { recorded: 0, pending: BTreeSet::new(), at: 0 }
     }
 }
