@@ -31,31 +31,62 @@ impl Stack {
     /// Names, with files and lines where the program has them; the frames of the pool
     /// itself at the top left out.
     pub(crate) fn names(&self) -> Vec<String> {
-        let frames = self.0.iter().take_while(|&&at| at != 0);
-        let mut names: Vec<String> = Vec::new();
-        for &at in frames {
-            let before = names.len();
+        let addresses = self.0.iter().take_while(|&&at| at != 0);
+        let mut frames: Vec<Frame> = Vec::new();
+        for &at in addresses {
+            let before = frames.len();
             backtrace::resolve(at as *mut c_void, |symbol| {
                 let name = symbol.name().map_or_else(|| format!("{at:#x}"), |name| format!("{name:#}"));
-                names.push(match (symbol.filename(), symbol.lineno()) {
-                    (Some(file), Some(line)) => format!("{name} at {}:{line}", file.display()),
-                    _ => name,
-                });
+                let place = symbol.filename().map(|file| file.display().to_string()).zip(symbol.lineno());
+                frames.push(Frame { name, place });
             });
-            if names.len() == before {
-                names.push(format!("{at:#x}"));
+            if frames.len() == before {
+                frames.push(Frame { name: format!("{at:#x}"), place: None });
             }
         }
-        // With what the standard library has between them and the caller.
+        let skipped = Frame::of_ours(&frames);
+        // All of them ours: better than nothing.
+        if skipped < frames.len() {
+            frames.drain(..skipped);
+        }
+        frames.into_iter().map(Frame::text).collect()
+    }
+}
+
+struct Frame {
+    name: String,
+    /// File and line.
+    place: Option<(String, u32)>,
+}
+
+impl Frame {
+    /// How many at the top are the pool's, with what the standard library has between
+    /// them and the caller. An inlined function has its crate's name only with full debug
+    /// information, so files tell as well: ours are beside the one of `Stack::here`.
+    fn of_ours(frames: &[Frame]) -> usize {
         const OURS: [&str; 6] =
             ["pinyard_allocator::", "<pinyard_allocator::", "backtrace::", "core::", "<core::", "alloc::"];
-        let ours = |name: &&String| OURS.iter().any(|prefix| name.starts_with(prefix));
-        let skipped = names.iter().take_while(ours).count();
-        // All of them ours: better than nothing.
-        if skipped < names.len() {
-            names.drain(..skipped);
+        let here = frames.iter().position(|frame| frame.file().ends_with(file!()));
+        let sources = here.and_then(|at| frames.get(at)?.file().strip_suffix("trace/stack.rs"));
+        let ours = |frame: &&Frame| {
+            let file = frame.file();
+            OURS.iter().any(|prefix| frame.name.starts_with(prefix))
+                || file.starts_with("/rustc/")
+                || sources.is_some_and(|sources| file.starts_with(sources))
+        };
+        let first = here.unwrap_or(0);
+        first + frames.iter().skip(first).take_while(ours).count()
+    }
+
+    fn file(&self) -> &str {
+        self.place.as_ref().map_or("", |(file, _)| file)
+    }
+
+    fn text(self) -> String {
+        match self.place {
+            Some((file, line)) => format!("{} at {file}:{line}", self.name),
+            None => self.name,
         }
-        names
     }
 }
 
