@@ -63,6 +63,7 @@ fn cupy_8789_a_source_is_kept_until_its_copy_has_passed_and_no_longer() {
     let pinned = Pool::pinned(&registry, gpu.clone()).slab_bytes(4 * MIB).build().unwrap();
     let mut targets: Vec<_> = (0..3).map(|_| stream.alloc(MIB).unwrap()).collect();
     gpu.kernel(stream.stream(), 50_000_000, &token());
+    let marks = gpu.calls(Call::StreamWriteValue);
 
     let given_up = Arc::new(AtomicBool::new(false));
     stream.copy_to_device(Told(vec![0x11; MIB], given_up.clone()), &mut targets[0], 0).unwrap();
@@ -90,7 +91,7 @@ fn cupy_8789_a_source_is_kept_until_its_copy_has_passed_and_no_longer() {
     assert!(bytes(&targets[1]).iter().all(|&byte| byte == 0x22));
     assert!(bytes(&targets[2])[MIB / 2..].iter().all(|&byte| byte == 0x33));
     // One mark for the three.
-    assert!(gpu.calls(Call::StreamWriteValue) <= 3);
+    assert!(gpu.calls(Call::StreamWriteValue) - marks <= 3);
     assert_eq!(gpu.offences(), Vec::<String>::new());
     drop((targets, stream, pool));
 }

@@ -326,6 +326,32 @@ impl Central {
                 found.push(block);
             }
         }
+        self.bin_bytes = 0;
+        for block in self.dissolve(found, ANYBODY) {
+            self.bin_bytes += block.bytes.get();
+            self.bins[block.class.get() as usize].push(block);
+        }
+    }
+
+    /// The same of the spans whose blocks are all kept by one stream: its ranges.
+    pub(super) fn dissolve_kept(&mut self, state: &StreamState) {
+        let mut kept = state.take_all(self);
+        let mut small = Vec::new();
+        while let Some(block) = kept.pop() {
+            if block.class.get() == NO_CLASS {
+                self.heap.give(block, state.owner);
+            } else {
+                small.push(block);
+            }
+        }
+        let left = self.dissolve(small, state.owner);
+        let mut local = state.local_within(self);
+        left.into_iter().for_each(|block| local.put(block));
+    }
+
+    /// Spans that are in `found` with all their blocks become `owner`'s ranges; the
+    /// blocks of others are returned.
+    fn dissolve(&mut self, mut found: Vec<BlockRef>, owner: Owner) -> Vec<BlockRef> {
         for block in &found {
             if let Some(span) = block.span.get() {
                 // SAFETY: a span stands while a block of it does.
@@ -334,22 +360,24 @@ impl Central {
             }
         }
         let mut whole = Vec::new();
-        self.bin_bytes = 0;
-        for block in found {
-            let Some(pointer) = block.span.get() else { continue };
+        found.retain(|block| {
+            let Some(pointer) = block.span.get() else { return false };
             // SAFETY: spans are freed below.
             let span = unsafe { pointer.as_ref() };
             match span.gathered.get() {
-                usize::MAX => {}
+                usize::MAX => false,
                 count if count == span.blocks.len() => {
                     span.gathered.set(usize::MAX);
                     whole.push(pointer);
+                    false
                 }
-                _ => {
-                    span.gathered.set(0);
-                    self.bin_bytes += block.bytes.get();
-                    self.bins[block.class.get() as usize].push(block);
-                }
+                _ => true,
+            }
+        });
+        for block in &found {
+            if let Some(span) = block.span.get() {
+                // SAFETY: not whole, so it stays.
+                unsafe { span.as_ref() }.gathered.set(0);
             }
         }
         for span in whole {
@@ -359,8 +387,9 @@ impl Central {
                 block.state.set(State::Out);
                 self.heap.recycle(block);
             }
-            self.heap.give(span.range, ANYBODY);
+            self.heap.give(span.range, owner);
         }
+        found
     }
 
     /// All that was ever handed out and taken back.

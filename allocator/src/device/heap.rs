@@ -60,14 +60,21 @@ impl Heap {
 
     /// Bytes free for `owner`.
     pub(super) fn free_bytes(&self, owner: Owner) -> usize {
-        let indexes = self.indexes.get(owner as usize).into_iter().flatten();
-        indexes.flatten().map(|index| index.bytes()).sum()
+        Kind::ALL.into_iter().map(|kind| self.free_bytes_of(owner, kind)).sum()
+    }
+
+    /// The same of one kind.
+    pub(super) fn free_bytes_of(&self, owner: Owner, kind: Kind) -> usize {
+        self.index_of(owner, kind).map_or(0, Index::bytes)
+    }
+
+    fn index_of(&self, owner: Owner, kind: Kind) -> Option<&Index> {
+        self.indexes.get(owner as usize)?[kind as usize].as_deref()
     }
 
     /// A length that some range of `owner`'s has at least.
     pub(super) fn longest(&self, owner: Owner, kind: Kind) -> usize {
-        let index = self.indexes.get(owner as usize).and_then(|kinds| kinds[kind as usize].as_ref());
-        index.map_or(0, |index| index.longest())
+        self.index_of(owner, kind).map_or(0, Index::longest)
     }
 
     /// Bytes free for anybody or for one stream.

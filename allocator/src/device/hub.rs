@@ -8,11 +8,14 @@
 //!
 //! Memory is gathered only where the pool already has an eighth more than is in use, and
 //! only from streams that were seen to move: one that is held up, by the host or by
-//! another rank, would hold up its borrowers as well.
+//! another rank, would hold up its borrowers as well. A stream's first mark is asked for
+//! when the pool comes to know it; without, new streams, which have most to lend, lend
+//! nothing until they have done all that they were given first.
 #![allow(unsafe_code)]
 
 use super::alloc::Want;
 use super::block::{BlockRef, Stack};
+use super::classes::Kind as Size;
 use super::core::{Central, Core};
 use super::marks::Timeline;
 use super::stream::StreamState;
@@ -44,6 +47,15 @@ struct Events {
     /// Recorded by the hub's stream when an epoch begins. One suffices: a wait that comes
     /// late is for a later epoch, which is after the earlier one.
     begun: Option<Event>,
+}
+
+/// Who lends.
+struct Lender {
+    state: Arc<StreamState>,
+    /// Free bytes, those included that wait for the stream's marks.
+    bytes: usize,
+    /// Of these what can be of the kind that is wanted.
+    alike: usize,
 }
 
 /// How far a stream had come at the last look, and when it was last known to move.
@@ -111,10 +123,11 @@ impl Core {
         if central.reserved + want.bytes() <= live + live / SLACK {
             return None;
         }
-        let lenders = self.lenders(&mut central);
+        let lenders = self.lenders(&mut central, want.kind());
         drop(central);
-        let lent: usize = lenders.iter().map(|(bytes, _)| bytes).sum();
-        if lent < want.bytes().max(live / WORTH) {
+        let lent: usize = lenders.iter().map(|lender| lender.bytes).sum();
+        let alike: usize = lenders.iter().map(|lender| lender.alike).sum();
+        if alike < want.bytes() || lent < live / WORTH {
             return None;
         }
         // Acquire and Release: one epoch's record is after all of the one before.
@@ -134,34 +147,37 @@ impl Core {
         self.lock(token).find(state, want)
     }
 
-    /// Streams that move, with the bytes that they keep, those included that wait for
-    /// their marks.
-    fn lenders(&self, central: &mut Central) -> Vec<(usize, Arc<StreamState>)> {
+    /// Streams that move and have something to lend, for the one that wants memory of
+    /// `size`.
+    fn lenders(&self, central: &mut Central, size: Size) -> Vec<Lender> {
         let now = Instant::now();
         let mut lenders = Vec::new();
-        for lender in central.streams.clone() {
-            if lender.last_mark().is_some() || !central.is_moving(&lender, now, self.settings.stall) {
+        for state in central.streams.clone() {
+            if state.last_mark().is_some() || !central.is_moving(&state, now, self.settings.stall) {
                 continue;
             }
-            central.collect(&lender);
-            let bytes = central.heap.free_bytes(lender.owner) + central.waiting.stolen_from(lender.owner);
+            match size {
+                // Classes that nobody uses now hold ranges of that kind: of many streams and
+                // two dozen classes, more than is in use.
+                Size::Small => central.dissolve_kept(&state),
+                Size::Large => central.collect(&state),
+            }
+            let stolen = central.waiting.stolen_from(state.owner);
+            let bytes = central.heap.free_bytes(state.owner) + stolen;
+            let alike = central.heap.free_bytes_of(state.owner, size) + stolen;
             if bytes > 0 {
-                lenders.push((bytes, lender));
+                lenders.push(Lender { state, bytes, alike });
             }
         }
         lenders
     }
 
-    fn begin_epoch(
-        &self,
-        lenders: Vec<(usize, Arc<StreamState>)>,
-        token: &mut DriverToken,
-    ) -> Result<u64, DriverError> {
+    fn begin_epoch(&self, lenders: Vec<Lender>, token: &mut DriverToken) -> Result<u64, DriverError> {
         let hub = self.hub(token)?;
         let event = self.event(token)?;
         self.coming.fetch_add(1, SeqCst);
         let mut gathered = Stack::default();
-        for (_, lender) in lenders {
+        for Lender { state: lender, .. } in lenders {
             let mut central = self.lock(token);
             let mut blocks = Stack::default();
             for mut stolen in central.waiting.take_back(lender.owner) {

@@ -129,6 +129,14 @@ impl DevicePool {
         let state = StreamState::new(Arc::as_ptr(core), number as u32 + 1, stream, id, timeline);
         let state = Arc::new(state);
         central.streams.push(state.clone());
+        drop(central);
+        // It shows early that it moves: until it has, others cannot borrow of it. If it
+        // cannot be marked now, that is when others want what it keeps.
+        if !core.settings.stall.is_zero()
+            && let Err(error) = state.timeline.mark(&*core.driver, stream, &token)
+        {
+            tracing::debug!(%error, "a new stream could not be marked");
+        }
         Ok(PoolStream { handle: self.handle.clone(), state })
     }
 
