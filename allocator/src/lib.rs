@@ -34,6 +34,8 @@
 mod biased;
 mod bin;
 mod block;
+mod inbox;
+mod sleep;
 mod sync;
 
 #[cfg(not(loom))]

@@ -20,16 +20,18 @@ use super::marks::Words;
 use super::pressure::PressureObserver;
 use super::requests::Requests;
 use super::slab::Registrar;
-use super::stream::{Inbox, StreamState};
+use super::stream::StreamState;
 use super::waiting::{Passed, Waiting};
 use super::watch::Watch;
 use crate::fork;
+use crate::inbox::Inbox;
 use crate::pressure::Watermarks;
+use crate::sleep::Sleep;
 use crate::source::{DriverToken, Source};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use pinyard_driver::{Counted, Driver};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::thread::{Thread, ThreadId};
 use std::time::Duration;
@@ -63,7 +65,7 @@ pub(super) struct Core {
     pub(super) words: Option<Words>,
     pub(super) hub: Hub,
     /// Dropped blocks that other streams use.
-    pub(super) dropped: Inbox,
+    pub(super) dropped: Inbox<BlockRef>,
     /// Such blocks until they are free, and thefts that have begun: whoever is short of
     /// memory may wait for them.
     pub(super) coming: AtomicUsize,
@@ -76,8 +78,7 @@ pub(super) struct Core {
     pub(super) pressed: AtomicBool,
     pub(super) grown: Condvar,
     pub(super) worker: OnceLock<Thread>,
-    /// The worker sleeps until it is woken.
-    pub(super) asleep: AtomicBool,
+    pub(super) sleep: Sleep,
     /// No handle is left.
     pub(super) closed: AtomicBool,
     pub(super) tallies: Tallies,
@@ -146,7 +147,7 @@ impl Core {
             pressed: AtomicBool::new(false),
             grown: Condvar::new(),
             worker: OnceLock::new(),
-            asleep: AtomicBool::new(false),
+            sleep: Sleep::new(),
             closed: AtomicBool::new(false),
             tallies: Tallies::default(),
             counted,
@@ -239,13 +240,7 @@ impl Core {
 
     /// Wakes the worker if it sleeps.
     pub(super) fn wake(&self) {
-        // Pairs with the fence in `worker.rs`: it finds the block, or we find it asleep.
-        fence(SeqCst);
-        if self.asleep.load(Relaxed)
-            && let Some(worker) = self.worker.get()
-        {
-            worker.unpark();
-        }
+        self.sleep.wake(self.worker.get());
     }
 
     pub(super) fn count(tally: &AtomicU64) {

@@ -1,62 +1,17 @@
 //! A stream as the pool knows it.
 #![allow(unsafe_code)]
 
-use super::block::{Block, BlockRef, Owner, Stack};
+use super::block::{BlockRef, Owner, Stack};
 use super::copies::Copies;
 use super::core::{Central, Core};
 use super::levels::Levels;
 use super::local::Local;
 use super::marks::Timeline;
+use crate::inbox::Inbox;
 use crate::source::DriverToken;
 use parking_lot::{Mutex, MutexGuard};
 use pinyard_driver::Stream;
-use std::ptr::{self, NonNull};
-use std::sync::atomic::{
-    AtomicPtr, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
-};
-
-/// Blocks that were pushed by anybody, without a lock.
-pub(super) struct Inbox(AtomicPtr<Block>);
-
-impl Inbox {
-    pub(super) const fn new() -> Inbox {
-        Inbox(AtomicPtr::new(ptr::null_mut()))
-    }
-
-    /// Whether it was empty.
-    pub(super) fn push(&self, block: BlockRef) -> bool {
-        let mut first = self.0.load(Relaxed);
-        loop {
-            // SAFETY: a block that was pushed.
-            block.link.set(NonNull::new(first).map(|first| unsafe { BlockRef::from_ptr(first) }));
-            // Release: pairs with the Acquire in `take`.
-            match self.0.compare_exchange_weak(first, block.as_ptr(), Release, Relaxed) {
-                Ok(_) => return first.is_null(),
-                Err(now) => first = now,
-            }
-        }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.load(Relaxed).is_null()
-    }
-
-    /// Everything; taken whole, so there is no ABA.
-    pub(super) fn take(&self) -> Vec<BlockRef> {
-        if self.is_empty() {
-            return Vec::new();
-        }
-        let mut blocks = Vec::new();
-        let mut next = NonNull::new(self.0.swap(ptr::null_mut(), AcqRel));
-        while let Some(block) = next {
-            // SAFETY: a block that was pushed, ours since the swap.
-            let block = unsafe { BlockRef::from_ptr(block) };
-            next = block.link.get().and_then(|block| NonNull::new(block.as_ptr()));
-            blocks.push(block);
-        }
-        blocks
-    }
-}
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// Stands as long as the pool's core.
 pub(super) struct StreamState {
@@ -67,7 +22,7 @@ pub(super) struct StreamState {
     pub(super) id: u64,
     pub(super) timeline: Timeline,
     /// Blocks freed while the cache was locked, or after a fence.
-    pub(super) inbox: Inbox,
+    pub(super) inbox: Inbox<BlockRef>,
     pub(super) copies: Copies,
     /// The last mark there will be, plus one; 0 while there may be more.
     retired: AtomicU64,

@@ -11,7 +11,7 @@ use pinyard_hooks::SignalsBlocked;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst, fence};
+use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -56,24 +56,29 @@ fn work(core: Arc<Core>) {
             pause = (pause * 2).min(LONGEST);
             continue;
         }
-        core.asleep.store(true, Relaxed);
-        // Pairs with the fence in `Core::wake`.
-        fence(SeqCst);
-        let waits = !core.lock(&mut token).waiting.is_empty() || !core.dropped.is_empty();
-        let waits = waits || core.copies.load(SeqCst) > 0 || !core.requests.is_empty();
-        if !waits && !core.closed.load(SeqCst) {
-            // After `asleep`: whoever makes the first slab now wakes us.
-            match core.look_after(false, &mut token) {
-                Some(pause) => {
-                    let began = Instant::now();
-                    thread::park_timeout(pause);
-                    ticked = began.elapsed() >= pause;
-                }
-                None => thread::park(),
-            }
-        }
-        core.asleep.store(false, Relaxed);
+        ticked = core.sleep.announced(|| sleep(&core, &mut token));
         pause = SHORTEST;
+    }
+}
+
+/// Parks while there is nothing to do; whether a timeout has passed. It was announced:
+/// whoever brings something, or makes the first slab, wakes us.
+fn sleep(core: &Core, token: &mut DriverToken) -> bool {
+    let waits = !core.lock(token).waiting.is_empty() || !core.dropped.is_empty();
+    let waits = waits || core.copies.load(SeqCst) > 0 || !core.requests.is_empty();
+    if waits || core.closed.load(SeqCst) {
+        return false;
+    }
+    match core.look_after(false, token) {
+        Some(pause) => {
+            let began = Instant::now();
+            thread::park_timeout(pause);
+            began.elapsed() >= pause
+        }
+        None => {
+            thread::park();
+            false
+        }
     }
 }
 
