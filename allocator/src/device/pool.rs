@@ -109,7 +109,8 @@ impl DevicePool {
 
     /// The pool's handle of a stream, to allocate with. Asks the driver for the
     /// stream's number, so that a handle of CUDA's that was given out anew is not
-    /// confused with the old stream.
+    /// confused with the old stream; one that is new to the pool is marked
+    /// (`cuStreamWriteValue64`) unless streams do not share or it is being captured.
     ///
     /// Before the stream is destroyed, call [`PoolStream::retire`].
     pub fn stream(&self, stream: Stream) -> Result<PoolStream, DeviceError> {
