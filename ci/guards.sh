@@ -166,6 +166,12 @@ guard 'check: who waits for an invalidate waits for burials' registry/src/cache/
     $registry --test answers waits_for_what
 guard 'ordering: a drain is applied before it is finished' registry/src/cache/draining.rs $'            limit = limit.saturating_sub(1);\n        }\n        self.cache.map.finish_drain();' $'            limit = limit.saturating_sub(1);\n            self.cache.map.finish_drain();\n        }\n        self.cache.map.finish_drain();' \
     $registry --test lifetimes more_wide_events
+guard 'device pool: a borrower waits for the lenders' allocator/src/device/hub.rs \
+    'self.driver.stream_wait_event(state.stream, begun, token).map(|()| true)' '{ let _ = begun; Ok(true) }' \
+    pinyard-allocator --test device_random
+guard 'device pool: streams that use a dropped block are waited for' allocator/src/device/reclaim.rs \
+    $'            .streams\n            .iter()' $'            .streams[..0]\n            .iter()' \
+    pinyard-allocator --test device_random
 refused '7 no driver call under the device pool lock' allocator/src/device/reclaim.rs '        drop(central);
         if kept.iter()' '        if kept.iter()' pinyard-allocator
 refused '7 a backend called under the lock' registry/src/registry.rs 'locked.look_again();' \
@@ -196,6 +202,10 @@ guard 'model: a bracketed change' hooks/src/monitor.rs 'self.0.load(SeqCst) != t
 guard 'model: a push sets its summary bit' hooks/src/inbox.rs 'self.summary.fetch_or(1 << (index / GROUP), Release);' '' \
     $hooks --test loom_inbox two_events_two_slots
 
+guard 'model: a device pool is looked at after the sleep is announced' allocator/src/sleep.rs \
+    $'self.announced.store(true, Relaxed);\n        // Pairs with the fence in `wake`: we find what was brought, or it finds this.\n        fence(SeqCst);\n        let found = look();' \
+    $'let found = look();\n        self.announced.store(true, Relaxed);\n        fence(SeqCst);' \
+    pinyard-allocator --lib models::nobody_drops
 
 # Orderings and the order of steps (docs/src/ordering.md).
 guard 'ordering: whoever takes a mark sees it' hooks/src/map/mod.rs 'word.fetch_or(1 << (id % 64), Release);' 'word.fetch_or(1 << (id % 64), Relaxed);' \
@@ -220,6 +230,13 @@ guard 'ordering: a drain ends where it began' hooks/src/inbox.rs 'self.news.drai
     $hooks --test loom_inbox
 guard 'ordering: a word before its summary bit' hooks/src/inbox.rs 'self.summary.fetch_or(1 << (index / GROUP), Release);' 'self.summary.fetch_or(1 << (index / GROUP), Relaxed);' \
     $hooks --test loom_inbox
+guard 'ordering: whoever takes a dropped block sees its link' allocator/src/inbox.rs \
+    'item.into_ptr(), Release, Relaxed)' 'item.into_ptr(), Relaxed, Relaxed)' \
+    pinyard-allocator --lib models::what_is_dropped
+guard 'ordering: a drop before the look at the worker' allocator/src/sleep.rs $'// Pairs with the fence in `announced`.\n        fence(SeqCst);' '' \
+    pinyard-allocator --lib models::nobody_drops
+guard 'ordering: the announcement before the look' allocator/src/sleep.rs $'or it finds this.\n        fence(SeqCst);' 'or it finds this.' \
+    pinyard-allocator --lib models::nobody_drops
 
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -20,6 +20,9 @@ const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 const GIB: usize = 1 << 30;
 
+/// The most that a trace uses.
+const STREAMS: usize = 64;
+
 fn token() -> DriverToken {
     DriverToken::at_entry()
 }
@@ -131,9 +134,10 @@ fn traces() -> Vec<Trace> {
     all.push(replace("W3 256 B to 64 MiB, 512 live", 100_000, 512, 1, |random| random.log(256, 64 * MIB)));
     all.push(batches());
     all.push(transformer());
-    all.push(replace("W5 16 streams, 4 KiB to 8 MiB, 256 live", 50_000, 256, 16, |random| {
-        random.log(4 * KIB, 8 * MIB)
-    }));
+    for streams in [4, 16, STREAMS] {
+        let name = format!("W5 {streams} streams, 4 KiB to 8 MiB, 256 live");
+        all.push(replace(&name, 50_000, 256, streams, |random| random.log(4 * KIB, 8 * MIB)));
+    }
     all.push(pressure());
     for holes in [4096, 16_384, 65_536] {
         all.push(holed(holes));
@@ -435,7 +439,7 @@ fn main() {
         (Err(absent), None) => panic!("{absent}"),
     };
     let (per_tick, overhead) = calibrate();
-    let raw: Vec<Stream> = (0..16).map(|_| driver.stream_create(&token()).unwrap()).collect();
+    let raw: Vec<Stream> = (0..STREAMS).map(|_| driver.stream_create(&token()).unwrap()).collect();
     let ours = |name, virtual_memory| Ours {
         name,
         driver: driver.clone(),

@@ -1,6 +1,7 @@
 //! What can go wrong, one enum per operation: the cause, the call that failed,
 //! and what the caller can do about it.
 
+use crate::pressure::Bound;
 use crate::source::SourceError;
 use pinyard_registry::GetError;
 use thiserror::Error;
@@ -86,7 +87,7 @@ pub enum AllocError {
 }
 
 /// Why a pool was not made.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum BuildError {
     /// Slabs of no bytes, or longer than the address space.
@@ -106,6 +107,14 @@ pub enum BuildError {
         limit: usize,
         /// The shortest slab.
         granularity: usize,
+    },
+    /// Parts are 0 to 1, and the low mark is not above the high one.
+    #[error("watermarks {low:?} and {high:?} are refused: parts are 0 to 1, and the first is the lower")]
+    Watermarks {
+        /// Where pressure begins.
+        low: Bound,
+        /// Where it ends.
+        high: Bound,
     },
     /// Slabs that are one piece of memory cannot be registered one by one.
     #[error("source {name} joins its slabs, so a block may lie in two: use another source with a registrar")]

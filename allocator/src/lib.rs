@@ -34,6 +34,8 @@
 mod biased;
 mod bin;
 mod block;
+mod inbox;
+mod sleep;
 mod sync;
 
 #[cfg(not(loom))]
@@ -71,6 +73,8 @@ mod poison;
 #[cfg(not(loom))]
 mod pool;
 #[cfg(not(loom))]
+mod pressure;
+#[cfg(not(loom))]
 mod ranges;
 #[cfg(not(loom))]
 pub mod replay;
@@ -106,6 +110,7 @@ pub use self::{
     fence::{AtomicFence, Fence, Poll},
     host::HostSource,
     pool::{Builder, Pool},
+    pressure::{Bound, HostLimits, Room, Watermarks},
     source::{DriverToken, HostMemory, Segment, Source, SourceError},
     sources::{CustomSource, DeviceSource, ManagedSource, PinnedSource, VirtualSource},
     stats::PoolStats,

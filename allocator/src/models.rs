@@ -1,5 +1,5 @@
-//! loom models of what is shared without a lock: the bin, and the magazines that
-//! are taken away from their thread.
+//! loom models of what is shared without a lock: the bin, the magazines that are taken
+//! away from their thread, and a device pool's inboxes and the sleep of its worker.
 //!
 //! loom checks every access to a block's link: two owners at a time, or a link
 //! that is read before it is visible, fail the model.
@@ -12,9 +12,12 @@
 use crate::biased::Biased;
 use crate::bin::Bin;
 use crate::block::{Arena, Magazine};
-use crate::sync::heavy_fence;
-use loom::sync::Arc;
+use crate::inbox::{Inbox, Linked};
+use crate::sleep::Sleep;
+use crate::sync::{UnsafeCell, heavy_fence};
+use loom::sync::{Arc, Mutex};
 use loom::thread;
+use std::ptr::NonNull;
 
 struct Shared {
     arena: Arena,
@@ -145,5 +148,149 @@ fn a_revoked_magazine_is_used_by_one_thread_at_a_time() {
             shared.bin.push(left);
         }
         assert_eq!(drain(&shared), [Arena::FIRST, Arena::FIRST + 1]);
+    });
+}
+
+/// As a device pool's block is to its inboxes: loom checks who touches the link.
+struct Node {
+    id: u32,
+    link: UnsafeCell<Option<NodeRef>>,
+}
+
+#[derive(Clone, Copy)]
+struct NodeRef(NonNull<Node>);
+
+// SAFETY: a pointer; the cell is used by whoever holds it, as loom checks.
+unsafe impl Send for NodeRef {}
+
+impl Linked for NodeRef {
+    type Node = Node;
+
+    fn into_ptr(self) -> *mut Node {
+        self.0.as_ptr()
+    }
+
+    unsafe fn from_ptr(node: NonNull<Node>) -> NodeRef {
+        NodeRef(node)
+    }
+
+    fn next(self) -> Option<NodeRef> {
+        // SAFETY: the holder's, and nodes stand until they are freed by `free`.
+        unsafe { self.0.as_ref() }.link.with(|link| unsafe { *link })
+    }
+
+    fn set_next(self, next: Option<NodeRef>) {
+        // SAFETY: as above.
+        unsafe { self.0.as_ref() }.link.with_mut(|link| unsafe { *link = next });
+    }
+}
+
+fn node(id: u32) -> NodeRef {
+    NodeRef(NonNull::from(Box::leak(Box::new(Node { id, link: UnsafeCell::new(None) }))))
+}
+
+/// Their ids; nobody else has them.
+fn free(nodes: Vec<NodeRef>) -> Vec<u32> {
+    // SAFETY: made by `node`, taken out of the list, freed once.
+    nodes.into_iter().map(|node| unsafe { Box::from_raw(node.into_ptr()) }.id).collect()
+}
+
+/// Blocks that two threads drop arrive once each, also while one that was taken is put
+/// back, as a block is whose stream is being captured.
+#[test]
+fn what_is_dropped_arrives_once() {
+    loom::model(|| {
+        let inbox = Arc::new(Inbox::new());
+        inbox.push(node(0));
+        let droppers = [1, 2].map(|id| {
+            let inbox = inbox.clone();
+            thread::spawn(move || inbox.push(node(id)))
+        });
+        let mut taken = inbox.take();
+        if let Some(back) = taken.pop() {
+            inbox.push(back);
+        }
+        let mut ids = free(taken);
+        ids.extend(free(inbox.take()));
+        for dropper in droppers {
+            dropper.join().unwrap();
+        }
+        ids.extend(free(inbox.take()));
+        ids.sort_unstable();
+        assert_eq!(ids, [0, 1, 2]);
+    });
+}
+
+/// The worker sleeps, without a timeout, only if nothing was dropped: else loom finds all
+/// threads blocked.
+#[test]
+fn nobody_drops_while_the_worker_falls_asleep() {
+    loom::model(|| {
+        let shared = Arc::new((Inbox::new(), Sleep::new()));
+        let worker = {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                let (inbox, sleep) = &*shared;
+                let mut ids = Vec::new();
+                while ids.len() < 2 {
+                    ids.extend(free(inbox.take()));
+                    if ids.len() < 2 {
+                        sleep.announced(|| {
+                            if inbox.is_empty() {
+                                thread::park();
+                            }
+                        });
+                    }
+                }
+                ids.sort_unstable();
+                ids
+            })
+        };
+        let drop_block = |id, shared: &(Inbox<NodeRef>, Sleep), worker: &thread::Thread| {
+            shared.0.push(node(id));
+            shared.1.wake(Some(worker));
+        };
+        let other = {
+            let (shared, worker) = (shared.clone(), worker.thread().clone());
+            thread::spawn(move || drop_block(1, &shared, &worker))
+        };
+        drop_block(2, &shared, worker.thread());
+        other.join().unwrap();
+        assert_eq!(worker.join().unwrap(), [1, 2]);
+    });
+}
+
+/// A thread that allocates takes what was dropped, marks streams, and only then says that
+/// it waits (`Core::settle_dropped`): the worker may have found nothing meanwhile.
+#[test]
+fn the_worker_learns_of_what_others_took() {
+    loom::model(|| {
+        let shared = Arc::new((Inbox::new(), Sleep::new(), Mutex::new(Vec::new())));
+        shared.0.push(node(1));
+        let worker = {
+            let shared = shared.clone();
+            thread::spawn(move || {
+                let (inbox, sleep, waiting) = &*shared;
+                loop {
+                    waiting.lock().unwrap().extend(inbox.take());
+                    let waits: Vec<NodeRef> = waiting.lock().unwrap().drain(..).collect();
+                    if !waits.is_empty() {
+                        return free(waits);
+                    }
+                    sleep.announced(|| {
+                        if waiting.lock().unwrap().is_empty() && inbox.is_empty() {
+                            thread::park();
+                        }
+                    });
+                }
+            })
+        };
+        let (inbox, sleep, waiting) = &*shared;
+        let taken = inbox.take();
+        if !taken.is_empty() {
+            waiting.lock().unwrap().extend(taken);
+            sleep.wake(Some(worker.thread()));
+        }
+        assert_eq!(worker.join().unwrap(), [1]);
     });
 }

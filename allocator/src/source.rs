@@ -1,6 +1,7 @@
 //! Where slabs come from. One trait, one file per kind of memory.
 #![allow(unsafe_code)] // declares unsafe functions, calls none
 
+use crate::pressure::Room;
 use pinyard_driver::DriverError;
 pub use pinyard_driver::DriverToken;
 
@@ -46,6 +47,12 @@ pub unsafe trait Source: Send + Sync {
     /// then lie in two of them.
     fn joins(&self) -> bool {
         false
+    }
+
+    /// What is left where its memory comes from, as whoever gives it says; `None` where
+    /// nobody does. Asked before a slab is made, and while memory is short.
+    fn room(&self, _token: &DriverToken) -> Option<Room> {
+        None
     }
 
     /// At least `bytes` bytes, a multiple of the granularity.

@@ -5,8 +5,8 @@
 #[cfg(not(loom))]
 mod chosen {
     pub(crate) use pinyard_registry::membarrier::{heavy as heavy_fence, light as light_fence};
-    pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
-    pub(crate) use std::thread::yield_now;
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, fence};
+    pub(crate) use std::thread::{Thread, yield_now};
 
     /// loom's interface over the real cell.
     #[derive(Default)]
@@ -35,8 +35,8 @@ mod chosen {
 #[cfg(loom)]
 mod chosen {
     pub(crate) use loom::cell::UnsafeCell;
-    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
-    pub(crate) use loom::thread::yield_now;
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, fence};
+    pub(crate) use loom::thread::{Thread, yield_now};
 
     /// Two blocks, then four: both segments are reached.
     pub(crate) const FIRST_SEGMENT: u32 = 1;

@@ -2,6 +2,7 @@
 //! itself again.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use pinyard_allocator::BuildError;
 use pinyard_allocator::config::{Overrides, TABLE};
 use pinyard_allocator::device::{DevicePool, TraceOptions};
 use pinyard_allocator::replay::{self, Configuration};
@@ -9,6 +10,8 @@ use pinyard_allocator::trace::{Event, Reader, Trace};
 use pinyard_driver::{Driver, DriverToken, Simulated};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
 
@@ -106,6 +109,64 @@ fn the_limit_changes_while_the_pool_runs() {
     let stream = half.stream(gpu.stream_create(&DriverToken::at_entry()).unwrap()).unwrap();
     assert!(half.alloc(600 * MIB, &stream).is_err());
     assert!(half.alloc(400 * MIB, &stream).is_ok());
+}
+
+#[test]
+fn watermarks_and_ages_come_from_settings() {
+    // A device each: a pool gives its memory back when its thread comes to it.
+    let bed = |pairs: &str| {
+        let gpu = Arc::new(Simulated::new(1 << 30));
+        let settings = Overrides::from_pairs(pairs).unwrap();
+        let pool = DevicePool::builder(gpu.clone()).ignore_environment().configure(&settings).build();
+        (gpu, pool)
+    };
+    let stream = |gpu: &Simulated, pool: &DevicePool| {
+        pool.stream(gpu.stream_create(&DriverToken::at_entry()).unwrap()).unwrap()
+    };
+    let refused = bed("low_mark=20%,high_mark=10%").1.unwrap_err();
+    assert!(matches!(refused, BuildError::Watermarks { .. }), "{refused}");
+    // Alone it is both.
+    for pairs in ["low_mark=60%", "high_mark=600M"] {
+        let (gpu, pool) = bed(pairs);
+        let pool = pool.unwrap();
+        let told = Arc::new(AtomicBool::new(false));
+        let tell = told.clone();
+        pool.on_pressure(move |pressure| tell.store(pressure.short, SeqCst));
+        let stream = stream(&gpu, &pool);
+        let _few = pool.alloc(100 * MIB, &stream).unwrap();
+        assert!(!told.load(SeqCst), "{pairs}");
+        let _many = pool.alloc(500 * MIB, &stream).unwrap();
+        assert!(told.load(SeqCst), "{pairs}");
+    }
+    for (pairs, kept) in [("keep_idle_ms=5", false), ("keep_idle_ms=0", true)] {
+        let (gpu, pool) = bed(pairs);
+        let pool = pool.unwrap();
+        drop(pool.alloc(20 * MIB, &stream(&gpu, &pool)).unwrap());
+        let start = Instant::now();
+        while pool.stats().reserved_bytes > 0
+            && start.elapsed() < Duration::from_millis(if kept { 50 } else { 10_000 })
+        {
+            gpu.advance(10_000);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(pool.stats().reserved_bytes > 0, kept, "{pairs}");
+    }
+    for (pairs, shared) in [("stall_ms=3600000", true), ("stall_ms=0", false)] {
+        let (gpu, pool) = bed(pairs);
+        let pool = pool.unwrap();
+        let [one, other] = [stream(&gpu, &pool), stream(&gpu, &pool)];
+        for stream in [&one, &other] {
+            stream.fence().unwrap();
+            gpu.stream_synchronize(stream.stream(), &DriverToken::at_entry()).unwrap();
+        }
+        let block = one.alloc(64 * MIB).unwrap();
+        gpu.kernel(one.stream(), 5_000_000, &DriverToken::at_entry());
+        drop(block);
+        let _block = other.alloc(64 * MIB).unwrap();
+        assert_eq!(pool.stats().growths == 1, shared, "{pairs}: {:?}", pool.stats());
+    }
+    let wall = Configuration::from_pairs("keep_idle_ms=5").unwrap_err().to_string();
+    assert!(wall.contains("wall clock"), "{wall}");
 }
 
 fn steady() -> Trace {

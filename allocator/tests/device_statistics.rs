@@ -6,7 +6,10 @@
 mod device_common;
 
 use device_common::{MIB, Random, token, wait_for};
-use pinyard_allocator::device::{BlockState, DeviceBuf, DevicePool, MarkKind, PoolStream, Snapshot};
+use pinyard_allocator::device::{
+    BlockState, DeviceBuf, DevicePool, MarkKind, PoolStream, Snapshot, TraceOptions,
+};
+use pinyard_allocator::trace::Kind;
 use pinyard_driver::{Call, Driver, Simulated};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -70,6 +73,7 @@ fn check(snapshot: &Snapshot) {
 #[derive(Clone, Debug)]
 enum Op {
     Alloc { bytes: usize, stream: usize },
+    Batch { sizes: Vec<usize>, stream: usize },
     Free(prop::sample::Index),
     UseThenFree { which: prop::sample::Index, stream: usize },
     Kernel { stream: usize },
@@ -82,6 +86,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         (4u32..=22, 0.0..1.0f64).prop_map(|(shift, part)| ((1 << shift) as f64 * (1.0 + part)) as usize);
     let op = prop_oneof![
         8 => (size, 0..STREAMS).prop_map(|(bytes, stream)| Op::Alloc { bytes, stream }),
+        2 => (prop::collection::vec(20_000usize..2 << 20, 1..6), 0..STREAMS)
+            .prop_map(|(sizes, stream)| Op::Batch { sizes, stream }),
         5 => any::<prop::sample::Index>().prop_map(Op::Free),
         2 => (any::<prop::sample::Index>(), 0..STREAMS).prop_map(|(which, stream)| Op::UseThenFree { which, stream }),
         2 => (0..STREAMS).prop_map(|stream| Op::Kernel { stream }),
@@ -119,6 +125,15 @@ proptest! {
                     }
                     Err(_) => failures += 1,
                 },
+                // One that fails gives back what it had; how much it had is not told.
+                Op::Batch { sizes, stream } => {
+                    let before = pool.stats();
+                    match pool.alloc_batch(&sizes, &streams[stream]) {
+                        Ok(batch) => live.extend(batch),
+                        Err(_) => failures += 1,
+                    }
+                    allocations += pool.stats().allocations - before.allocations;
+                }
                 Op::Free(which) if !live.is_empty() => {
                     live.swap_remove(which.index(live.len()));
                 }
@@ -217,6 +232,78 @@ fn a_snapshot_is_of_one_moment_whatever_threads_do() {
     let snapshot = pool.snapshot();
     check(&snapshot);
     assert_eq!((snapshot.statistics.sums.live_bytes, snapshot.statistics.sums.wanted_bytes), (0, 0));
+}
+
+#[test]
+fn what_busy_streams_share_is_counted_where_it_lies() {
+    let gpu = Arc::new(Simulated::new(1 << 30));
+    let builder = DevicePool::builder(gpu.clone()).stall(Duration::from_secs(3600));
+    let pool = builder.trace(TraceOptions::default()).build().unwrap();
+    let [one, other, third] = [0; 3].map(|_| pool.stream(gpu.stream_create(&token()).unwrap()).unwrap());
+    for stream in [&one, &other] {
+        stream.fence().unwrap();
+        gpu.stream_synchronize(stream.stream(), &token()).unwrap();
+    }
+    let block = one.alloc(64 * MIB).unwrap();
+    gpu.kernel(one.stream(), 5_000_000, &token());
+    drop(block);
+    let mut live = vec![other.alloc(16 * MIB).unwrap()];
+    // By now it waits for the hub: what follows is taken there under the pool's lock.
+    live.push(other.alloc(8 * MIB).unwrap());
+    live.extend(other.alloc_batch(&[2 * MIB, 3 * MIB]).unwrap());
+    // One that has not waited yet, and need not lend.
+    live.push(third.alloc(4 * MIB).unwrap());
+    let snapshot = pool.snapshot();
+    check(&snapshot);
+    let statistics = &snapshot.statistics;
+    assert_eq!((statistics.sums.growths, statistics.sums.holds), (1, 1), "{statistics:?}");
+    assert_eq!(statistics.sums.free_bytes, (64 - 33) * MIB as u64);
+    let of = |id| statistics.streams.iter().find(|stream| stream.id == id).unwrap();
+    assert_eq!((of(other.id()).hits.others, of(other.id()).allocations), (4, 4));
+    assert_eq!((of(third.id()).hits.others, of(third.id()).allocations), (1, 1));
+    // The rest is the hub's, a stream that allocates nothing.
+    let [hub] = statistics.streams.iter().filter(|stream| stream.kept_bytes > 0).collect::<Vec<_>>()[..]
+    else {
+        panic!("{statistics:?}")
+    };
+    assert!(hub.id != one.id() && hub.id != other.id() && hub.allocations == 0, "{statistics:?}");
+    let free = snapshot.blocks.iter().filter(|block| block.state == BlockState::Free);
+    assert!(free.clone().count() > 0 && free.clone().all(|block| block.stream == Some(hub.id)));
+    let count = |kind| pool.trace().events.iter().filter(|event| event.event == kind).count();
+    assert_eq!((count(Kind::Alloc), count(Kind::Wait), count(Kind::Free)), (6, 2, 1));
+    drop(live);
+    assert_eq!(count(Kind::Free), 6);
+    assert_eq!((pool.stats().live_bytes, pool.stats().wanted_bytes), (0, 0));
+}
+
+/// A request tries every few milliseconds: it is one allocation all the same.
+#[test]
+fn a_request_counts_once_however_often_it_tries() {
+    let gpu = Arc::new(Simulated::new(1 << 30));
+    let builder = DevicePool::builder(gpu.clone()).limit(64 * MIB).patience(Duration::from_micros(200));
+    let pool = builder.trace(TraceOptions::default()).build().unwrap();
+    let stream = pool.stream(gpu.stream_create(&token()).unwrap()).unwrap();
+    let held = stream.alloc(48 * MIB).unwrap();
+    let served = Arc::new(AtomicBool::new(false));
+    let tell = served.clone();
+    stream.alloc_then(40 * MIB, move |block| tell.store(block.is_ok(), Relaxed));
+    thread::sleep(Duration::from_millis(60));
+    let count = |kind| pool.trace().events.iter().filter(|event| event.event == kind).count();
+    let waits = pool.stats();
+    assert_eq!((waits.hits.failures, waits.squeezes, waits.allocations), (0, 0, 1), "{waits:?}");
+    assert_eq!((count(Kind::Wait), count(Kind::Oom), count(Kind::Alloc)), (1, 0, 1));
+    drop(held);
+    wait_for("the request", || {
+        gpu.advance(10_000);
+        served.load(Relaxed) && pool.stats().live_blocks == 0
+    });
+    check(&pool.snapshot());
+    assert_eq!((count(Kind::Wait), count(Kind::Oom), count(Kind::Alloc), count(Kind::Free)), (1, 0, 2, 2));
+    // Hopeless: refused at once, which is a failure, and one.
+    stream.alloc_then(65 * MIB, |block| assert!(block.is_err()));
+    assert_eq!((pool.stats().hits.failures, count(Kind::Oom)), (1, 1));
+    assert!(stream.alloc(65 * MIB).is_err());
+    assert_eq!((pool.stats().hits.failures, count(Kind::Oom)), (2, 2));
 }
 
 #[test]

@@ -248,6 +248,38 @@ fn a_write_after_the_free_is_told_when_the_memory_is_used_again() {
 }
 
 #[test]
+fn a_write_after_the_free_is_told_to_a_batch_and_to_a_request() {
+    let bed = Bed::new(64 * MIB);
+    let (pool, stream, told) = poisoned(&bed);
+    for batch in [true, false] {
+        let block = pool.alloc(3 * MIB, &stream).unwrap();
+        let at = block.ptr();
+        drop(block);
+        buried(&pool);
+        bed.fill(DevicePtr(at.0 + 5000), 8, 1, &stream);
+        let next = if batch {
+            pool.alloc_batch(&[MIB + 1, MIB + 1], &stream).unwrap()
+        } else {
+            let got: Arc<Mutex<Option<_>>> = Arc::default();
+            let to = got.clone();
+            stream.alloc_then(3 * MIB, move |block| *to.lock().unwrap() = block.ok());
+            wait_for("the request", || got.lock().unwrap().is_some());
+            Vec::from_iter(got.lock().unwrap().take())
+        };
+        let misuses = std::mem::take(&mut *told.lock().unwrap());
+        assert_eq!(misuses.len(), 1, "{misuses:?}");
+        assert_eq!(
+            (misuses[0].offence, misuses[0].address),
+            (Offence::UseAfterFree { offset: 5000, found: 8 }, at.0)
+        );
+        drop(next);
+        buried(&pool);
+    }
+    drop((pool, stream));
+    bed.assert_clean();
+}
+
+#[test]
 fn a_write_after_the_free_is_told_when_the_slab_goes() {
     let bed = Bed::new(64 * MIB);
     let (pool, stream, told) = poisoned(&bed);

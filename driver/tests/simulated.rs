@@ -1,7 +1,7 @@
 //! The simulated device does what the real one is known to do.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
-use pinyard_driver::{Call, Capture, Driver, DriverToken, Simulated};
+use pinyard_driver::{Call, Capture, Costs, Driver, DriverToken, Simulated};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -138,4 +138,58 @@ fn virtual_memory_is_mapped_and_goes_when_it_is_nowhere() {
         gpu.address_free(at, 4 * grain, &token).unwrap();
     }
     assert_eq!((gpu.used_bytes(), gpu.outstanding()), (0, String::new()));
+}
+
+/// A wait is for what the event had recorded when it was asked for (`cuStreamWaitEvent`),
+/// whatever the event records later, elsewhere, and sooner done.
+#[test]
+fn a_wait_is_for_the_record_before_it() {
+    let gpu = Simulated::new(1 << 20);
+    let token = DriverToken::at_entry();
+    let [slow, idle, waiter] = [0; 3].map(|_| gpu.stream_create(&token).unwrap());
+    let event = gpu.event_create(&token).unwrap();
+    gpu.kernel(slow, 1_000_000, &token);
+    gpu.event_record(event, slow, &token).unwrap();
+    gpu.stream_wait_event(waiter, event, &token).unwrap();
+    gpu.event_record(event, idle, &token).unwrap();
+    gpu.advance(100_000);
+    assert!(gpu.event_query(event, &token).unwrap(), "of the last record");
+    assert!(!gpu.stream_query(waiter, &token).unwrap(), "the slow stream is not there yet");
+    gpu.advance(1_000_000);
+    assert!(gpu.stream_query(waiter, &token).unwrap());
+}
+
+/// Nor does it last longer because the event's next record was done meanwhile.
+#[test]
+fn a_record_was_done_when_its_own_work_was() {
+    let mut costs = Costs::default();
+    costs.query = 600_000;
+    let (gpu, token) = (Simulated::with_costs(1 << 20, costs), token());
+    let [early, late, waiter] = [0; 3].map(|_| gpu.stream_create(&token).unwrap());
+    let event = gpu.event_create(&token).unwrap();
+    gpu.kernel(early, 100_000, &token);
+    gpu.event_record(event, early, &token).unwrap();
+    gpu.stream_wait_event(waiter, event, &token).unwrap();
+    gpu.kernel(waiter, 1_000_000, &token);
+    gpu.kernel(late, 500_000, &token);
+    gpu.event_record(event, late, &token).unwrap();
+    // Both records pass within the first.
+    assert!(!gpu.stream_query(waiter, &token).unwrap());
+    assert!(gpu.stream_query(waiter, &token).unwrap(), "done after 1.1 ms, it is {}", gpu.now());
+}
+
+/// `cuEventDestroy` may be called before the work has passed: waits go on.
+#[test]
+fn a_wait_outlives_its_event() {
+    let (gpu, token) = (Simulated::new(MIB), token());
+    let [slow, waiter] = [0; 2].map(|_| gpu.stream_create(&token).unwrap());
+    let event = gpu.event_create(&token).unwrap();
+    gpu.kernel(slow, 1_000_000, &token);
+    gpu.event_record(event, slow, &token).unwrap();
+    gpu.stream_wait_event(waiter, event, &token).unwrap();
+    // SAFETY: it is used no more.
+    unsafe { gpu.event_destroy(event, &token) }.unwrap();
+    assert!(!gpu.stream_query(waiter, &token).unwrap());
+    gpu.advance(1_000_000);
+    assert!(gpu.stream_query(waiter, &token).unwrap());
 }

@@ -58,6 +58,15 @@ pub struct Overrides {
     pub slab_bytes: Option<usize>,
     /// How long an allocation that would fail waits.
     pub patience: Option<Duration>,
+    /// How long a stream is behind before it is left alone; zero: streams share nothing.
+    pub stall: Option<Duration>,
+    /// Age at which what is idle is given back; zero: it is kept.
+    pub keep_idle: Option<Duration>,
+    /// Memory left, in bytes or of the device's, below which it is short. One mark alone is
+    /// both, where the builder has none.
+    pub low_mark: Option<Part>,
+    /// Memory left above which it is short no more.
+    pub high_mark: Option<Part>,
     /// How streams tell how far they have come.
     pub marks: Option<MarkKind>,
     /// Events of the trace; 0 for none.
@@ -124,6 +133,10 @@ impl Overrides {
             ("limit", Value::Part(part)) => self.limit = Some(part),
             ("slab_bytes", Value::Number(bytes)) => self.slab_bytes = Some(bytes as usize),
             ("patience_ms", Value::Number(ms)) => self.patience = Some(Duration::from_millis(ms)),
+            ("stall_ms", Value::Number(ms)) => self.stall = Some(Duration::from_millis(ms)),
+            ("keep_idle_ms", Value::Number(ms)) => self.keep_idle = Some(Duration::from_millis(ms)),
+            ("low_mark", Value::Part(part)) => self.low_mark = Some(part),
+            ("high_mark", Value::Part(part)) => self.high_mark = Some(part),
             ("marks", Value::Choice(at)) => {
                 self.marks = Some(if at == 0 { MarkKind::Best } else { MarkKind::Events });
             }

@@ -1,5 +1,6 @@
 //! Values and how they are written.
 
+use crate::pressure::Bound;
 use std::path::PathBuf;
 
 /// Bytes, or a part of the device's memory.
@@ -9,6 +10,15 @@ pub enum Part {
     Bytes(usize),
     /// Of the device's memory.
     Percent(u8),
+}
+
+impl From<Part> for Bound {
+    fn from(part: Part) -> Bound {
+        match part {
+            Part::Bytes(bytes) => Bound::Bytes(bytes),
+            Part::Percent(part) => Bound::Fraction(f64::from(part) / 100.0),
+        }
+    }
 }
 
 /// What kind of value a setting has.

@@ -34,6 +34,15 @@ pub(super) enum Want {
     Large(usize),
 }
 
+/// How much an allocation does before it fails.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Effort {
+    /// Everything, with the pool's patience.
+    Patient,
+    /// Everything that needs no waiting; observers are not told.
+    Once,
+}
+
 impl Want {
     /// Bytes of a range that can hold it.
     pub(super) fn bytes(self) -> usize {
@@ -65,25 +74,33 @@ impl Core {
         state: &Arc<StreamState>,
         want: Want,
         wanted: usize,
+        effort: Effort,
     ) -> Result<BlockRef, DeviceError> {
         let mut token = DriverToken::at_entry();
-        let block = self.search(state, want, &mut token);
-        let block = block.inspect_err(|_| {
-            state.levels.failed();
-            self.watch.event(trace::Kind::Oom, state.id, wanted, 0);
+        let block = self.search(state, want, effort, &mut token).inspect_err(|_| {
+            if effort == Effort::Patient {
+                self.failed(state, wanted);
+            }
         })?;
         state.local(&mut token).allocated(block, wanted, Arc::as_ptr(state), want.slot());
         Ok(block)
+    }
+
+    /// Counts an allocation that failed for good.
+    pub(super) fn failed(&self, state: &StreamState, wanted: usize) {
+        state.levels.failed();
+        self.watch.event(trace::Kind::Oom, state.id, wanted, 0);
     }
 
     fn search(
         &self,
         state: &Arc<StreamState>,
         want: Want,
+        effort: Effort,
         token: &mut DriverToken,
     ) -> Result<BlockRef, DeviceError> {
-        if let Some(block) = self.lock(token).find(state, want) {
-            state.levels.hit(Level::Pool);
+        if let Some((block, level)) = self.lock(token).find_at(state, want) {
+            state.levels.hit(level);
             return Ok(block);
         }
         loop {
@@ -91,6 +108,14 @@ impl Core {
                 && let Some(block) = self.lock(token).find(state, want)
             {
                 state.levels.hit(Level::Settled);
+                return Ok(block);
+            }
+            if let Some(block) = self.join(state, want, token) {
+                state.levels.hit(Level::Others);
+                return Ok(block);
+            }
+            if let Some(block) = self.gather(state, want, token) {
+                state.levels.hit(Level::Others);
                 return Ok(block);
             }
             if let Some(block) = self.take_from_others(state, want, token) {
@@ -105,7 +130,7 @@ impl Core {
                 // Another thread added a slab, and others took it all.
                 Ok(None) => {}
                 Err(error) => {
-                    let block = self.squeeze(state, want, error, token)?;
+                    let block = self.squeeze(state, want, effort, error, token)?;
                     state.levels.hit(Level::Squeeze);
                     return Ok(block);
                 }
@@ -122,6 +147,7 @@ impl Core {
     ) -> Result<Option<BlockRef>, DeviceError> {
         let me = thread::current().id();
         let (kind, bytes) = (want.kind(), want.bytes());
+        let short = self.is_short_for(bytes, kind as usize, token);
         let source = &self.sources[kind as usize];
         let mut central = self.lock(token);
         if central.growing.is_some_and(|thread| thread != me) {
@@ -147,7 +173,7 @@ impl Core {
         // A sixteenth of what the stream has, so that small programs stay small and one of
         // many streams does not take for all; near the limit only what is wanted, so that
         // less is pinned by its neighbours.
-        let near = central.reserved > self.settings.limit() / 4 * 3;
+        let near = short || central.reserved > self.settings.limit() / 4 * 3;
         let live = state.local_within(&mut central).counts().live_bytes as usize;
         let alone = source.joins() || kind == Kind::Small || bytes > SHARED / 2;
         let least = if alone { 0 } else { SHARED };
@@ -173,6 +199,10 @@ impl Core {
         let found = central.find(state, want);
         drop(central);
         drop(growth);
+        // Its sleep may have been without a timeout.
+        if short || self.settings.keep_idle.is_some() {
+            self.wake();
+        }
         Core::count(&self.tallies.growths);
         Ok(found)
     }
@@ -192,7 +222,7 @@ impl Core {
                 }
             },
         };
-        Ok(Slab { segment, key, kind })
+        Ok(Slab { segment, key, kind, used: Cell::new(0) })
     }
 
     fn shrink(&self, segment: Segment, kind: Kind, token: &DriverToken) -> bool {
@@ -207,7 +237,7 @@ impl Core {
     /// Gives slabs back that hold no block and that no stream's work reaches; bytes.
     pub(super) fn release(&self, slabs: Vec<Slab>, token: &mut DriverToken) -> usize {
         let mut bytes = 0;
-        for Slab { segment, key, kind } in slabs {
+        for Slab { segment, key, kind, .. } in slabs {
             if let Some(registrar) = &self.registrar
                 && let Err(error) = registrar.deregister(segment, key, token)
             {
@@ -268,29 +298,64 @@ impl Drop for Growth<'_> {
 impl Central {
     /// In what the stream may have now.
     pub(super) fn find(&mut self, state: &Arc<StreamState>, want: Want) -> Option<BlockRef> {
+        self.find_at(state, want).map(|(block, _)| block)
+    }
+
+    /// The same, and whether it is the hub's ([`Level::Others`]).
+    pub(super) fn find_at(&mut self, state: &Arc<StreamState>, want: Want) -> Option<(BlockRef, Level)> {
         let first = self.find_now(state, want);
         let found = first.or_else(|| if self.poll() { self.find_now(state, want) } else { None });
         found.or_else(|| self.find_joined(state, want))
     }
 
-    fn find_now(&mut self, state: &Arc<StreamState>, want: Want) -> Option<BlockRef> {
+    /// Blocks of these lengths, all of one kind, side by side: of one range if there is
+    /// one. In their order.
+    pub(super) fn find_row(
+        &mut self,
+        state: &Arc<StreamState>,
+        kind: Kind,
+        lengths: &[usize],
+    ) -> Option<(Vec<BlockRef>, Level)> {
+        let (last, others) = lengths.split_last()?;
+        let sum = lengths.iter().try_fold(0usize, |sum, &bytes| sum.checked_add(bytes))?;
+        self.collect(state);
+        let (mut rest, level) = self.take(state, kind, sum)?;
+        let mut row = Vec::with_capacity(lengths.len());
+        for &bytes in others {
+            let next = self.heap.split(rest, bytes);
+            row.push(std::mem::replace(&mut rest, next));
+        }
+        debug_assert!(rest.bytes.get() >= *last);
+        row.push(rest);
+        Some((row, level))
+    }
+
+    fn find_now(&mut self, state: &Arc<StreamState>, want: Want) -> Option<(BlockRef, Level)> {
         self.collect(state);
         match want {
-            Want::Large(bytes) => self.take(state.owner, want.kind(), bytes),
+            Want::Large(bytes) => self.take(state, want.kind(), bytes),
             Want::Small(class) => {
                 let kept = state.local_within(self).pop_small(class);
-                kept.or_else(|| self.refill(state, class)).or_else(|| self.carve(state, class))
+                let kept = kept.or_else(|| self.refill(state, class));
+                kept.map(|block| (block, Level::Pool)).or_else(|| self.carve(state, class))
             }
         }
     }
 
-    fn take(&mut self, owner: Owner, kind: Kind, bytes: usize) -> Option<BlockRef> {
-        self.heap.take(owner, kind, bytes).or_else(|| self.heap.take(ANYBODY, kind, bytes))
+    fn take(&mut self, state: &StreamState, kind: Kind, bytes: usize) -> Option<(BlockRef, Level)> {
+        let own = self.heap.take(state.owner, kind, bytes);
+        let found = own.or_else(|| self.heap.take(ANYBODY, kind, bytes));
+        found.map(|block| (block, Level::Pool)).or_else(|| match &self.hub {
+            Some(hub) if state.epoch() == self.epoch => {
+                self.heap.take(hub.owner, kind, bytes).map(|block| (block, Level::Others))
+            }
+            _ => None,
+        })
     }
 
     /// In a pool of one stream: its ranges and those for anybody become its own, and
     /// neighbours one. Among several the stream would have everything.
-    fn find_joined(&mut self, state: &Arc<StreamState>, want: Want) -> Option<BlockRef> {
+    fn find_joined(&mut self, state: &Arc<StreamState>, want: Want) -> Option<(BlockRef, Level)> {
         let (own, anybody) = (self.heap.free_bytes(state.owner), self.heap.free_bytes(ANYBODY));
         if self.streams.len() > 1 || own == 0 || anybody == 0 || own + anybody < want.bytes() {
             return None;
@@ -311,9 +376,9 @@ impl Central {
     }
 
     /// Cuts a range into blocks of `class`; all but one go to the stream's cache.
-    fn carve(&mut self, state: &Arc<StreamState>, class: Class) -> Option<BlockRef> {
+    fn carve(&mut self, state: &Arc<StreamState>, class: Class) -> Option<(BlockRef, Level)> {
         let (count, bytes) = classes::span(class);
-        let range = self.take(state.owner, Kind::of(bytes), bytes)?;
+        let (range, level) = self.take(state, Kind::of(bytes), bytes)?;
         let blocks: Box<[BlockRef]> = (0..count).map(|_| self.heap.make()).collect();
         let span = Box::new(Span { range, blocks, gathered: Cell::new(0) });
         let span = NonNull::from(Box::leak(span));
@@ -332,6 +397,6 @@ impl Central {
         for &block in blocks.iter().skip(1) {
             local.put(block);
         }
-        blocks.first().copied()
+        blocks.first().map(|&block| (block, level))
     }
 }

@@ -7,6 +7,7 @@ use super::classes::Class;
 use super::slab::Slab;
 use super::stream::StreamState;
 use crate::fence::Fence;
+use crate::inbox::Linked;
 use std::cell::Cell;
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -122,16 +123,6 @@ impl Deref for BlockRef {
 unsafe impl Send for BlockRef {}
 
 impl BlockRef {
-    pub(super) fn as_ptr(self) -> *mut Block {
-        self.0.as_ptr()
-    }
-
-    /// # Safety
-    /// From `as_ptr`.
-    pub(super) unsafe fn from_ptr(block: NonNull<Block>) -> BlockRef {
-        BlockRef(block)
-    }
-
     /// Of the block's holder.
     #[inline(always)]
     pub(super) fn is_used_elsewhere(self) -> bool {
@@ -141,6 +132,26 @@ impl BlockRef {
 
     pub(super) fn end(self) -> u64 {
         self.address.get() + self.bytes.get() as u64
+    }
+}
+
+impl Linked for BlockRef {
+    type Node = Block;
+
+    fn into_ptr(self) -> *mut Block {
+        self.0.as_ptr()
+    }
+
+    unsafe fn from_ptr(block: NonNull<Block>) -> BlockRef {
+        BlockRef(block)
+    }
+
+    fn next(self) -> Option<BlockRef> {
+        self.link.get()
+    }
+
+    fn set_next(self, next: Option<BlockRef>) {
+        self.link.set(next);
     }
 }
 
@@ -165,6 +176,13 @@ impl Stack {
         self.first = block.link.get();
         self.count -= 1;
         Some(block)
+    }
+
+    /// All of `other`, one by one.
+    pub(super) fn append(&mut self, other: &mut Stack) {
+        while let Some(block) = other.pop() {
+            self.push(block);
+        }
     }
 
     pub(super) fn take(&mut self) -> Stack {

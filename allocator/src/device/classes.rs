@@ -67,6 +67,8 @@ pub(super) enum Kind {
 }
 
 impl Kind {
+    pub(super) const ALL: [Kind; 2] = [Kind::Small, Kind::Large];
+
     #[inline]
     pub(super) fn of(bytes: usize) -> Kind {
         if bytes <= COARSE_ABOVE { Kind::Small } else { Kind::Large }

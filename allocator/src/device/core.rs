@@ -14,18 +14,24 @@ use super::classes::{CLASSES, Class};
 use super::counts::Counts;
 use super::error::Observer;
 use super::heap::Heap;
+use super::hub::{Hub, Seen};
 use super::leaks::Leaks;
 use super::marks::Words;
+use super::pressure::PressureObserver;
+use super::requests::Requests;
 use super::slab::Registrar;
-use super::stream::{Inbox, StreamState};
+use super::stream::StreamState;
 use super::waiting::{Passed, Waiting};
 use super::watch::Watch;
 use crate::fork;
+use crate::inbox::Inbox;
+use crate::pressure::Watermarks;
+use crate::sleep::Sleep;
 use crate::source::{DriverToken, Source};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use pinyard_driver::{Counted, Driver};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::thread::{Thread, ThreadId};
 use std::time::Duration;
@@ -35,6 +41,10 @@ pub(super) struct Settings {
     /// May change at any time.
     pub(super) limit: AtomicUsize,
     pub(super) patience: Duration,
+    /// A stream that is behind a mark for so long is not waited for on the device.
+    pub(super) stall: Duration,
+    pub(super) watermarks: Option<Watermarks>,
+    pub(super) keep_idle: Option<Duration>,
 }
 
 impl Settings {
@@ -53,16 +63,22 @@ pub(super) struct Core {
     pub(super) registrar: Option<Box<dyn Registrar>>,
     pub(super) settings: Settings,
     pub(super) words: Option<Words>,
+    pub(super) hub: Hub,
     /// Dropped blocks that other streams use.
-    pub(super) dropped: Inbox,
+    pub(super) dropped: Inbox<BlockRef>,
     /// Such blocks until they are free, and thefts that have begun: whoever is short of
     /// memory may wait for them.
     pub(super) coming: AtomicUsize,
+    /// Sources of copies that have not passed.
+    pub(super) copies: AtomicUsize,
+    pub(super) requests: Requests,
     pub(super) observers: Mutex<Vec<Observer>>,
+    pub(super) pressure_observers: Mutex<Vec<PressureObserver>>,
+    /// Less than the low mark was left, and not yet more than the high one.
+    pub(super) pressed: AtomicBool,
     pub(super) grown: Condvar,
     pub(super) worker: OnceLock<Thread>,
-    /// The worker sleeps until it is woken.
-    pub(super) asleep: AtomicBool,
+    pub(super) sleep: Sleep,
     /// No handle is left.
     pub(super) closed: AtomicBool,
     pub(super) tallies: Tallies,
@@ -89,6 +105,11 @@ pub(super) struct Central {
     /// By owner less one.
     pub(super) streams: Vec<Arc<StreamState>>,
     pub(super) waiting: Waiting,
+    /// By owner.
+    pub(super) seen: Vec<Seen>,
+    /// Of what `streams` has the pool's own, and how often memory was brought to it.
+    pub(super) hub: Option<Arc<StreamState>>,
+    pub(super) epoch: u64,
     /// Small blocks for anybody.
     pub(super) bins: Box<[Stack]>,
     pub(super) bin_bytes: usize,
@@ -116,12 +137,17 @@ impl Core {
             registrar,
             settings,
             words,
+            hub: Hub::default(),
             dropped: Inbox::new(),
             coming: AtomicUsize::new(0),
+            copies: AtomicUsize::new(0),
+            requests: Requests::default(),
             observers: Mutex::default(),
+            pressure_observers: Mutex::default(),
+            pressed: AtomicBool::new(false),
             grown: Condvar::new(),
             worker: OnceLock::new(),
-            asleep: AtomicBool::new(false),
+            sleep: Sleep::new(),
             closed: AtomicBool::new(false),
             tallies: Tallies::default(),
             counted,
@@ -133,6 +159,9 @@ impl Core {
                 heap: Heap::default(),
                 streams: Vec::new(),
                 waiting: Waiting::default(),
+                seen: Vec::new(),
+                hub: None,
+                epoch: 0,
                 bins: (0..CLASSES).map(|_| Stack::default()).collect(),
                 bin_bytes: 0,
                 reserved: 0,
@@ -211,13 +240,7 @@ impl Core {
 
     /// Wakes the worker if it sleeps.
     pub(super) fn wake(&self) {
-        // Pairs with the fence in `worker.rs`: it finds the block, or we find it asleep.
-        fence(SeqCst);
-        if self.asleep.load(Relaxed)
-            && let Some(worker) = self.worker.get()
-        {
-            worker.unpark();
-        }
+        self.sleep.wake(self.worker.get());
     }
 
     pub(super) fn count(tally: &AtomicU64) {
@@ -298,6 +321,32 @@ impl Central {
                 found.push(block);
             }
         }
+        self.bin_bytes = 0;
+        for block in self.dissolve(found, ANYBODY) {
+            self.bin_bytes += block.bytes.get();
+            self.bins[block.class.get() as usize].push(block);
+        }
+    }
+
+    /// The same of the spans whose blocks are all kept by one stream: its ranges.
+    pub(super) fn dissolve_kept(&mut self, state: &StreamState) {
+        let mut kept = state.take_all(self);
+        let mut small = Vec::new();
+        while let Some(block) = kept.pop() {
+            if block.class.get() == NO_CLASS {
+                self.heap.give(block, state.owner);
+            } else {
+                small.push(block);
+            }
+        }
+        let left = self.dissolve(small, state.owner);
+        let mut local = state.local_within(self);
+        left.into_iter().for_each(|block| local.put(block));
+    }
+
+    /// Spans that are in `found` with all their blocks become `owner`'s ranges; the
+    /// blocks of others are returned.
+    fn dissolve(&mut self, mut found: Vec<BlockRef>, owner: Owner) -> Vec<BlockRef> {
         for block in &found {
             if let Some(span) = block.span.get() {
                 // SAFETY: a span stands while a block of it does.
@@ -306,22 +355,24 @@ impl Central {
             }
         }
         let mut whole = Vec::new();
-        self.bin_bytes = 0;
-        for block in found {
-            let Some(pointer) = block.span.get() else { continue };
+        found.retain(|block| {
+            let Some(pointer) = block.span.get() else { return false };
             // SAFETY: spans are freed below.
             let span = unsafe { pointer.as_ref() };
             match span.gathered.get() {
-                usize::MAX => {}
+                usize::MAX => false,
                 count if count == span.blocks.len() => {
                     span.gathered.set(usize::MAX);
                     whole.push(pointer);
+                    false
                 }
-                _ => {
-                    span.gathered.set(0);
-                    self.bin_bytes += block.bytes.get();
-                    self.bins[block.class.get() as usize].push(block);
-                }
+                _ => true,
+            }
+        });
+        for block in &found {
+            if let Some(span) = block.span.get() {
+                // SAFETY: not whole, so it stays.
+                unsafe { span.as_ref() }.gathered.set(0);
             }
         }
         for span in whole {
@@ -331,8 +382,9 @@ impl Central {
                 block.state.set(State::Out);
                 self.heap.recycle(block);
             }
-            self.heap.give(span.range, ANYBODY);
+            self.heap.give(span.range, owner);
         }
+        found
     }
 
     /// All that was ever handed out and taken back.

@@ -94,6 +94,34 @@ impl DeviceError {
     }
 }
 
+/// Why a copy was not made. The source is given up all the same.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CopyError {
+    /// The source does not fit there.
+    #[error("{bytes} bytes from byte {offset} on do not fit a block of {target} bytes")]
+    Bounds {
+        /// Where in the target.
+        offset: usize,
+        /// Bytes of the source.
+        bytes: usize,
+        /// Bytes of the target.
+        target: usize,
+    },
+    /// The stream is being captured.
+    #[error(
+        "the stream is being captured: a graph would read the source at every launch, after it is gone; copy \
+         outside the capture"
+    )]
+    Captured,
+    /// This process is a fork of the one that made the pool.
+    #[error("this pool belongs to the parent process: no device context survives a fork")]
+    Forked,
+    /// A call of the driver failed.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+}
+
 /// Who holds a pool's memory at a moment of need. Bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]

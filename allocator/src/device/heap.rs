@@ -23,6 +23,8 @@ pub(super) struct Heap {
     areas: Vec<Area>,
     /// By address.
     slabs: BTreeMap<u64, Box<Slab>>,
+    /// Counts `detach_idle`.
+    tick: u32,
 }
 
 impl Heap {
@@ -58,8 +60,21 @@ impl Heap {
 
     /// Bytes free for `owner`.
     pub(super) fn free_bytes(&self, owner: Owner) -> usize {
-        let indexes = self.indexes.get(owner as usize).into_iter().flatten();
-        indexes.flatten().map(|index| index.bytes()).sum()
+        Kind::ALL.into_iter().map(|kind| self.free_bytes_of(owner, kind)).sum()
+    }
+
+    /// The same of one kind.
+    pub(super) fn free_bytes_of(&self, owner: Owner, kind: Kind) -> usize {
+        self.index_of(owner, kind).map_or(0, Index::bytes)
+    }
+
+    fn index_of(&self, owner: Owner, kind: Kind) -> Option<&Index> {
+        self.indexes.get(owner as usize)?[kind as usize].as_deref()
+    }
+
+    /// A length that some range of `owner`'s has at least.
+    pub(super) fn longest(&self, owner: Owner, kind: Kind) -> usize {
+        self.index_of(owner, kind).map_or(0, Index::longest)
     }
 
     /// Bytes free for anybody or for one stream.
@@ -80,11 +95,17 @@ impl Heap {
             self.index(owner, kind).insert(remainder);
         }
         block.state.set(State::Out);
+        // SAFETY: as in `slab_of`.
+        let slab = unsafe { &*block.slab.get() };
+        slab.used.set(self.tick);
+        if block.end() > slab.end() {
+            self.slabs.range(slab.end()..block.end()).for_each(|(_, slab)| slab.used.set(self.tick));
+        }
         Some(block)
     }
 
     /// Cuts `block` after `bytes`; the rest is returned, out.
-    fn split(&mut self, block: BlockRef, bytes: usize) -> BlockRef {
+    pub(super) fn split(&mut self, block: BlockRef, bytes: usize) -> BlockRef {
         let rest = self.arena.make();
         let address = block.address.get() + bytes as u64;
         rest.address.set(address);
@@ -159,6 +180,7 @@ impl Heap {
     /// Adds a slab, free for `owner`; as part of the area before it if `joins`.
     pub(super) fn add(&mut self, slab: Slab, joins: bool, owner: Owner) {
         let slab = Box::new(slab);
+        slab.used.set(self.tick);
         let (start, bytes) = (slab.start(), slab.segment.bytes);
         let block = self.arena.make();
         block.address.set(start);
@@ -238,6 +260,47 @@ impl Heap {
             }
         };
         chosen.into_iter().filter_map(|start| self.detach_slab(start)).collect()
+    }
+
+    /// Takes out slabs that are free for anybody from end to end and of which nothing was
+    /// taken since the last call.
+    pub(super) fn detach_idle(&mut self) -> Vec<Slab> {
+        let mut idle: Vec<u64> = Vec::new();
+        for block in self.free_ranges() {
+            let within = self.slabs.range(block.address.get()..block.end());
+            let whole = within.filter(|(_, slab)| slab.end() <= block.end() && slab.used.get() != self.tick);
+            idle.extend(whole.map(|(&start, _)| start));
+        }
+        self.tick = self.tick.wrapping_add(1);
+        idle.into_iter().filter_map(|start| self.detach_slab(start)).collect()
+    }
+
+    /// What there would be if all that is free were anybody's: the longest range, and
+    /// the bytes of slabs that are free from end to end. Walks all blocks.
+    pub(super) fn prospects(&self) -> (usize, usize) {
+        let (mut longest, mut whole) = (0, 0);
+        for area in &self.areas {
+            let mut start = None;
+            let mut next = area.first.after.get();
+            while let Some(block) = next {
+                let at = block.address.get();
+                match block.state.get() {
+                    State::Free(_) => {
+                        start.get_or_insert(at);
+                    }
+                    _ => {
+                        if let Some(start) = start.take() {
+                            longest = longest.max((at - start) as usize);
+                            let slabs = self.slabs.range(start..at).map(|(_, slab)| slab);
+                            let within = slabs.take_while(|slab| slab.end() <= at);
+                            whole += within.map(|slab| slab.segment.bytes).sum::<usize>();
+                        }
+                    }
+                }
+                next = block.after.get();
+            }
+        }
+        (longest, whole)
     }
 
     fn free_ranges(&self) -> Vec<BlockRef> {
@@ -349,7 +412,12 @@ mod tests {
     const MIB: usize = 1 << 20;
 
     fn slab(start: usize, bytes: usize) -> Slab {
-        Slab { segment: Segment { start, bytes }, key: MemoryKey::default(), kind: Kind::Large }
+        Slab {
+            segment: Segment { start, bytes },
+            key: MemoryKey::default(),
+            kind: Kind::Large,
+            used: Default::default(),
+        }
     }
 
     proptest! {

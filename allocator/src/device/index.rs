@@ -101,6 +101,13 @@ impl Index {
         all(self.first[level][list]).find(|block| block.bytes.get() >= bytes)
     }
 
+    /// The length of a range of the longest list.
+    pub(super) fn longest(&self) -> usize {
+        let Some(level) = self.levels.checked_ilog2() else { return 0 };
+        let Some(list) = self.lists[level as usize].checked_ilog2() else { return 0 };
+        self.first[level as usize][list as usize].map_or(0, |block| block.bytes.get())
+    }
+
     /// Takes everything out.
     pub(super) fn drain(&mut self, mut to: impl FnMut(BlockRef)) {
         while self.levels != 0 {

@@ -3,6 +3,7 @@
 //! ```text
 //! alloc   PoolStream::alloc -> Local::pop_small | pop_large                      (the stream's lock)
 //! miss    Core::alloc_slow -> Central::find -> Heap::take | carve                (the pool's lock)
+//! behind  Core::gather -> lenders -> detach -> lend … begin_epoch -> join -> find       (no lock at the driver)
 //! others  Core::take_from_others -> steal -> mark … poll -> find | hold               (no lock at the driver)
 //! grow    Core::grow_for -> Source::grow -> Registrar::register -> Heap::add     (no lock)
 //! free    DeviceBuf::drop -> Local::freed, or an inbox                           (waits for nobody)
@@ -31,10 +32,12 @@ mod block;
 mod buf;
 mod census;
 mod classes;
+mod copies;
 mod core;
 mod counts;
 mod error;
 mod heap;
+mod hub;
 mod index;
 mod leaks;
 mod ledger;
@@ -44,8 +47,11 @@ mod marks;
 mod misuse;
 mod poison;
 mod pool;
+mod pressure;
 mod raw;
 mod reclaim;
+mod registered;
+mod requests;
 mod slab;
 mod snapshot;
 mod squeeze;
@@ -59,12 +65,15 @@ mod worker;
 pub(crate) use self::ledger::{Ledger, Note, Past};
 pub use self::{
     buf::DeviceBuf,
-    error::{DeviceError, Shortage, StreamShare},
+    copies::CopySource,
+    error::{CopyError, DeviceError, Shortage, StreamShare},
     leaks::{Holder, Leaks},
     marks::MarkKind,
     misuse::{Misuse, Offence, Place},
     pool::{DeviceBuilder, DevicePool, PoolStream},
+    pressure::Pressure,
     raw::RawPool,
+    requests::AllocFuture,
     slab::Registrar,
     snapshot::{
         BlockSnapshot, BlockState, SizeStatistics, SlabSnapshot, Snapshot, Statistics, StreamStatistics,

@@ -1,12 +1,14 @@
 //! The device pool: what callers see.
 
-use super::alloc::Want;
+use super::alloc::{Effort, Want};
 use super::block::BlockRef;
 use super::buf::DeviceBuf;
-use super::classes::{self, LARGEST_SMALL};
+use super::classes::{self, Kind, LARGEST_SMALL};
 use super::core::{Core, Heir, Settings};
 use super::error::{DeviceError, Shortage};
 use super::marks::{MarkKind, Marked, Timeline, Words};
+use super::pressure::Pressure;
+use super::registered::Registered;
 use super::slab::Registrar;
 use super::snapshot::{Snapshot, Statistics};
 use super::stats::DeviceStats;
@@ -17,9 +19,11 @@ use crate::config::Overrides;
 use crate::error::BuildError;
 use crate::fence::{Fence, Poll};
 use crate::fork;
+use crate::pressure::{Bound, Watermarks};
 use crate::source::{DriverToken, Source, SourceError};
 use crate::sources::{DeviceSource, VirtualSource};
 use pinyard_driver::{Counted, Driver, DriverError, Stream};
+use pinyard_registry::{Access, Registry};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -29,9 +33,10 @@ use std::time::Duration;
 ///
 /// An allocation on a stream may be given what that stream's earlier work still uses:
 /// the device runs a stream's work in order. Another stream is given it when that
-/// work has passed, which a word in host memory tells. Streams keep what they free;
-/// when they keep more than an eighth of the pool, others are given theirs before the
-/// pool grows, and beyond a quarter they wait for it, on the device.
+/// work has passed, which a word in host memory tells. Streams keep what they free; when
+/// they keep more than a tenth of the pool, others are given theirs before it grows, and
+/// where it has an eighth more than is in use they wait for it, on the device, if the
+/// streams that freed it move ([`DeviceBuilder::stall`]).
 ///
 /// When the last handle is dropped, of the pool and of its streams, a thread gives
 /// everything back, at the latest with the last block. In a forked child allocations
@@ -104,7 +109,8 @@ impl DevicePool {
 
     /// The pool's handle of a stream, to allocate with. Asks the driver for the
     /// stream's number, so that a handle of CUDA's that was given out anew is not
-    /// confused with the old stream.
+    /// confused with the old stream; one that is new to the pool is marked
+    /// (`cuStreamWriteValue64`) unless streams do not share or it is being captured.
     ///
     /// Before the stream is destroyed, call [`PoolStream::retire`].
     pub fn stream(&self, stream: Stream) -> Result<PoolStream, DeviceError> {
@@ -124,6 +130,14 @@ impl DevicePool {
         let state = StreamState::new(Arc::as_ptr(core), number as u32 + 1, stream, id, timeline);
         let state = Arc::new(state);
         central.streams.push(state.clone());
+        drop(central);
+        // It shows early that it moves: until it has, others cannot borrow of it. If it
+        // cannot be marked now, that is when others want what it keeps.
+        if !core.settings.stall.is_zero()
+            && let Err(error) = state.timeline.mark(&*core.driver, stream, &token)
+        {
+            tracing::debug!(%error, "a new stream could not be marked");
+        }
         Ok(PoolStream { handle: self.handle.clone(), state })
     }
 
@@ -152,9 +166,13 @@ impl DevicePool {
         Ok(())
     }
 
-    /// A block of each size, or none.
+    /// A block of each size, or none. Those above 32 KiB lie side by side where the
+    /// stream has such a range, and are taken under one lock.
     pub fn alloc_batch(&self, sizes: &[usize], stream: &PoolStream) -> Result<Vec<DeviceBuf>, DeviceError> {
-        sizes.iter().map(|&bytes| self.alloc(bytes, stream)).collect()
+        if !Arc::ptr_eq(&self.handle, &stream.handle) {
+            return Err(DeviceError::ForeignStream);
+        }
+        stream.alloc_batch(sizes)
     }
 
     /// Gives back the slabs that hold no block, after waiting up to `patience` for the
@@ -166,15 +184,38 @@ impl DevicePool {
     /// Has `observer` called before an allocation fails, without a lock held. It may
     /// free blocks; the allocation is then tried once more.
     pub fn on_shortage(&self, observer: impl Fn(&Shortage) + Send + Sync + 'static) {
-        self.handle.core.observers.lock().push(Arc::new(observer));
+        let core = &self.handle.core;
+        if !core.is_forked() {
+            core.observers.lock().push(Arc::new(observer));
+        }
+    }
+
+    /// Has `observer` called when memory becomes short and when it no longer is
+    /// ([`DeviceBuilder::watermarks`]), once each, on the thread that notices, without a
+    /// lock held.
+    pub fn on_pressure(&self, observer: impl Fn(&Pressure) + Send + Sync + 'static) {
+        let core = &self.handle.core;
+        if !core.is_forked() {
+            core.pressure_observers.lock().push(Arc::new(observer));
+        }
+    }
+
+    /// What [`DeviceBuilder::keep_idle`] does each time: gives back the slabs that were
+    /// free since the last call. Returns bytes.
+    pub fn collect_idle(&self) -> usize {
+        self.handle.core.collect_idle(&mut DriverToken::at_entry())
     }
 
     /// Who holds what now. Takes the pool's lock.
     pub fn holdings(&self) -> Shortage {
-        self.handle.core.shortage(0, &mut DriverToken::at_entry())
+        let core = &self.handle.core;
+        if core.is_forked() {
+            return Shortage::default();
+        }
+        core.shortage(0, None, &mut DriverToken::at_entry())
     }
 
-    /// Counters. Takes the pool's lock.
+    /// Counters; in a forked child zeros. Takes the pool's lock.
     pub fn stats(&self) -> DeviceStats {
         self.handle.core.stats(&mut DriverToken::at_entry())
     }
@@ -218,29 +259,38 @@ impl PoolStream {
         &self.state
     }
 
+    pub(super) fn parts(&self) -> (&Core, &Arc<StreamState>) {
+        (&self.handle.core, &self.state)
+    }
+
     /// See [`DevicePool::alloc`].
     #[inline]
     pub fn alloc(&self, bytes: usize) -> Result<DeviceBuf, DeviceError> {
+        self.alloc_with(bytes, Effort::Patient)
+    }
+
+    #[inline(always)]
+    pub(super) fn alloc_with(&self, bytes: usize, effort: Effort) -> Result<DeviceBuf, DeviceError> {
         if !self.handle.core.watch.is_plain() {
-            return self.alloc_watched(bytes);
+            return self.alloc_watched(bytes, effort);
         }
-        Ok(DeviceBuf::new(self.take(bytes)?, bytes))
+        Ok(DeviceBuf::new(self.take(bytes, effort)?, bytes))
     }
 
     #[cold]
     #[inline(never)]
-    fn alloc_watched(&self, bytes: usize) -> Result<DeviceBuf, DeviceError> {
+    fn alloc_watched(&self, bytes: usize, effort: Effort) -> Result<DeviceBuf, DeviceError> {
         let core = &self.handle.core;
         if core.is_forked() {
             return Err(DeviceError::Forked);
         }
-        let block = self.take(bytes)?;
+        let block = self.take(bytes, effort)?;
         core.watch.allocated(core, &self.state, block, bytes);
         Ok(DeviceBuf::new(block, bytes))
     }
 
     #[inline(always)]
-    fn take(&self, bytes: usize) -> Result<BlockRef, DeviceError> {
+    fn take(&self, bytes: usize, effort: Effort) -> Result<BlockRef, DeviceError> {
         let core = &self.handle.core;
         let mut token = DriverToken::at_entry();
         let want = if bytes <= LARGEST_SMALL {
@@ -267,9 +317,47 @@ impl PoolStream {
             }
             None => {
                 drop(local);
-                core.alloc_slow(&self.state, want, bytes)
+                core.alloc_slow(&self.state, want, bytes, effort)
             }
         }
+    }
+
+    /// See [`DevicePool::alloc_batch`].
+    pub fn alloc_batch(&self, sizes: &[usize]) -> Result<Vec<DeviceBuf>, DeviceError> {
+        let core = &self.handle.core;
+        if core.is_forked() {
+            return Err(DeviceError::Forked);
+        }
+        let mut token = DriverToken::at_entry();
+        let mut blocks: Vec<Option<BlockRef>> = vec![None; sizes.len()];
+        let mut central = core.lock(&mut token);
+        for kind in [Kind::Small, Kind::Large] {
+            let rounded = |bytes: usize| classes::rounded(bytes).filter(|_| bytes > LARGEST_SMALL);
+            let of_kind = sizes.iter().enumerate().filter_map(|(at, &bytes)| Some((at, rounded(bytes)?)));
+            let (places, lengths): (Vec<usize>, Vec<usize>) =
+                of_kind.filter(|&(_, bytes)| Kind::of(bytes) == kind).unzip();
+            let Some((row, level)) = central.find_row(&self.state, kind, &lengths) else { continue };
+            let mut local = self.state.local_within(&mut central);
+            for (at, block) in places.into_iter().zip(row) {
+                self.state.levels.hit(level);
+                let slot = Want::Large(block.bytes.get()).slot();
+                local.allocated(block, sizes[at], Arc::as_ptr(&self.state), slot);
+                blocks[at] = Some(block);
+            }
+        }
+        drop(central);
+        // All of the rows before any block that may fail, whose failure drops them.
+        let own = |(block, &bytes): (Option<BlockRef>, &usize)| {
+            let block = block?;
+            if !core.watch.is_plain() {
+                core.watch.allocated(core, &self.state, block, bytes);
+            }
+            Some(DeviceBuf::new(block, bytes))
+        };
+        let blocks: Vec<Option<DeviceBuf>> = blocks.into_iter().zip(sizes).map(own).collect();
+        let one_by_one =
+            |(block, &bytes): (Option<DeviceBuf>, &usize)| block.map_or_else(|| self.alloc(bytes), Ok);
+        blocks.into_iter().zip(sizes).map(one_by_one).collect()
     }
 
     /// A fence that passes when the stream has done what it has been given so far: for
@@ -277,6 +365,9 @@ impl PoolStream {
     /// the pool. Not while the stream is captured.
     pub fn fence(&self) -> Result<Fence, DriverError> {
         let core = &self.handle.core;
+        if core.is_forked() {
+            return Err(forked("fence", self.state.stream));
+        }
         let token = DriverToken::at_entry();
         match self.state.timeline.mark(&*core.driver, self.state.stream, &token)? {
             Marked::At(value) => Ok(Fence::poll(StreamFence { stream: self.clone(), value })),
@@ -293,6 +384,9 @@ impl PoolStream {
     /// are still in use may be dropped later.
     pub fn retire(self) -> Result<(), DriverError> {
         let core = &self.handle.core;
+        if core.is_forked() {
+            return Err(forked("retire", self.state.stream));
+        }
         let mut token = DriverToken::at_entry();
         let state = &self.state;
         let last = match state.timeline.mark(&*core.driver, state.stream, &token)? {
@@ -309,6 +403,15 @@ impl PoolStream {
     }
 }
 
+fn forked(call: &str, stream: Stream) -> DriverError {
+    DriverError {
+        call: format!("{call} of {stream:?}"),
+        code: 3,
+        text: "not called: this pool belongs to the parent process, whose context does not survive a fork"
+            .to_owned(),
+    }
+}
+
 struct StreamFence {
     stream: PoolStream,
     value: u64,
@@ -317,6 +420,9 @@ struct StreamFence {
 impl Poll for StreamFence {
     fn passed(&mut self) -> bool {
         let PoolStream { handle, state } = &self.stream;
+        if handle.core.is_forked() {
+            return false;
+        }
         let token = DriverToken::at_entry();
         // An event that cannot be asked has not passed as far as anybody knows.
         let _ = state.timeline.poll(&*handle.core.driver, &token);
@@ -355,8 +461,14 @@ pub struct DeviceBuilder {
 
 impl DeviceBuilder {
     fn new(driver: Arc<Counted>, sources: [Arc<dyn Source>; 2]) -> DeviceBuilder {
-        let settings =
-            Settings { slab_bytes: 64 << 20, limit: usize::MAX.into(), patience: Duration::from_secs(10) };
+        let settings = Settings {
+            slab_bytes: 64 << 20,
+            limit: usize::MAX.into(),
+            patience: Duration::from_secs(10),
+            stall: Duration::from_secs(1),
+            watermarks: None,
+            keep_idle: None,
+        };
         DeviceBuilder {
             driver,
             sources,
@@ -395,9 +507,41 @@ impl DeviceBuilder {
         Ok(self)
     }
 
+    /// Heeds what is left where the memory comes from: the device, as `cuMemGetInfo`
+    /// says, or for pinned memory the control group and RLIMIT_MEMLOCK
+    /// ([`HostLimits`](crate::HostLimits)). Below the low mark the pool gives back what
+    /// is free and grows by what is wanted alone, until the high one; both ends are told
+    /// to [`DevicePool::on_pressure`]. The marks limit nothing: an allocation that needs
+    /// memory asks for it. Asked once per slab, and while memory is short every 100 ms.
+    pub fn watermarks(mut self, low: Bound, high: Bound) -> DeviceBuilder {
+        self.settings.watermarks = Some(Watermarks { low, high });
+        self
+    }
+
+    /// Gives back, each time that this has passed, the slabs that were free since the
+    /// last time, streams' own included that did nothing in between. While the pool has
+    /// slabs its thread wakes so often; without this it does not. Default: kept.
+    pub fn keep_idle(mut self, age: Duration) -> DeviceBuilder {
+        self.settings.keep_idle = Some(age.max(Duration::from_millis(1)));
+        self
+    }
+
     /// How long an allocation that would fail waits for streams. Default 10 s.
     pub fn patience(mut self, patience: Duration) -> DeviceBuilder {
         self.settings.patience = patience;
+        self
+    }
+
+    /// Whether, and onto which streams, the pool lays edges before it grows.
+    ///
+    /// When streams are far behind the host, what one has freed serves another only if
+    /// the other waits for it on the device. A pool that has an eighth more than is in use
+    /// rather does that (`cuEventRecord`, `cuStreamWaitEvent`) than grow, but only onto
+    /// streams that move: one that has been behind a mark for `stall` is left alone, as is
+    /// one that never passed one. Zero: never, streams are tied together only where the
+    /// allocation would fail otherwise. Default 1 s: a queue of work may be that long.
+    pub fn stall(mut self, stall: Duration) -> DeviceBuilder {
+        self.settings.stall = stall;
         self
     }
 
@@ -411,6 +555,15 @@ impl DeviceBuilder {
     pub fn registrar(mut self, registrar: impl Registrar + 'static) -> DeviceBuilder {
         self.registrar = Some(Box::new(registrar));
         self
+    }
+
+    /// Registers each slab with `registry`, once, for `access`: a block's key is its
+    /// slab's ([`DeviceBuf::key`]), and the registry finds it for whoever asks. The
+    /// registry's backend has to know device memory, as verbs does with
+    /// [`device_memory`](pinyard_registry::backend::DeviceMemory): it exports the slab as
+    /// a dma-buf. In place of [`registrar`](DeviceBuilder::registrar).
+    pub fn registry(self, registry: &Registry, access: Access) -> DeviceBuilder {
+        self.registrar(Registered::new(registry.clone(), access))
     }
 
     /// Makes the pool. It has no slab yet.
@@ -439,6 +592,12 @@ impl DeviceBuilder {
         }
         if registrar.is_some() && sources[0].joins() {
             return Err(BuildError::JoinedSlabs { name: sources[0].name() });
+        }
+        if let Some(Watermarks { low, high }) = settings.watermarks {
+            let total = driver.device().total_bytes;
+            if !(low.is_sound() && high.is_sound() && low.of(total) <= high.of(total)) {
+                return Err(BuildError::Watermarks { low, high });
+            }
         }
         fork::prepare();
         let token = DriverToken::at_entry();

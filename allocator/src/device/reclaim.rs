@@ -142,13 +142,17 @@ impl Core {
             return Some(block);
         }
         let kept = self.keepers(&mut central, Some(state.owner));
+        let hub = central.hub.as_ref().map(|hub| hub.owner);
         drop(central);
         if kept.iter().map(|(bytes, _)| bytes).sum::<usize>() < much {
             return None;
         }
         // A stream that has not come as far as an earlier mark will not pass a new one
         // soon: its memory serves itself best.
-        let keeps_up = |keeper: &Arc<StreamState>| keeper.timeline.passed() >= keeper.timeline.asked();
+        // Nor what the hub has: whoever can wait for it may have that now.
+        let keeps_up = |keeper: &Arc<StreamState>| {
+            Some(keeper.owner) != hub && keeper.timeline.passed() >= keeper.timeline.asked()
+        };
         let victims: Vec<_> = kept.into_iter().map(|(_, keeper)| keeper).filter(keeps_up).collect();
         if victims.is_empty() {
             return None;

@@ -3,6 +3,7 @@
 use super::classes::Kind;
 use crate::source::{DriverToken, Segment, SourceError};
 use pinyard_registry::MemoryKey;
+use std::cell::Cell;
 
 /// Makes a device's slabs known to a NIC or another user of addresses. Called once
 /// when a slab is made and once before it goes, never under a lock of the pool's.
@@ -19,6 +20,8 @@ pub(super) struct Slab {
     pub(super) segment: Segment,
     pub(super) key: MemoryKey,
     pub(super) kind: Kind,
+    /// When a block was last taken of it, in the heap's ticks. Under the pool's lock.
+    pub(super) used: Cell<u32>,
 }
 
 impl Slab {

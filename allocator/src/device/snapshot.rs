@@ -99,7 +99,8 @@ pub struct Statistics {
     pub fragmentation: f64,
     /// `sums.wanted_bytes` by `sums.reserved_bytes`.
     pub efficiency: f64,
-    /// By stream, in the order in which the pool got to know them.
+    /// By stream, in the order in which the pool got to know them. One may be the pool's
+    /// own, which keeps what busy streams share and allocates nothing.
     pub streams: Vec<StreamStatistics>,
     /// By size, those sizes that were asked for.
     pub sizes: Vec<SizeStatistics>,

@@ -4,7 +4,7 @@
 //! elsewhere); where that takes long, the stream waits on the device instead; slabs that are free are traded for one of the right length, as many
 //! as are needed; observers are told; then the error says who holds what.
 
-use super::alloc::Want;
+use super::alloc::{Effort, Want};
 use super::block::BlockRef;
 use super::core::Core;
 use super::error::{DeviceError, Shortage, StreamShare};
@@ -27,26 +27,39 @@ impl Core {
         &self,
         state: &Arc<StreamState>,
         want: Want,
+        effort: Effort,
         error: DeviceError,
         token: &mut DriverToken,
     ) -> Result<BlockRef, DeviceError> {
-        Core::count(&self.tallies.squeezes);
-        self.watch.event(Kind::Wait, state.id, want.bytes(), 0);
-        let error = match self.squeeze_once(state, want, error, token) {
-            Ok(block) => return Ok(block),
+        let patience = match effort {
+            Effort::Patient => {
+                Core::count(&self.tallies.squeezes);
+                self.watch.event(Kind::Wait, state.id, want.bytes(), 0);
+                self.settings.patience
+            }
+            // A request tries often: what it waited for is noted once (`Core::ask`).
+            Effort::Once => Duration::ZERO,
+        };
+        let error = match self.squeeze_once(state, want, patience, error, token) {
+            Ok(block) => {
+                if effort == Effort::Once {
+                    Core::count(&self.tallies.squeezes);
+                }
+                return Ok(block);
+            }
             Err(error) => error,
         };
         let observers = self.observers.lock().clone();
-        if observers.is_empty() {
-            let shortage = Box::new(self.shortage(want.bytes(), token));
+        if observers.is_empty() || effort == Effort::Once {
+            let shortage = Box::new(self.shortage(want.bytes(), Some(&error), token));
             return Err(DeviceError::OutOfMemory { cause: Box::new(error), shortage });
         }
-        let shortage = self.shortage(want.bytes(), token);
+        let shortage = self.shortage(want.bytes(), Some(&error), token);
         for observer in observers {
             observer(&shortage);
         }
-        self.squeeze_once(state, want, error, token).map_err(|error| {
-            let shortage = Box::new(self.shortage(want.bytes(), token));
+        self.squeeze_once(state, want, patience, error, token).map_err(|error| {
+            let shortage = Box::new(self.shortage(want.bytes(), Some(&error), token));
             DeviceError::OutOfMemory { cause: Box::new(error), shortage }
         })
     }
@@ -55,10 +68,14 @@ impl Core {
         &self,
         state: &Arc<StreamState>,
         want: Want,
+        patience: Duration,
         error: DeviceError,
         token: &mut DriverToken,
     ) -> Result<BlockRef, DeviceError> {
         let mut error = error;
+        if self.is_vain(want, &error, token) {
+            return Err(error);
+        }
         let began = Instant::now();
         let mut pause = SHORTEST;
         loop {
@@ -90,7 +107,7 @@ impl Core {
                 continue;
             }
             let waits = self.coming.load(SeqCst) > 0 || !self.lock(token).waiting.is_empty();
-            if !waits || began.elapsed() >= self.settings.patience {
+            if !waits || began.elapsed() >= patience {
                 return Err(error);
             }
             if began.elapsed() > SPIN {
@@ -101,6 +118,33 @@ impl Core {
                 pause = (pause * 2).min(LONGEST);
             }
         }
+    }
+
+    /// Whether the limit stands against it whatever streams have passed: nothing waits,
+    /// and what is free neither joins to one range nor makes room for a slab. Spares a
+    /// program that lives at its limit a mark and the waiting for each refusal.
+    fn is_vain(&self, want: Want, error: &DeviceError, token: &mut DriverToken) -> bool {
+        if !matches!(error, DeviceError::Limit { .. })
+            || self.coming.load(SeqCst) > 0
+            || !self.dropped.is_empty()
+        {
+            return false;
+        }
+        let mut central = self.lock(token);
+        if !central.waiting.is_empty() || central.growing.is_some() {
+            return false;
+        }
+        let mut small = central.bin_bytes;
+        for state in central.streams.clone() {
+            central.collect(&state);
+            small += state.local_within(&mut central).cached();
+        }
+        let (longest, whole) = central.heap.prospects();
+        let room = self.settings.limit().saturating_sub(central.reserved);
+        // Spans may dissolve; a source that joins adds to the last range.
+        let beside = if self.sources[want.kind() as usize].joins() { longest } else { 0 };
+        let most = small.saturating_add(longest.max(room + whole + beside));
+        most < want.bytes()
     }
 
     /// Gives back all slabs that are, or become within the patience, free.
@@ -136,8 +180,15 @@ impl Core {
         }
     }
 
-    pub(super) fn shortage(&self, wanted: usize, token: &mut DriverToken) -> Shortage {
-        let device_free = self.driver.mem_info(token).ok().map(|info| info.free);
+    /// The driver is asked for its free memory unless the pool's own limit is the cause.
+    pub(super) fn shortage(
+        &self,
+        wanted: usize,
+        cause: Option<&DeviceError>,
+        token: &mut DriverToken,
+    ) -> Shortage {
+        let own = matches!(cause, Some(DeviceError::Limit { .. }));
+        let device_free = if own { None } else { self.driver.mem_info(token).ok().map(|info| info.free) };
         let mut central = self.lock(token);
         let counts = central.counts();
         let mut streams = Vec::new();

@@ -44,9 +44,12 @@ pub struct DeviceStats {
     pub releases: u64,
     /// Times that a stream's free memory was taken for others.
     pub steals: u64,
-    /// Times that a stream was made to wait for another's memory.
+    /// Times that a stream was made to wait for another's memory, or all that are behind
+    /// for each other's.
     pub holds: u64,
-    /// Times that an allocation found no memory at first.
+    /// Times that an allocation found no memory at first; of requests
+    /// ([`PoolStream::alloc_async`](super::PoolStream::alloc_async)), which try again and
+    /// again, those that were served so.
     pub squeezes: u64,
     /// Where allocations found their memory.
     pub hits: Hits,
@@ -69,7 +72,7 @@ pub struct Hits {
     pub pool: u64,
     /// Dropped blocks whose other users had passed.
     pub settled: u64,
-    /// What other streams had kept.
+    /// What other streams had kept, or had brought together.
     pub others: u64,
     /// A new slab.
     pub growth: u64,

@@ -1,61 +1,17 @@
 //! A stream as the pool knows it.
 #![allow(unsafe_code)]
 
-use super::block::{Block, BlockRef, Owner, Stack};
+use super::block::{BlockRef, Owner, Stack};
+use super::copies::Copies;
 use super::core::{Central, Core};
 use super::levels::Levels;
 use super::local::Local;
 use super::marks::Timeline;
+use crate::inbox::Inbox;
 use crate::source::DriverToken;
 use parking_lot::{Mutex, MutexGuard};
 use pinyard_driver::Stream;
-use std::ptr::{self, NonNull};
-use std::sync::atomic::{
-    AtomicPtr, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
-};
-
-/// Blocks that were pushed by anybody, without a lock.
-pub(super) struct Inbox(AtomicPtr<Block>);
-
-impl Inbox {
-    pub(super) const fn new() -> Inbox {
-        Inbox(AtomicPtr::new(ptr::null_mut()))
-    }
-
-    /// Whether it was empty.
-    pub(super) fn push(&self, block: BlockRef) -> bool {
-        let mut first = self.0.load(Relaxed);
-        loop {
-            // SAFETY: a block that was pushed.
-            block.link.set(NonNull::new(first).map(|first| unsafe { BlockRef::from_ptr(first) }));
-            // Release: pairs with the Acquire in `take`.
-            match self.0.compare_exchange_weak(first, block.as_ptr(), Release, Relaxed) {
-                Ok(_) => return first.is_null(),
-                Err(now) => first = now,
-            }
-        }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.load(Relaxed).is_null()
-    }
-
-    /// Everything; taken whole, so there is no ABA.
-    pub(super) fn take(&self) -> Vec<BlockRef> {
-        if self.is_empty() {
-            return Vec::new();
-        }
-        let mut blocks = Vec::new();
-        let mut next = NonNull::new(self.0.swap(ptr::null_mut(), AcqRel));
-        while let Some(block) = next {
-            // SAFETY: a block that was pushed, ours since the swap.
-            let block = unsafe { BlockRef::from_ptr(block) };
-            next = block.link.get().and_then(|block| NonNull::new(block.as_ptr()));
-            blocks.push(block);
-        }
-        blocks
-    }
-}
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// Stands as long as the pool's core.
 pub(super) struct StreamState {
@@ -66,11 +22,16 @@ pub(super) struct StreamState {
     pub(super) id: u64,
     pub(super) timeline: Timeline,
     /// Blocks freed while the cache was locked, or after a fence.
-    pub(super) inbox: Inbox,
+    pub(super) inbox: Inbox<BlockRef>,
+    pub(super) copies: Copies,
     /// The last mark there will be, plus one; 0 while there may be more.
     retired: AtomicU64,
     /// How allocations that the cache did not serve were served.
     pub(super) levels: Levels,
+    /// The last of the hub's epochs that it waits for.
+    epoch: AtomicU64,
+    /// What it had done at the last collection.
+    pub(super) last_seen: AtomicU64,
     local: Mutex<Local>,
 }
 
@@ -94,8 +55,11 @@ impl StreamState {
             id,
             timeline,
             inbox: Inbox::new(),
+            copies: Copies::default(),
             retired: AtomicU64::new(0),
             levels: Levels::default(),
+            epoch: AtomicU64::new(0),
+            last_seen: AtomicU64::new(0),
             local: Mutex::new(Local::new()),
         }
     }
@@ -138,6 +102,16 @@ impl StreamState {
     /// The last mark, if the stream is no longer to be used.
     pub(super) fn last_mark(&self) -> Option<u64> {
         self.retired.load(Acquire).checked_sub(1)
+    }
+
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch.load(Relaxed)
+    }
+
+    /// Its later work is after the epoch. Relaxed: who takes memory by it holds the
+    /// pool's lock, and calls the stream's own functions in the caller's order.
+    pub(super) fn joins(&self, epoch: u64) {
+        self.epoch.fetch_max(epoch, Relaxed);
     }
 
     pub(super) fn retire(&self, last: u64) {

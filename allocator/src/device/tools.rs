@@ -5,6 +5,7 @@ use super::misuse::Misuse;
 use super::pool::{DeviceBuilder, DevicePool};
 use super::watch::{TraceOptions, Watch};
 use crate::config::{Overrides, Part};
+use crate::pressure::{Bound, Watermarks};
 use crate::trace::Trace;
 use pinyard_driver::Driver;
 use std::sync::Arc;
@@ -95,6 +96,17 @@ impl DeviceBuilder {
         }
         self.settings.slab_bytes = settings.slab_bytes.unwrap_or(self.settings.slab_bytes);
         self.settings.patience = settings.patience.unwrap_or(self.settings.patience);
+        self.settings.stall = settings.stall.unwrap_or(self.settings.stall);
+        if let Some(age) = settings.keep_idle {
+            self.settings.keep_idle = Some(age).filter(|age| !age.is_zero());
+        }
+        let (low, high) = (settings.low_mark.map(Bound::from), settings.high_mark.map(Bound::from));
+        let before = self.settings.watermarks;
+        let low = low.or(before.map(|marks| marks.low));
+        let high = high.or(before.map(|marks| marks.high));
+        if let (Some(low), Some(high)) = (low.or(high), high.or(low)) {
+            self.settings.watermarks = Some(Watermarks { low, high });
+        }
         self.marks = settings.marks.unwrap_or(self.marks);
         self.poison = settings.poison.unwrap_or(self.poison);
         self.trace_file = settings.trace_file.clone().or(self.trace_file);

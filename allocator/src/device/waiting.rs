@@ -131,6 +131,16 @@ impl Waiting {
         back
     }
 
+    /// Bytes of what was stolen from `owner`.
+    pub(super) fn stolen_from(&self, owner: Owner) -> usize {
+        let queue = self.queues.get(owner as usize).into_iter().flatten();
+        let bytes = queue.map(|(_, what)| match what {
+            What::Stolen(stolen) => stolen.bytes,
+            What::Used(_) => 0,
+        });
+        bytes.sum()
+    }
+
     /// The longest of what was stolen.
     pub(super) fn take_stolen(&mut self) -> Option<Stolen> {
         let all = self.queues.iter().enumerate().flat_map(|(at, queue)| {

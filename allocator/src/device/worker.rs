@@ -1,5 +1,6 @@
 //! The thread that does for dropped blocks what the dropping threads may not: it
-//! marks the streams that use them and asks fences. It sleeps, without a timeout,
+//! marks the streams that use them and asks fences. It gives up sources of copies and
+//! serves requests for memory to come. It sleeps, without a timeout,
 //! while there is nothing to do, and ends with the last block of a closed pool,
 //! after it has given everything back.
 #![allow(unsafe_code)]
@@ -8,10 +9,11 @@ use super::core::Core;
 use crate::source::DriverToken;
 use pinyard_hooks::SignalsBlocked;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst, fence};
+use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SHORTEST: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_millis(5);
@@ -25,13 +27,24 @@ pub(super) fn spawn(core: Arc<Core>) -> io::Result<()> {
     Ok(())
 }
 
+/// Runs what belongs to the program on the pool's thread, which a panic of it must not end.
+pub(super) fn guarded(what: &str, run: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(run)).is_err() {
+        tracing::error!("{what} panicked on the thread of a device pool");
+    }
+}
+
 fn work(core: Arc<Core>) {
     let mut token = DriverToken::at_entry();
     let mut pause = SHORTEST;
+    let mut ticked = false;
     loop {
         let before = !core.dropped.is_empty();
         core.settle_dropped(&mut token);
-        let busy = !core.lock(&mut token).waiting.is_empty() || !core.dropped.is_empty();
+        core.settle_copies(&mut token);
+        let busy = core.serve() || core.copies.load(SeqCst) > 0;
+        let busy = busy || !core.lock(&mut token).waiting.is_empty() || !core.dropped.is_empty();
+        core.look_after(std::mem::take(&mut ticked), &mut token);
         if core.closed.load(SeqCst) && finish(&core, &mut token) {
             return;
         }
@@ -43,15 +56,29 @@ fn work(core: Arc<Core>) {
             pause = (pause * 2).min(LONGEST);
             continue;
         }
-        core.asleep.store(true, Relaxed);
-        // Pairs with the fence in `Core::wake`.
-        fence(SeqCst);
-        let waits = !core.lock(&mut token).waiting.is_empty() || !core.dropped.is_empty();
-        if !waits && !core.closed.load(SeqCst) {
-            thread::park();
-        }
-        core.asleep.store(false, Relaxed);
+        ticked = core.sleep.announced(|| sleep(&core, &mut token));
         pause = SHORTEST;
+    }
+}
+
+/// Parks while there is nothing to do; whether a timeout has passed. It was announced:
+/// whoever brings something, or makes the first slab, wakes us.
+fn sleep(core: &Core, token: &mut DriverToken) -> bool {
+    let waits = !core.lock(token).waiting.is_empty() || !core.dropped.is_empty();
+    let waits = waits || core.copies.load(SeqCst) > 0 || !core.requests.is_empty();
+    if waits || core.closed.load(SeqCst) {
+        return false;
+    }
+    match core.look_after(false, token) {
+        Some(pause) => {
+            let began = Instant::now();
+            thread::park_timeout(pause);
+            began.elapsed() >= pause
+        }
+        None => {
+            thread::park();
+            false
+        }
     }
 }
 
@@ -62,14 +89,16 @@ fn finish(core: &Arc<Core>, token: &mut DriverToken) -> bool {
     let counts = central.counts();
     let waits = !central.waiting.is_empty();
     let streams = central.streams.clone();
+    let hub = central.hub.clone();
     let slabs = central.heap.slab_count();
     drop(central);
-    if counts.allocations != counts.frees || waits || slabs > 0 {
+    if counts.allocations != counts.frees || waits || slabs > 0 || core.copies.load(SeqCst) > 0 {
         return false;
     }
     for state in streams {
         state.timeline.destroy_events(&*core.driver, token);
     }
+    core.destroy_hub(hub, token);
     if let Some(words) = &core.words
         // SAFETY: no mark is waited for, so every stream has written what it was asked to;
         // nobody asks for more.

@@ -95,6 +95,9 @@ impl Configuration {
                     "a replay's clock stands while an allocation waits, so it does not wait",
                 ));
             }
+            "keep_idle_ms" => {
+                return Err(refused("age is told by the wall clock, which a replay does not follow"));
+            }
             "trace" | "stacks" | "trace_file" | "poison" | "leaks" => {
                 return Err(refused("a replay keeps no trace and poisons nothing"));
             }
@@ -159,8 +162,10 @@ pub fn run(
         DevicePool::builder(gpu.clone())
     };
     // Its clock stands while an allocation waits: it waits in vain, and is tried again.
-    let pool =
-        builder.ignore_environment().configure(&configuration.settings).patience(Duration::ZERO).build()?;
+    // Nor is a stream left alone for what the wall clock says.
+    let stall = configuration.settings.stall.filter(Duration::is_zero).unwrap_or(Duration::MAX);
+    let builder = builder.ignore_environment().configure(&configuration.settings);
+    let pool = builder.patience(Duration::ZERO).stall(stall).build()?;
     let mut run = Run {
         gpu,
         pool,

@@ -2,6 +2,7 @@
 //! dma-buf, and registered with a NIC, which memory of `cuMemAllocAsync` cannot.
 #![allow(unsafe_code)]
 
+use crate::pressure::Room;
 use crate::source::{DriverToken, Segment, Source, SourceError};
 use pinyard_driver::{DevicePtr, Driver};
 use std::sync::Arc;
@@ -30,6 +31,11 @@ unsafe impl Source for DeviceSource {
 
     fn granularity(&self) -> usize {
         GRANULARITY
+    }
+
+    fn room(&self, token: &DriverToken) -> Option<Room> {
+        let info = self.driver.mem_info(token).ok()?;
+        Some(Room { free: info.free, total: info.total })
     }
 
     fn grow(&self, bytes: usize, token: &DriverToken) -> Result<Segment, SourceError> {

@@ -2,6 +2,7 @@
 //! would be paged to and fro, and on some systems hang it.
 #![allow(unsafe_code)]
 
+use crate::pressure::Room;
 use crate::source::{DriverToken, HostMemory, Segment, Source, SourceError};
 use pinyard_driver::{DevicePtr, Driver};
 use std::sync::Arc;
@@ -41,6 +42,10 @@ unsafe impl Source for ManagedSource {
 
     fn granularity(&self) -> usize {
         GRANULARITY
+    }
+
+    fn room(&self, _: &DriverToken) -> Option<Room> {
+        Some(Room { free: self.bound.saturating_sub(self.used.load(Relaxed)), total: self.bound })
     }
 
     fn grow(&self, bytes: usize, token: &DriverToken) -> Result<Segment, SourceError> {

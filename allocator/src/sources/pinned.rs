@@ -8,6 +8,7 @@
 
 use super::numa;
 use crate::host::{HUGE_PAGE, HostSource, failed};
+use crate::pressure::{HostLimits, Room};
 use crate::source::{DriverToken, HostMemory, Segment, Source, SourceError};
 use pinyard_driver::Driver;
 use pinyard_hooks::sys;
@@ -26,6 +27,7 @@ pub struct PinnedSource {
     driver: Arc<dyn Driver>,
     node: Option<u32>,
     threads: usize,
+    limits: HostLimits,
 }
 
 impl PinnedSource {
@@ -34,7 +36,7 @@ impl PinnedSource {
     pub fn new(driver: Arc<dyn Driver>) -> PinnedSource {
         let threads = thread::available_parallelism().map_or(1, |count| count.get().min(MOST_THREADS));
         let node = driver.device().host_node;
-        PinnedSource { driver, node, threads }
+        PinnedSource { driver, node, threads, limits: HostLimits::of_process() }
     }
 
     /// On another node, or on the toucher's if `None`.
@@ -46,6 +48,12 @@ impl PinnedSource {
     /// With this many threads.
     pub fn threads(mut self, threads: usize) -> PinnedSource {
         self.threads = threads.max(1);
+        self
+    }
+
+    /// What is left of host memory, by other limits than the process's own.
+    pub fn limits(mut self, limits: HostLimits) -> PinnedSource {
+        self.limits = limits;
         self
     }
 
@@ -92,6 +100,10 @@ unsafe impl Source for PinnedSource {
 
     fn granularity(&self) -> usize {
         HUGE_PAGE
+    }
+
+    fn room(&self, _: &DriverToken) -> Option<Room> {
+        self.limits.pinned()
     }
 
     fn grow(&self, bytes: usize, token: &DriverToken) -> Result<Segment, SourceError> {

@@ -4,6 +4,7 @@
 //! `cuMemAlloc` it is shared by file descriptors, not by IPC handles.
 #![allow(unsafe_code)]
 
+use crate::pressure::Room;
 use crate::source::{DriverToken, Segment, Source, SourceError};
 use parking_lot::Mutex;
 use pinyard_driver::{DevicePtr, Driver};
@@ -106,6 +107,11 @@ unsafe impl Source for VirtualSource {
 
     fn joins(&self) -> bool {
         true
+    }
+
+    fn room(&self, token: &DriverToken) -> Option<Room> {
+        let info = self.driver.mem_info(token).ok()?;
+        Some(Room { free: info.free, total: info.total })
     }
 
     fn grow(&self, bytes: usize, token: &DriverToken) -> Result<Segment, SourceError> {

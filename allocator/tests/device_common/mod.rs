@@ -232,7 +232,7 @@ pub(crate) fn over_all(scenario: impl Fn(&Bed, Over)) {
 }
 
 /// Waits until `done`, for what another thread does soon.
-pub(crate) fn wait_for(what: &str, done: impl Fn() -> bool) {
+pub(crate) fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
         assert!(start.elapsed() < Duration::from_secs(10), "{what} did not happen");

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::Simulated;
-use super::machine::{EventState, Machine, Op};
+use super::machine::{EventState, Machine, Op, Record};
 use super::memory::Kind;
 use crate::call::Call;
 use crate::driver::Driver;
@@ -61,7 +61,18 @@ impl Simulated {
         op: Op,
         bytes: usize,
     ) -> Answer<()> {
-        let mut machine = self.enter(call, &text)?;
+        let machine = self.enter(call, &text)?;
+        self.queue_within(machine, stream, text, op, bytes)
+    }
+
+    fn queue_within(
+        &self,
+        mut machine: MutexGuard<'_, Machine>,
+        stream: Stream,
+        text: impl Fn() -> String,
+        op: Op,
+        bytes: usize,
+    ) -> Answer<()> {
         let Some(state) = machine.streams.get(&stream.raw()) else {
             return offence(&mut machine, text(), code::INVALID_HANDLE, "no such stream");
         };
@@ -309,18 +320,14 @@ unsafe impl Driver for Simulated {
     }
 
     fn stream_wait_event(&self, stream: Stream, event: Event, _: &DriverToken) -> Answer<()> {
-        let generation = {
-            let machine = self.machine.lock();
-            machine.events.get(&event.raw()).map_or(0, |event| event.recorded)
+        let text = || format!("cuStreamWaitEvent({stream:?}, {event:?})");
+        let mut machine = self.enter(Call::StreamWaitEvent, text)?;
+        let Some(state) = machine.events.get(&event.raw()) else {
+            return offence(&mut machine, text(), code::INVALID_HANDLE, "no such event");
         };
-        let op = Op::WaitEvent { event: event.raw(), generation };
-        self.queue(
-            Call::StreamWaitEvent,
-            stream,
-            || format!("cuStreamWaitEvent({stream:?}, {event:?})"),
-            op,
-            0,
-        )
+        // The record of now, whatever comes later. What was never recorded has passed.
+        let record = state.record.clone().unwrap_or_else(|| Record::new(0.into()));
+        self.queue_within(machine, stream, text, Op::WaitRecord(record), 0)
     }
 
     unsafe fn stream_write_value(
@@ -376,7 +383,7 @@ unsafe impl Driver for Simulated {
     fn event_create(&self, _: &DriverToken) -> Answer<Event> {
         let mut machine = self.enter(Call::EventCreate, || "cuEventCreate()".to_owned())?;
         let handle = machine.handle();
-        machine.events.insert(handle, EventState::new());
+        machine.events.insert(handle, EventState::default());
         Ok(Event::new(handle))
     }
 
@@ -405,23 +412,22 @@ unsafe impl Driver for Simulated {
         let Some(state) = machine.events.get_mut(&event.raw()) else {
             return offence(&mut machine, text(), code::INVALID_HANDLE, "no such event");
         };
-        state.recorded += 1;
-        let generation = state.recorded;
-        machine.enqueue(stream.raw(), Op::Record { event: event.raw(), generation }, 0);
+        let record = Record::default();
+        state.record = Some(record.clone());
+        machine.enqueue(stream.raw(), Op::Record(record), 0);
         drop(self.settle(machine));
         Ok(())
     }
 
     fn event_query(&self, event: Event, _: &DriverToken) -> Answer<bool> {
         let machine = self.event_state(Call::EventQuery, event, "cuEventQuery")?;
-        Ok(machine.events.get(&event.raw()).is_some_and(|event| event.passed == event.recorded))
+        Ok(machine.events.get(&event.raw()).is_some_and(|event| event.is_done()))
     }
 
     fn event_synchronize(&self, event: Event, _: &DriverToken) -> Answer<()> {
         let machine = self.event_state(Call::EventSynchronize, event, "cuEventSynchronize")?;
-        let passed = |machine: &Machine| {
-            machine.events.get(&event.raw()).is_none_or(|event| event.passed == event.recorded)
-        };
+        let record = machine.events.get(&event.raw()).and_then(|event| event.record.clone());
+        let passed = |_: &Machine| record.as_ref().is_none_or(|record| record.get().is_some());
         self.wait(machine, &format!("cuEventSynchronize({event:?})"), passed).map(drop)
     }
 

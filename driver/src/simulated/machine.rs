@@ -10,17 +10,22 @@ use super::memory::Memory;
 use crate::types::Capture;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
+use std::sync::{Arc, OnceLock};
 
 /// Host functions, which run with the machine unlocked.
 pub(super) type Work = Box<dyn FnOnce() + Send>;
+
+/// One record of an event: when its work was done, once it is. Whoever waits keeps the
+/// record that it waits for, whatever becomes of the event.
+pub(super) type Record = Arc<OnceLock<u64>>;
 
 pub(super) enum Op {
     Kernel,
     ToDevice { to: usize, from: usize, bytes: usize },
     ToHost { to: usize, from: usize, bytes: usize },
     Fill { at: usize, byte: u8, bytes: usize },
-    Record { event: usize, generation: u64 },
-    WaitEvent { event: usize, generation: u64 },
+    Record(Record),
+    WaitRecord(Record),
     Write { word: usize, value: u64 },
     WaitValue { word: usize, value: u64 },
     HostFunction(Work),
@@ -46,12 +51,17 @@ pub(super) struct StreamState {
     away: bool,
 }
 
+#[derive(Default)]
 pub(super) struct EventState {
-    /// Records so far, and of which the work is done.
-    pub(super) recorded: u64,
-    pub(super) passed: u64,
-    /// When it passed.
-    at: u64,
+    /// The last one.
+    pub(super) record: Option<Record>,
+}
+
+impl EventState {
+    /// Whether the last record has passed, or there is none.
+    pub(super) fn is_done(&self) -> bool {
+        self.record.as_ref().is_none_or(|record| record.get().is_some())
+    }
 }
 
 pub(super) struct Machine {
@@ -168,11 +178,7 @@ impl Machine {
         let Queued { op, from, takes } = stream.queue.front()?;
         let mut done = stream.done.max(*from) + takes;
         match op {
-            Op::WaitEvent { event, generation } => match self.events.get(event) {
-                Some(event) if event.passed < *generation => return None,
-                Some(event) if event.passed == *generation => done = done.max(event.at),
-                _ => {}
-            },
+            Op::WaitRecord(record) => done = done.max(*record.get()?),
             Op::WaitValue { word, value } => {
                 // SAFETY: the waiter's contract keeps the word.
                 let word = unsafe { AtomicU64::from_ptr(*word as *mut u64) };
@@ -190,7 +196,7 @@ impl Machine {
         let Queued { op, .. } = stream.queue.pop_front()?;
         stream.done = done;
         match op {
-            Op::Kernel | Op::WaitEvent { .. } | Op::WaitValue { .. } => {}
+            Op::Kernel | Op::WaitRecord(_) | Op::WaitValue { .. } => {}
             Op::ToDevice { to, from, bytes } | Op::ToHost { to, from, bytes } => {
                 // SAFETY: the copier's contract keeps both ranges.
                 unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) }
@@ -199,12 +205,8 @@ impl Machine {
                 // SAFETY: the caller's contract keeps the range.
                 unsafe { std::ptr::write_bytes(at as *mut u8, byte, bytes) }
             }
-            Op::Record { event, generation } => {
-                if let Some(event) = self.events.get_mut(&event) {
-                    event.passed = event.passed.max(generation);
-                    event.at = done;
-                }
-            }
+            // Queued once, so not set before.
+            Op::Record(record) => drop(record.set(done)),
             Op::Write { word, value } => {
                 // SAFETY: the writer's contract keeps the word.
                 // Release: pairs with the host's load of the word.
@@ -225,13 +227,7 @@ impl Machine {
             let mut done = stream.done.max(*from) + takes;
             match op {
                 Op::WaitValue { .. } => return None,
-                Op::WaitEvent { event, generation } => {
-                    let event = self.events.get(event)?;
-                    if event.passed < *generation {
-                        return None;
-                    }
-                    done = done.max(event.at);
-                }
+                Op::WaitRecord(record) => done = done.max(*record.get()?),
                 _ => {}
             }
             Some(done)
@@ -247,11 +243,5 @@ impl StreamState {
 
     fn is_idle(&self) -> bool {
         self.queue.is_empty() && !self.away
-    }
-}
-
-impl EventState {
-    pub(super) fn new() -> EventState {
-        EventState { recorded: 0, passed: 0, at: 0 }
     }
 }

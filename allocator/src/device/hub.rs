@@ -1,0 +1,312 @@
+//! Memory for all streams that are behind: what they have freed goes to a stream of
+//! the pool's own, the hub, which waits for each of them on the device, and whoever
+//! takes of it waits for the hub.
+//!
+//! An epoch costs each lender an event's record and a wait, and each borrower one wait
+//! however much it takes: a hundredth of a slab. It keeps a pool of many busy streams
+//! from holding each one's peak, and all of it merges.
+//!
+//! Memory is gathered only where the pool already has an eighth more than is in use, and
+//! only from streams that were seen to move: one that is held up, by the host or by
+//! another rank, would hold up its borrowers as well. A stream's first mark is asked for
+//! when the pool comes to know it; without, new streams, which have most to lend, lend
+//! nothing until they have done all that they were given first.
+#![allow(unsafe_code)]
+
+use super::alloc::Want;
+use super::block::{BlockRef, Stack};
+use super::classes::Kind as Size;
+use super::core::{Central, Core};
+use super::marks::Timeline;
+use super::stream::StreamState;
+use crate::source::DriverToken;
+use crate::trace::Kind;
+use parking_lot::Mutex;
+use pinyard_driver::{Capture, DriverError, Event};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+/// A pool grows freely while it has at most this part more than is in use.
+const SLACK: usize = 8;
+/// Less than this part of what is in use is not gathered: each epoch has to last.
+const WORTH: usize = 32;
+
+#[derive(Default)]
+pub(super) struct Hub {
+    events: Mutex<Events>,
+    /// A thread begins an epoch. Others grow meanwhile.
+    busy: AtomicBool,
+}
+
+#[derive(Default)]
+struct Events {
+    /// Between uses. An event is free again as soon as it is waited for: the wait is for
+    /// what it had recorded, whatever it records later.
+    spare: Vec<Event>,
+    /// Recorded by the hub's stream when an epoch begins. One suffices: a wait that comes
+    /// late is for a later epoch, which is after the earlier one.
+    begun: Option<Event>,
+}
+
+/// Who lends.
+struct Lender {
+    state: Arc<StreamState>,
+    /// Free bytes, those included that wait for the stream's marks.
+    bytes: usize,
+    /// Of these what can be of the kind that is wanted.
+    alike: usize,
+}
+
+/// How far a stream had come at the last look, and when it was last known to move.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Seen {
+    passed: Option<u64>,
+    at: Option<Instant>,
+}
+
+impl Core {
+    /// What is with the hub, for a stream that has not waited for it yet.
+    pub(super) fn join(
+        &self,
+        state: &Arc<StreamState>,
+        want: Want,
+        token: &mut DriverToken,
+    ) -> Option<BlockRef> {
+        let central = self.lock(token);
+        let hub = central.hub.as_ref()?.owner;
+        let epoch = central.epoch;
+        let fits = central.heap.longest(hub, want.kind()) >= want.bytes();
+        drop(central);
+        if !fits || state.epoch() == epoch {
+            return None;
+        }
+        self.wait_for_hub(state, want, epoch, token)?;
+        self.lock(token).find(state, want)
+    }
+
+    fn wait_for_hub(&self, state: &StreamState, want: Want, epoch: u64, token: &DriverToken) -> Option<()> {
+        let begun = self.hub.events.lock().begun?;
+        let waits = self.driver.stream_capture(state.stream, token).and_then(|capture| match capture {
+            Capture::None => self.driver.stream_wait_event(state.stream, begun, token).map(|()| true),
+            _ => Ok(false),
+        });
+        match waits {
+            Ok(true) => {
+                state.joins(epoch);
+                self.watch.event(Kind::Wait, state.id, want.bytes(), 0);
+                Some(())
+            }
+            Ok(false) => None,
+            Err(error) => {
+                tracing::debug!(%error, "a stream could not be made to wait for others");
+                None
+            }
+        }
+    }
+
+    /// Brings what the streams have freed to the hub, and takes of it.
+    pub(super) fn gather(
+        &self,
+        state: &Arc<StreamState>,
+        want: Want,
+        token: &mut DriverToken,
+    ) -> Option<BlockRef> {
+        if self.settings.stall.is_zero() {
+            return None;
+        }
+        let mut central = self.lock(token);
+        if central.streams.len() < 2 {
+            return None;
+        }
+        let live = central.counts().live_bytes as usize;
+        if central.reserved + want.bytes() <= live + live / SLACK {
+            return None;
+        }
+        let lenders = self.lenders(&mut central, want.kind());
+        drop(central);
+        let lent: usize = lenders.iter().map(|lender| lender.bytes).sum();
+        let alike: usize = lenders.iter().map(|lender| lender.alike).sum();
+        if alike < want.bytes() || lent < live / WORTH {
+            return None;
+        }
+        // Acquire and Release: one epoch's record is after all of the one before.
+        if self.hub.busy.swap(true, Acquire) {
+            return None;
+        }
+        let begun = self.begin_epoch(lenders, token);
+        self.hub.busy.store(false, Release);
+        let epoch = match begun {
+            Ok(epoch) => epoch,
+            Err(error) => {
+                tracing::debug!(%error, "the streams' memory could not be brought together");
+                return None;
+            }
+        };
+        self.wait_for_hub(state, want, epoch, token)?;
+        self.lock(token).find(state, want)
+    }
+
+    /// Streams that move and have something to lend, for the one that wants memory of
+    /// `size`.
+    fn lenders(&self, central: &mut Central, size: Size) -> Vec<Lender> {
+        let now = Instant::now();
+        let mut lenders = Vec::new();
+        for state in central.streams.clone() {
+            if state.last_mark().is_some() || !central.is_moving(&state, now, self.settings.stall) {
+                continue;
+            }
+            match size {
+                // Classes that nobody uses now hold ranges of that kind: of many streams and
+                // two dozen classes, more than is in use.
+                Size::Small => central.dissolve_kept(&state),
+                Size::Large => central.collect(&state),
+            }
+            let stolen = central.waiting.stolen_from(state.owner);
+            let bytes = central.heap.free_bytes(state.owner) + stolen;
+            let alike = central.heap.free_bytes_of(state.owner, size) + stolen;
+            if bytes > 0 {
+                lenders.push(Lender { state, bytes, alike });
+            }
+        }
+        lenders
+    }
+
+    fn begin_epoch(&self, lenders: Vec<Lender>, token: &mut DriverToken) -> Result<u64, DriverError> {
+        let hub = self.hub(token)?;
+        let event = self.event(token)?;
+        self.coming.fetch_add(1, SeqCst);
+        let mut gathered = Stack::default();
+        for Lender { state: lender, .. } in lenders {
+            let mut central = self.lock(token);
+            let mut blocks = Stack::default();
+            for mut stolen in central.waiting.take_back(lender.owner) {
+                central.take_in(&mut stolen.blocks, lender.owner);
+            }
+            central.collect(&lender);
+            central.heap.detach(lender.owner, &mut blocks);
+            drop(central);
+            // After the detaching: all work that used the blocks is before the record.
+            match self.lend(&lender, &hub, event, token) {
+                Ok(true) => gathered.append(&mut blocks),
+                other => {
+                    if let Err(error) = other {
+                        tracing::debug!(%error, "a stream could not lend");
+                    }
+                    self.lock(token).take_in(&mut blocks, lender.owner);
+                }
+            }
+        }
+        let mut events = self.hub.events.lock();
+        events.spare.push(event);
+        let begun = events.begun;
+        drop(events);
+        let begun = begun.map_or_else(|| self.driver.event_create(token), Ok);
+        let recorded =
+            begun.and_then(|begun| self.driver.event_record(begun, hub.stream, token).map(|()| begun));
+        // Before the memory is there to be had: without a record that is after all lenders,
+        // nobody can wait for the hub until the next epoch has one.
+        let left = std::mem::replace(&mut self.hub.events.lock().begun, recorded.as_ref().ok().copied());
+        self.hub.events.lock().spare.extend(left.filter(|_| recorded.is_err()));
+        let mut central = self.lock(token);
+        central.take_in(&mut gathered, hub.owner);
+        central.epoch += 1;
+        let epoch = central.epoch;
+        drop(central);
+        self.coming.fetch_sub(1, SeqCst);
+        Core::count(&self.tallies.holds);
+        recorded.map(|_| epoch)
+    }
+
+    /// Lets the hub wait for what the lender has been given so far; `false` while that
+    /// is being captured.
+    fn lend(
+        &self,
+        lender: &StreamState,
+        hub: &StreamState,
+        event: Event,
+        token: &DriverToken,
+    ) -> Result<bool, DriverError> {
+        let driver = &*self.driver;
+        if driver.stream_capture(lender.stream, token)? != Capture::None {
+            return Ok(false);
+        }
+        driver.event_record(event, lender.stream, token)?;
+        driver.stream_wait_event(hub.stream, event, token)?;
+        // So that it shows whether it goes on moving: one mark at a time.
+        if lender.timeline.passed() >= lender.timeline.asked() {
+            self.mark(lender, token);
+        }
+        Ok(true)
+    }
+
+    /// The hub's stream, made when it is first needed.
+    fn hub(&self, token: &mut DriverToken) -> Result<Arc<StreamState>, DriverError> {
+        if let Some(hub) = &self.lock(token).hub {
+            return Ok(hub.clone());
+        }
+        let stream = self.driver.stream_create(token)?;
+        let id = self.driver.stream_id(stream, token);
+        let mut central = self.lock(token);
+        if let (Ok(id), None) = (&id, &central.hub) {
+            let number = central.streams.len();
+            let timeline = Timeline::new(self.words.as_ref(), number);
+            let state = Arc::new(StreamState::new(self, number as u32 + 1, stream, *id, timeline));
+            central.hub = Some(state.clone());
+            central.streams.push(state.clone());
+            return Ok(state);
+        }
+        let made = central.hub.clone();
+        drop(central);
+        // SAFETY: just created, seen by nobody.
+        unsafe { self.driver.stream_destroy(stream, token) }?;
+        match (made, id) {
+            (Some(hub), _) => Ok(hub),
+            (None, Err(error)) => Err(error),
+            (None, Ok(_)) => self.hub(token),
+        }
+    }
+
+    fn event(&self, token: &DriverToken) -> Result<Event, DriverError> {
+        let spare = self.hub.events.lock().spare.pop();
+        spare.map_or_else(|| self.driver.event_create(token), Ok)
+    }
+
+    /// The pool is closed, and all its streams' work has passed.
+    pub(super) fn destroy_hub(&self, hub: Option<Arc<StreamState>>, token: &DriverToken) {
+        let Events { spare, begun } = std::mem::take(&mut *self.hub.events.lock());
+        for event in spare.into_iter().chain(begun) {
+            // SAFETY: ours, and out of every list. A failure leaves an event behind.
+            if let Err(error) = unsafe { self.driver.event_destroy(event, token) } {
+                tracing::warn!(%error, "an event of a closed pool stays");
+            }
+        }
+        if let Some(hub) = hub
+            // SAFETY: ours; the pool, which alone used it, is closed.
+            && let Err(error) = unsafe { self.driver.stream_destroy(hub.stream, token) }
+        {
+            tracing::warn!(%error, "the stream of a closed pool stays");
+        }
+    }
+}
+
+impl Central {
+    /// Whether the stream has passed a mark, and has not been behind another for `stall`.
+    fn is_moving(&mut self, state: &StreamState, now: Instant, stall: Duration) -> bool {
+        let at = state.owner as usize;
+        if self.hub.as_ref().is_some_and(|hub| hub.owner == state.owner) {
+            return false;
+        }
+        let passed = state.timeline.passed();
+        if self.seen.len() <= at {
+            self.seen.resize(at + 1, Seen::default());
+        }
+        let seen = &mut self.seen[at];
+        // One that is behind when first looked at has to come further first.
+        if passed >= state.timeline.asked() || seen.passed.is_some_and(|before| before != passed) {
+            seen.at = Some(now);
+        }
+        seen.passed = Some(passed);
+        passed > 0 && seen.at.is_some_and(|at| now.duration_since(at) < stall)
+    }
+}

@@ -1,0 +1,144 @@
+//! What the pool keeps while memory is short, and what it keeps for how long.
+//!
+//! Whoever gives the memory is asked before a slab is made ([`Source::room`]). Below the
+//! low mark the pool gives back what is free and grows by what is wanted alone, until
+//! more than the high mark is left; the application is told at both ends. By age, what
+//! has lain idle for a while is given back as well. The pool's thread does both, and
+//! sleeps without a timeout where neither was asked for, or the pool has no slab.
+//!
+//! [`Source::room`]: crate::Source::room
+
+use super::core::Core;
+use super::stream::StreamState;
+use super::worker;
+use crate::pressure::{Room, Watermarks};
+use crate::source::DriverToken;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
+use std::time::Duration;
+
+/// Between two looks while memory is short.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Memory is short, or no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Pressure {
+    /// Less than the low mark is left; `false`: more than the high mark again.
+    pub short: bool,
+    /// What is left, after the pool gave back what it could.
+    pub room: Room,
+    /// Bytes that the pool holds in slabs.
+    pub reserved: usize,
+    /// Bytes that it gave back just now.
+    pub given_back: usize,
+}
+
+pub(super) type PressureObserver = Arc<dyn Fn(&Pressure) + Send + Sync>;
+
+impl Core {
+    /// Before `wanted` bytes are asked of a source: whether less than the low mark would
+    /// be left. If so, what is free is given back first.
+    pub(super) fn is_short_for(&self, wanted: usize, kind: usize, token: &mut DriverToken) -> bool {
+        let Some(marks) = self.settings.watermarks else { return false };
+        let Some(room) = self.sources[kind].room(token) else { return false };
+        let left = room.free.saturating_sub(wanted);
+        if left >= marks.low.of(room.total) && !self.pressed.load(Relaxed) {
+            return false;
+        }
+        self.relieve(marks, wanted, token)
+    }
+
+    /// Gives back as much as the high mark lacks, and tells of a change; whether memory is
+    /// still short.
+    fn relieve(&self, marks: Watermarks, wanted: usize, token: &mut DriverToken) -> bool {
+        let Some(room) = self.sources[0].room(token) else { return false };
+        let lacks = marks.high.of(room.total).saturating_add(wanted).saturating_sub(room.free);
+        let given_back = if lacks > 0 { self.give_back(lacks, token) } else { 0 };
+        let Some(room) = self.sources[0].room(token) else { return false };
+        let left = room.free.saturating_sub(wanted);
+        let before = self.pressed.load(Relaxed);
+        let short = left < if before { marks.high.of(room.total) } else { marks.low.of(room.total) };
+        // One thread tells of each change.
+        if self.pressed.swap(short, SeqCst) != short {
+            let reserved = self.lock(token).reserved;
+            let pressure = Pressure { short, room, reserved, given_back };
+            let observers = self.pressure_observers.lock().clone();
+            observers.iter().for_each(|observer| observer(&pressure));
+        }
+        short
+    }
+
+    /// Gives back free slabs, as many as it takes, of those that streams have passed.
+    fn give_back(&self, bytes: usize, token: &mut DriverToken) -> usize {
+        self.settle_dropped(token);
+        let mut central = self.lock(token);
+        let keepers = self.keepers(&mut central, None);
+        drop(central);
+        self.steal(keepers.into_iter().map(|(_, keeper)| keeper).collect(), token);
+        self.poll_events(token);
+        let mut central = self.lock(token);
+        central.poll();
+        central.dissolve_spans();
+        let mut slabs = Vec::new();
+        let mut sum = 0;
+        while sum < bytes {
+            let more = central.heap.detach_slabs(bytes - sum);
+            if more.is_empty() {
+                break;
+            }
+            sum += more.iter().map(|slab| slab.segment.bytes).sum::<usize>();
+            slabs.extend(more);
+        }
+        drop(central);
+        self.release(slabs, token)
+    }
+
+    /// Gives back slabs that were free, and out of no allocation's way, since the last
+    /// call. What streams keep that did nothing since then is taken from them first.
+    pub(super) fn collect_idle(&self, token: &mut DriverToken) -> usize {
+        if self.is_forked() {
+            return 0;
+        }
+        self.settle_dropped(token);
+        let mut central = self.lock(token);
+        let streams = central.streams.clone();
+        let mut idle: Vec<Arc<StreamState>> = Vec::new();
+        for state in streams {
+            let counts = state.local_within(&mut central).counts();
+            let sum = counts.allocations + counts.frees;
+            if state.last_seen.swap(sum, Relaxed) == sum && central.kept_by(&state) > 0 {
+                idle.push(state);
+            }
+        }
+        drop(central);
+        self.steal(idle, token);
+        self.poll_events(token);
+        let mut central = self.lock(token);
+        central.poll();
+        central.dissolve_spans();
+        let slabs = central.heap.detach_idle();
+        drop(central);
+        self.release(slabs, token)
+    }
+
+    /// What the pool's thread does now and then; how long it may sleep.
+    pub(super) fn look_after(&self, ticked: bool, token: &mut DriverToken) -> Option<Duration> {
+        if self.closed.load(SeqCst) {
+            return None;
+        }
+        if ticked {
+            if let (Some(marks), true) = (self.settings.watermarks, self.pressed.load(Relaxed)) {
+                worker::guarded("an observer of pressure", || {
+                    self.relieve(marks, 0, token);
+                });
+            }
+            if self.settings.keep_idle.is_some() {
+                self.collect_idle(token);
+            }
+        }
+        let keep = self.settings.keep_idle.filter(|_| self.lock(token).reserved > 0);
+        let look = self.pressed.load(Relaxed).then_some(LOOK);
+        keep.into_iter().chain(look).min()
+    }
+}

@@ -1,0 +1,55 @@
+//! Slabs registered through the project's registry: once at birth, gone before their
+//! memory goes.
+
+use super::slab::Registrar;
+use crate::source::{DriverToken, Segment, SourceError};
+use parking_lot::Mutex;
+use pinyard_registry::{Access, GetError, MemoryKey, OwnedLease, Registry};
+use std::collections::BTreeMap;
+
+/// A lease per slab. A `get` or `lookup` of a block's range finds its slab's
+/// registration: a transport that asks the registry registers nothing of the pool's.
+pub(super) struct Registered {
+    registry: Registry,
+    access: Access,
+    /// By start.
+    leases: Mutex<BTreeMap<usize, OwnedLease>>,
+}
+
+impl Registered {
+    pub(super) fn new(registry: Registry, access: Access) -> Registered {
+        Registered { registry, access, leases: Mutex::default() }
+    }
+}
+
+fn range(slab: Segment) -> (*const u8, usize) {
+    (std::ptr::without_provenance(slab.start), slab.bytes)
+}
+
+fn failed(what: &str, slab: Segment, error: &GetError) -> SourceError {
+    SourceError {
+        call: format!("{what} of {} bytes at {:#x}", slab.bytes, slab.start),
+        reason: error.to_string(),
+        hint: String::new(),
+    }
+}
+
+impl Registrar for Registered {
+    fn register(&self, slab: Segment, _: &DriverToken) -> Result<MemoryKey, SourceError> {
+        // Whatever is still registered at these addresses is other memory: the hooks do
+        // not see a driver's mappings change.
+        let fresh = self.registry.invalidate(range(slab));
+        let lease = fresh.and_then(|()| self.registry.get(range(slab), self.access));
+        let lease = lease.map_err(|error| failed("Registry::get", slab, &error))?.into_owned();
+        let key = lease.key();
+        self.leases.lock().insert(slab.start, lease);
+        Ok(key)
+    }
+
+    /// A slab that somebody else has a lease of stays: its memory must not become
+    /// another's while a device may write to it.
+    fn deregister(&self, slab: Segment, _: MemoryKey, _: &DriverToken) -> Result<(), SourceError> {
+        drop(self.leases.lock().remove(&slab.start));
+        self.registry.invalidate(range(slab)).map_err(|error| failed("Registry::invalidate", slab, &error))
+    }
+}

@@ -1,0 +1,217 @@
+//! How much memory is left, as those say who would refuse more: the device, the
+//! process's control group (cgroup v2, `Documentation/admin-guide/cgroup-v2.rst`), the
+//! limit on locked memory (getrlimit(2)).
+#![allow(unsafe_code)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Bytes, or a part of what there is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Bound {
+    /// Bytes.
+    Bytes(usize),
+    /// A part, 0 to 1.
+    Fraction(f64),
+}
+
+impl Bound {
+    /// Bytes, of `total`.
+    pub fn of(self, total: usize) -> usize {
+        match self {
+            Bound::Bytes(bytes) => bytes.min(total),
+            Bound::Fraction(part) => (total as f64 * part) as usize,
+        }
+    }
+
+    pub(crate) fn is_sound(self) -> bool {
+        matches!(self, Bound::Bytes(_))
+            || matches!(self, Bound::Fraction(part) if (0.0..=1.0).contains(&part))
+    }
+}
+
+/// Where pressure begins and ends, as memory that is left. Between the two it is as
+/// it was.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Watermarks {
+    /// It begins below this.
+    pub low: Bound,
+    /// It ends above this.
+    pub high: Bound,
+}
+
+/// What is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Bytes that can still be had.
+    pub free: usize,
+    /// Bytes in all.
+    pub total: usize,
+}
+
+impl Room {
+    /// The one with less left.
+    fn or(self, other: Option<Room>) -> Room {
+        other.filter(|other| other.free < self.free).unwrap_or(self)
+    }
+}
+
+/// What limits a process's host memory. Files are read when it is asked, a few
+/// microseconds.
+#[derive(Clone, Debug)]
+pub struct HostLimits {
+    /// The process's control group and those around it, innermost first.
+    groups: Vec<PathBuf>,
+    /// Of `/proc`.
+    process: PathBuf,
+    /// RLIMIT_MEMLOCK, unless there is none.
+    memlock: Option<usize>,
+}
+
+impl HostLimits {
+    /// This process's.
+    pub fn of_process() -> HostLimits {
+        HostLimits::at(Path::new("/sys/fs/cgroup"), Path::new("/proc/self"), memlock())
+    }
+
+    /// From files elsewhere: a container's, or a test's. `process` has `cgroup` and
+    /// `status` as `/proc/self` does; a file that is missing limits nothing.
+    pub fn at(cgroups: &Path, process: &Path, memlock: Option<usize>) -> HostLimits {
+        let text = fs::read_to_string(process.join("cgroup")).unwrap_or_default();
+        // The line of version 2: "0::/path".
+        let path = text.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+        let mut groups: Vec<PathBuf> = Vec::new();
+        let mut group = cgroups.join(path);
+        while group.starts_with(cgroups) {
+            groups.push(group.clone());
+            if !group.pop() {
+                break;
+            }
+        }
+        HostLimits { groups, process: process.to_owned(), memlock }
+    }
+
+    /// What is left of any memory: the tightest group, by the lower of `memory.max`
+    /// and `memory.high`. `None` where none is limited.
+    pub fn memory(&self) -> Option<Room> {
+        let rooms = self.groups.iter().filter_map(|group| {
+            let total =
+                ["memory.max", "memory.high"].iter().filter_map(|name| number(&group.join(name))).min()?;
+            let used = number(&group.join("memory.current"))?;
+            Some(Room { free: total.saturating_sub(used), total })
+        });
+        rooms.min_by_key(|room| room.free)
+    }
+
+    /// What is left of pinned memory: that, or what RLIMIT_MEMLOCK leaves beside pages
+    /// that are locked or pinned (`VmLck`, `VmPin`).
+    pub fn pinned(&self) -> Option<Room> {
+        let status = fs::read_to_string(self.process.join("status")).unwrap_or_default();
+        let held = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            line.trim().trim_end_matches(" kB").trim().parse::<usize>().ok().map(|kib| kib << 10)
+        };
+        let used = held("VmLck:").unwrap_or(0) + held("VmPin:").unwrap_or(0);
+        let binds = self.memlock.filter(|_| !may_lock_anything(&status));
+        let locked = binds.map(|total| Room { free: total.saturating_sub(used), total });
+        match self.memory() {
+            Some(memory) => Some(memory.or(locked)),
+            None => locked,
+        }
+    }
+}
+
+/// A file's number; `None` for "max", and where there is no such file.
+fn number(path: &Path) -> Option<usize> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// The soft RLIMIT_MEMLOCK.
+fn memlock() -> Option<usize> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: getrlimit fills the struct that it is given.
+    let answer = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
+    (answer == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur as usize)
+}
+
+/// Whether `/proc/self/status` tells of CAP_IPC_LOCK, which no limit on locked memory
+/// binds (capabilities(7)).
+fn may_lock_anything(status: &str) -> bool {
+    const CAP_IPC_LOCK: u64 = 1 << 14;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    effective
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .is_some_and(|mask| mask & CAP_IPC_LOCK != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(path: &Path, text: &str) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// A folder of the test's own, gone at its end.
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Folder {
+            let path = std::env::temp_dir().join(format!("pinyard-{name}-{}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Folder(path)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn the_tightest_group_counts_by_the_lower_of_its_limits() {
+        let folder = Folder::new("groups");
+        let (groups, process) = (folder.0.join("cgroup"), folder.0.join("proc"));
+        write(&process.join("cgroup"), "0::/job/step\n");
+        write(&groups.join("memory.current"), "5000");
+        for (file, text) in [("max", "max"), ("high", "max"), ("current", "100")] {
+            write(&groups.join("job/step").join(format!("memory.{file}")), text);
+        }
+        let limits = HostLimits::at(&groups, &process, None);
+        assert_eq!((limits.memory(), limits.pinned()), (None, None));
+        for (file, text) in [("max", "9000\n"), ("high", "8000\n"), ("current", "6000\n")] {
+            write(&groups.join("job").join(format!("memory.{file}")), text);
+        }
+        assert_eq!(limits.memory(), Some(Room { free: 2000, total: 8000 }));
+        write(&groups.join("job/step/memory.max"), "1500");
+        assert_eq!(limits.memory(), Some(Room { free: 1400, total: 1500 }));
+        // Above its limit, which memory.high allows.
+        write(&groups.join("job/memory.current"), "8100");
+        assert_eq!(limits.memory(), Some(Room { free: 0, total: 8000 }));
+    }
+
+    #[test]
+    fn locked_and_pinned_pages_count_against_the_limit_on_them_unless_it_does_not_bind() {
+        let folder = Folder::new("memlock");
+        let status = |caps: &str| {
+            write(
+                &folder.0.join("status"),
+                &format!("Name:\tx\nVmLck:\t  4 kB\nVmPin:\t 12 kB\nCapEff:\t{caps}\n"),
+            )
+        };
+        let limits = HostLimits::at(&folder.0.join("none"), &folder.0, Some(64 << 10));
+        status("0000000000000000");
+        assert_eq!(limits.pinned(), Some(Room { free: 48 << 10, total: 64 << 10 }));
+        status("0000000000004000");
+        assert_eq!(limits.pinned(), None);
+    }
+
+    #[test]
+    fn bounds_are_bytes_or_a_part() {
+        assert_eq!((Bound::Bytes(5).of(3), Bound::Fraction(0.25).of(1000)), (3, 250));
+        assert!(Bound::Fraction(1.0).is_sound() && !Bound::Fraction(1.1).is_sound());
+        assert!(!Bound::Fraction(f64::NAN).is_sound());
+    }
+}

@@ -1,0 +1,437 @@
+//! What a device pool does beside allocating: it keeps sources of copies, serves
+//! requests for memory to come, registers its slabs with a registry, and leaves a forked
+//! child alone. On the simulated device.
+#![allow(unsafe_code, clippy::unwrap_used, clippy::expect_used)]
+
+mod device_common;
+
+use device_common::{MIB, Random, token, wait_for};
+use parking_lot::Mutex;
+use pinyard_allocator::Pool;
+use pinyard_allocator::device::{CopyError, CopySource, DeviceBuf, DeviceError, DevicePool, PoolStream};
+use pinyard_driver::{Call, DevicePtr, Driver, Simulated};
+use pinyard_registry::{
+    Access, Events, MemoryKey, Registry, backend::Custom, backend::Fault, backend::Faulty,
+};
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+/// A device whose clock the test moves.
+fn bed(limit: usize) -> (Arc<Simulated>, DevicePool, PoolStream) {
+    let gpu = Arc::new(Simulated::new(1 << 30));
+    // The clock stands still while an allocation waits, so it waits in vain.
+    let builder = DevicePool::builder(gpu.clone()).limit(limit).patience(Duration::from_micros(200));
+    let pool = builder.build().unwrap();
+    let stream = pool.stream(gpu.stream_create(&token()).unwrap()).unwrap();
+    (gpu, pool, stream)
+}
+
+fn bytes(block: &DeviceBuf) -> &[u8] {
+    // SAFETY: the simulated device's memory is the process's own; the test has waited for
+    // its work.
+    unsafe {
+        std::slice::from_raw_parts(std::ptr::with_exposed_provenance(block.ptr().0 as usize), block.len())
+    }
+}
+
+/// A source that tells when it is given up.
+struct Told(Vec<u8>, Arc<AtomicBool>);
+
+// SAFETY: a Vec of its own.
+unsafe impl CopySource for Told {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.0.fill(0xdd);
+        self.1.store(true, SeqCst);
+    }
+}
+
+#[test]
+fn cupy_8789_a_source_is_kept_until_its_copy_has_passed_and_no_longer() {
+    let (gpu, pool, stream) = bed(64 * MIB);
+    let backend = Custom::new("none", |_, _| Ok(MemoryKey::default()), |_, _| Ok(()));
+    let registry = Registry::builder().backend(backend).events(Events::NotifyOnly).build().unwrap();
+    let pinned = Pool::pinned(&registry, gpu.clone()).slab_bytes(4 * MIB).build().unwrap();
+    let mut targets: Vec<_> = (0..3).map(|_| stream.alloc(MIB).unwrap()).collect();
+    gpu.kernel(stream.stream(), 50_000_000, &token());
+    let marks = gpu.calls(Call::StreamWriteValue);
+
+    let given_up = Arc::new(AtomicBool::new(false));
+    stream.copy_to_device(Told(vec![0x11; MIB], given_up.clone()), &mut targets[0], 0).unwrap();
+    let mut source = pinned.alloc::<u8>(MIB).unwrap();
+    source.fill(0x22);
+    let at = source.as_ptr();
+    stream.copy_to_device(source, &mut targets[1], 0).unwrap();
+    let halves: Arc<[u32]> = vec![0x3333_3333; MIB / 8].into();
+    stream.copy_to_device(halves.clone(), &mut targets[2], MIB / 2).unwrap();
+    // The same memory is wanted at once, as in the report.
+    for _ in 0..20 {
+        let mut other = pinned.alloc::<u8>(MIB).unwrap();
+        assert_ne!(other.as_ptr(), at, "a source was reused before its copy had passed");
+        other.fill(0xee);
+    }
+    assert!(!given_up.load(SeqCst) && Arc::strong_count(&halves) == 2);
+    gpu.advance(60_000_000);
+    // Nobody allocates: the pool's thread alone gives them up.
+    wait_for("the sources' end", || {
+        gpu.advance(10_000);
+        given_up.load(SeqCst) && Arc::strong_count(&halves) == 1
+    });
+    assert_eq!(pinned.alloc::<u8>(MIB).unwrap().as_ptr(), at);
+    assert!(bytes(&targets[0]).iter().all(|&byte| byte == 0x11));
+    assert!(bytes(&targets[1]).iter().all(|&byte| byte == 0x22));
+    assert!(bytes(&targets[2])[MIB / 2..].iter().all(|&byte| byte == 0x33));
+    // One mark for the three.
+    assert!(gpu.calls(Call::StreamWriteValue) - marks <= 3);
+    assert_eq!(gpu.offences(), Vec::<String>::new());
+    drop((targets, stream, pool));
+}
+
+#[test]
+fn copies_that_cannot_be_are_refused_and_give_their_sources_up() {
+    let (gpu, _pool, stream) = bed(64 * MIB);
+    let mut target = stream.alloc(1000).unwrap();
+    let given_up = Arc::new(AtomicBool::new(false));
+    let told = || Told(vec![1; 600], given_up.clone());
+    assert!(matches!(stream.copy_to_device(told(), &mut target, 401), Err(CopyError::Bounds { .. })));
+    assert!(matches!(stream.copy_to_device(told(), &mut target, usize::MAX), Err(CopyError::Bounds { .. })));
+    assert!(given_up.swap(false, SeqCst));
+    gpu.capture_begin(stream.stream(), &token()).unwrap();
+    assert!(matches!(stream.copy_to_device(told(), &mut target, 0), Err(CopyError::Captured)));
+    gpu.capture_end(stream.stream(), &token()).unwrap();
+    gpu.fail_next(Call::CopyToDevice, 1, 700);
+    given_up.store(false, SeqCst);
+    assert!(matches!(stream.copy_to_device(told(), &mut target, 0), Err(CopyError::Driver(_))));
+    wait_for("the source's end", || {
+        gpu.advance(1000);
+        given_up.load(SeqCst)
+    });
+    stream.copy_to_device(Vec::<u8>::new(), &mut target, 1000).unwrap();
+}
+
+#[test]
+fn a_copy_to_another_streams_block_is_a_use_of_it() {
+    let (gpu, pool, stream) = bed(64 * MIB);
+    let home = pool.stream(gpu.stream_create(&token()).unwrap()).unwrap();
+    let mut target = home.alloc(MIB).unwrap();
+    let at = target.ptr();
+    gpu.kernel(stream.stream(), 1_000_000, &token());
+    stream.copy_to_device(vec![7u8; MIB], &mut target, 0).unwrap();
+    drop(target);
+    assert_ne!(home.alloc(MIB).unwrap().ptr(), at);
+    gpu.synchronize(&token()).unwrap();
+    wait_for("the block's return", || pool.stats().live_blocks == 0);
+}
+
+#[derive(Default)]
+struct Count(AtomicU64);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+fn poll<F: Future>(future: Pin<&mut F>, count: &Arc<Count>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(&Waker::from(count.clone())))
+}
+
+#[test]
+fn a_future_resolves_when_memory_comes_free_in_the_order_of_asking() {
+    let (gpu, pool, stream) = bed(64 * MIB);
+    let count = Arc::new(Count::default());
+    // There is memory: at once, without the pool's thread.
+    let Poll::Ready(Ok(held)) = poll(pin!(stream.alloc_async(48 * MIB)), &count) else {
+        panic!("not at once")
+    };
+    let mut first = pin!(stream.alloc_async(40 * MIB));
+    let mut second = pin!(stream.alloc_async(MIB));
+    assert!(poll(first.as_mut(), &count).is_pending());
+    // It would fit, and waits its turn.
+    assert!(poll(second.as_mut(), &count).is_pending());
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(poll(second.as_mut(), &count).is_pending() && count.0.load(SeqCst) == 0);
+    drop(held);
+    wait_for("both", || {
+        gpu.advance(10_000);
+        count.0.load(SeqCst) == 2
+    });
+    let Poll::Ready(Ok(one)) = poll(first.as_mut(), &count) else { panic!("woken without a block") };
+    let Poll::Ready(Ok(two)) = poll(second.as_mut(), &count) else { panic!("woken without a block") };
+    assert_eq!((one.len(), two.len()), (40 * MIB, MIB));
+    drop((one, two));
+    assert_eq!(pool.stats().live_blocks, 0);
+}
+
+#[test]
+fn a_future_that_is_dropped_loses_nothing_and_holds_up_nobody() {
+    let (gpu, pool, stream) = bed(64 * MIB);
+    let count = Arc::new(Count::default());
+    let held = stream.alloc(48 * MIB).unwrap();
+    {
+        // Withdrawn while it waits: the next is served.
+        let mut gone = Box::pin(stream.alloc_async(50 * MIB));
+        assert!(poll(gone.as_mut(), &count).is_pending());
+        let mut next = pin!(stream.alloc_async(8 * MIB));
+        assert!(poll(next.as_mut(), &count).is_pending());
+        drop(gone);
+        wait_for("the next", || {
+            gpu.advance(10_000);
+            count.0.load(SeqCst) == 1
+        });
+        // Dropped with its answer in it.
+    }
+    assert_eq!(pool.stats().live_blocks, 1);
+    drop(held);
+    let counts = pool.stats();
+    assert_eq!((counts.live_blocks, counts.live_bytes), (0, 0));
+    // Never polled, never asked.
+    drop(stream.alloc_async(8 * MIB));
+    assert_eq!(pool.stats().allocations, counts.allocations);
+}
+
+#[test]
+fn callbacks_are_called_once_without_a_lock_and_hopeless_requests_fail() {
+    let (gpu, pool, stream) = bed(64 * MIB);
+    let held = stream.alloc(48 * MIB).unwrap();
+    let got = Arc::new(Mutex::new(Vec::new()));
+    for number in 0..3 {
+        let (got, pool, stream2) = (got.clone(), pool.clone(), stream.clone());
+        stream.alloc_then(20 * MIB, move |block| {
+            // With no lock held: the pool may be used.
+            assert!(pool.stats().live_blocks >= 1);
+            drop(block.unwrap());
+            drop(stream2.alloc(1000).unwrap());
+            got.lock().push(number);
+        });
+    }
+    assert!(got.lock().is_empty());
+    drop(held);
+    wait_for("three callbacks", || {
+        gpu.advance(10_000);
+        got.lock().len() == 3
+    });
+    assert_eq!(*got.lock(), [0, 1, 2]);
+    // One that panics does not end the pool's thread.
+    let held = stream.alloc(48 * MIB).unwrap();
+    stream.alloc_then(40 * MIB, |_| panic!("on purpose"));
+    let after = Arc::new(AtomicBool::new(false));
+    let told = after.clone();
+    stream.alloc_then(MIB, move |block| told.store(block.is_ok(), SeqCst));
+    drop(held);
+    wait_for("the callback after", || {
+        gpu.advance(10_000);
+        after.load(SeqCst)
+    });
+    let failed = Arc::new(AtomicUsize::new(0));
+    for bytes in [0, 65 * MIB, usize::MAX] {
+        let failed = failed.clone();
+        stream.alloc_then(bytes, move |block| {
+            assert!(block.is_err());
+            failed.fetch_add(1, SeqCst);
+        });
+    }
+    assert_eq!(failed.load(SeqCst), 3);
+    drop((stream, pool));
+    wait_for("the end", || {
+        gpu.advance(10_000);
+        gpu.used_bytes() == 0
+    });
+}
+
+#[test]
+fn a_batch_lies_side_by_side() {
+    let (_gpu, pool, stream) = bed(256 * MIB);
+    pool.warmup(&[(100 * MIB, 1)], &stream).unwrap();
+    let sizes = [3 * MIB, 100, 64 << 10, 5 * MIB, 40_000, 2 * MIB];
+    let batch = pool.alloc_batch(&sizes, &stream).unwrap();
+    assert!(batch.iter().zip(sizes).all(|(block, bytes)| block.len() == bytes));
+    for pair in [(0, 3), (3, 5)] {
+        let (one, two) = (&batch[pair.0], &batch[pair.1]);
+        assert_eq!(one.ptr().0 + one.block_bytes() as u64, two.ptr().0);
+    }
+    assert_eq!(pool.stats().live_blocks, 6);
+    drop(batch);
+    assert_eq!((pool.stats().live_blocks, pool.stats().live_bytes), (0, 0));
+    // All or nothing.
+    assert!(pool.alloc_batch(&[MIB, 300 * MIB], &stream).is_err());
+    assert_eq!(pool.stats().live_blocks, 0);
+    drop(pool.alloc(200 * MIB, &stream).unwrap());
+}
+
+/// A NIC, as far as registrations go: slabs as dma-bufs of the driver's.
+fn nic(gpu: &Arc<Simulated>, registered: &Arc<AtomicUsize>, ever: &Arc<AtomicU64>) -> Custom {
+    let (driver, now, all) = (gpu.clone(), registered.clone(), ever.clone());
+    let gone = registered.clone();
+    Custom::new(
+        "simulated NIC",
+        move |range, _| {
+            let exported = driver.dma_buf(DevicePtr(range.start as u64), range.len(), &token());
+            drop(exported.expect("whole slabs are exported"));
+            now.fetch_add(range.len(), SeqCst);
+            let key = all.fetch_add(1, SeqCst);
+            Ok(MemoryKey { lkey: key, rkey: key, handle: 0 })
+        },
+        move |_, range| {
+            gone.fetch_sub(range.len(), SeqCst);
+            Ok(())
+        },
+    )
+}
+
+#[test]
+fn w13_nothing_is_registered_after_the_first_step() {
+    let gpu = Arc::new(Simulated::new(1 << 30));
+    let (registered, ever) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
+    let backend = nic(&gpu, &registered, &ever);
+    let registry = Registry::builder().backend(backend).events(Events::NotifyOnly).build().unwrap();
+    let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
+    let pool = DevicePool::builder(gpu.clone()).registry(&registry, access).build().unwrap();
+    let stream = pool.stream(gpu.stream_create(&token()).unwrap()).unwrap();
+    let mut after_first = None;
+    for step in 0..10 {
+        let mut random = Random(5);
+        let mut saved: Vec<DeviceBuf> = Vec::new();
+        for layer in 0..24 {
+            for part in [1, 3, 4, 4] {
+                saved.push(stream.alloc(part * MIB / 2).unwrap());
+            }
+            drop(stream.alloc(random.size(4096, 2 * MIB)).unwrap());
+            // Each tenth block goes to the NIC, by its key and by a look-up.
+            let block = &saved[saved.len() - 1 - layer % 3];
+            let at = (std::ptr::without_provenance::<u8>(block.ptr().0 as usize), block.len());
+            let found = registry.lookup(at, access).expect("a block of a registered slab");
+            assert_eq!(found, block.key());
+            assert!(block.offset_in_slab() + block.len() <= block.slab_bytes());
+        }
+        while let Some(tensor) = saved.pop() {
+            let _gradient = stream.alloc(tensor.len()).unwrap();
+        }
+        let now = ever.load(SeqCst);
+        assert_eq!(*after_first.get_or_insert(now), now, "step {step} registered");
+    }
+    assert_eq!(pool.stats().growths, ever.load(SeqCst));
+    assert_eq!(registered.load(SeqCst) as u64, pool.stats().reserved_bytes);
+    drop((stream, pool));
+    wait_for("deregistration", || registered.load(SeqCst) == 0 && gpu.used_bytes() == 0);
+}
+
+#[test]
+fn a_slab_that_cannot_be_registered_is_given_back() {
+    let gpu = Arc::new(Simulated::new(1 << 30));
+    let (registered, ever) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
+    let faulty = Faulty::over(nic(&gpu, &registered, &ever))
+        .registering(|number| (number < 3).then_some(Fault::Fail(libc::ENOMEM)));
+    let registry = Registry::builder().backend(faulty).events(Events::NotifyOnly).build().unwrap();
+    let pool = DevicePool::builder(gpu.clone()).registry(&registry, Access::LOCAL_WRITE).build().unwrap();
+    let stream = pool.stream(gpu.stream_create(&token()).unwrap()).unwrap();
+    let error = stream.alloc(MIB).unwrap_err();
+    assert!(
+        matches!(&error, DeviceError::OutOfMemory { cause, .. }
+        if matches!(**cause, DeviceError::Registration { .. })),
+        "{error}"
+    );
+    assert_eq!((gpu.used_bytes(), pool.stats().reserved_bytes), (0, 0));
+    wait_for("a registration that works", || stream.alloc(MIB).is_ok());
+}
+
+/// Runs `work` in a forked child; one that hangs is killed by its own alarm.
+fn in_child(work: impl FnOnce()) {
+    // SAFETY: the child calls what is under test, and _exit.
+    match unsafe { libc::fork() } {
+        0 => {
+            // SAFETY: a timer of the child's own.
+            unsafe { libc::alarm(20) };
+            let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err();
+            // SAFETY: ends the child without running the parent's exit handlers.
+            unsafe { libc::_exit(i32::from(failed)) }
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: our child, and a place for its status.
+            assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+            assert!(libc::WIFEXITED(status), "the child was killed by signal {}", libc::WTERMSIG(status));
+            assert_eq!(libc::WEXITSTATUS(status), 0);
+        }
+    }
+}
+
+/// Everything that a program might do with a pool of its parent's.
+fn misuse(pool: &DevicePool, stream: &PoolStream, mut block: DeviceBuf, used: DeviceBuf) {
+    assert!(matches!(stream.alloc(1000), Err(DeviceError::Forked)));
+    assert!(matches!(stream.alloc(3 * MIB), Err(DeviceError::Forked)));
+    assert!(matches!(pool.stream(stream.stream()), Err(DeviceError::Forked)));
+    assert!(matches!(stream.alloc_batch(&[MIB]), Err(DeviceError::Forked)));
+    assert!(matches!(pool.warmup(&[(MIB, 2)], stream), Err(DeviceError::Forked)));
+    assert!(matches!(stream.copy_to_device(vec![1u8], &mut block, 0), Err(CopyError::Forked)));
+    let count = Arc::new(Count::default());
+    assert!(matches!(poll(pin!(stream.alloc_async(MIB)), &count), Poll::Ready(Err(DeviceError::Forked))));
+    let told = Arc::new(AtomicBool::new(false));
+    let telling = told.clone();
+    stream.alloc_then(MIB, move |answer| telling.store(answer.is_err(), SeqCst));
+    assert!(told.load(SeqCst));
+    assert!(stream.fence().is_err() && stream.clone().retire().is_err());
+    assert_eq!(pool.trim(Duration::from_secs(1)), 0);
+    assert_eq!(pool.stats().slabs, 0);
+    assert_eq!(pool.holdings().reserved, 0);
+    drop((block, used));
+    // The last handles here.
+    drop((pool.clone(), stream.clone()));
+}
+
+#[test]
+fn a_forked_child_neither_frees_nor_calls_the_driver() {
+    let (gpu, pool, stream) = bed(64 * MIB);
+    let side = pool.stream(gpu.stream_create(&token()).unwrap()).unwrap();
+    let block = stream.alloc(MIB).unwrap();
+    let mut used = stream.alloc(2 * MIB).unwrap();
+    used.record_use(&side);
+    let at = (block.ptr(), used.ptr());
+    let mut kept = Some((block, used));
+    let calls = gpu.all_calls();
+    in_child(|| {
+        let (block, used) = kept.take().unwrap();
+        misuse(&pool, &stream, block, used);
+        assert_eq!(gpu.all_calls(), calls, "the child called the driver");
+    });
+    assert_eq!(gpu.all_calls(), calls);
+    let (block, used) = kept.take().unwrap();
+    assert_eq!((block.ptr(), used.ptr()), at);
+    assert_eq!(pool.stats().live_blocks, 2);
+}
+
+#[test]
+fn a_child_born_while_the_pools_locks_are_held_does_not_hang() {
+    let gpu = Simulated::new(1 << 30).running();
+    let pool = DevicePool::builder(gpu.clone()).limit(64 * MIB).build().unwrap();
+    let stream = pool.stream(gpu.stream_create(&token()).unwrap()).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(SeqCst) {
+                drop(stream.alloc(3 * MIB).unwrap());
+                pool.stats();
+                pool.trim(Duration::ZERO);
+            }
+        });
+        for _ in 0..30 {
+            let blocks = (stream.alloc(1000).unwrap(), stream.alloc(5000).unwrap());
+            let mut kept = Some(blocks);
+            in_child(|| {
+                let (block, used) = kept.take().unwrap();
+                misuse(&pool, &stream, block, used);
+            });
+        }
+        stop.store(true, SeqCst);
+    });
+    assert_eq!(pool.stats().live_blocks, 0);
+}

@@ -1,0 +1,179 @@
+//! How much memory pools take for what is in use, on the simulated device, whose clock
+//! moves by calls and by what the test adds for the host's own time: the same figures
+//! every time.
+#![allow(unsafe_code, clippy::unwrap_used, clippy::expect_used)]
+
+mod device_common;
+
+use device_common::{MIB, Random, token};
+use pinyard_allocator::device::{DeviceBuf, DevicePool, DeviceStats, PoolStream};
+use pinyard_driver::{Driver as _, Simulated};
+use std::sync::Arc;
+use std::time::Duration;
+
+const KIB: usize = 1 << 10;
+
+struct Run {
+    stats: DeviceStats,
+    /// Most bytes in use, as asked for.
+    peak_live: usize,
+    failed: usize,
+    /// Calls of the driver.
+    calls: u64,
+}
+
+impl Run {
+    fn ratio(&self) -> f64 {
+        self.stats.peak_reserved_bytes as f64 / self.peak_live as f64
+    }
+}
+
+/// W5: `streams` streams, 256 blocks in use, random replacement; a kernel per four
+/// allocations keeps every stream behind.
+fn streams(count: usize, steps: usize, kernel: u64, stall: Duration) -> Run {
+    let gpu = Arc::new(Simulated::new(16 << 30));
+    let pool = DevicePool::builder(gpu.clone()).stall(stall).build().unwrap();
+    let streams: Vec<_> =
+        (0..count).map(|_| pool.stream(gpu.stream_create(&token()).unwrap()).unwrap()).collect();
+    let (mut peak_live, mut failed) = (0, 0);
+    let before = gpu.all_calls();
+    let mut random = Random(1);
+    let mut live: Vec<Option<DeviceBuf>> = (0..256).map(|_| None).collect();
+    let mut bytes = 0;
+    for step in 0..steps {
+        let slot = if step < 256 { step } else { random.below(256) };
+        bytes -= live[slot].take().map_or(0, |block| block.len());
+        let at = random.below(count);
+        let block = streams[at].alloc(random.size(4 * KIB, 8 * MIB));
+        failed += usize::from(block.is_err());
+        live[slot] = block.ok();
+        bytes += live[slot].as_ref().map_or(0, DeviceBuf::len);
+        peak_live = peak_live.max(bytes);
+        if step % 4 == 0 {
+            gpu.kernel(streams[at].stream(), kernel, &token());
+        }
+        gpu.advance(200);
+    }
+    drop(live);
+    gpu.synchronize(&token()).unwrap();
+    let calls = gpu.all_calls() - before;
+    Run { stats: pool.stats(), peak_live, failed, calls }
+}
+
+/// W6: up to 92 % of 8 GiB in use, blocks of 1 to 512 MiB, on one stream.
+fn pressure() -> Run {
+    let cap = 8 << 30;
+    let gpu = Arc::new(Simulated::new(16 << 30));
+    // The clock stands still while an allocation waits, so it waits in vain.
+    let patience = Duration::from_micros(100);
+    let pool = DevicePool::builder(gpu.clone()).limit(cap).patience(patience).build().unwrap();
+    let stream = pool.stream(gpu.stream_create(&token()).unwrap()).unwrap();
+    let before = gpu.all_calls();
+    let mut random = Random(4);
+    let mut live: Vec<(Option<DeviceBuf>, usize)> = Vec::new();
+    let (mut peak_live, mut failed, mut sum) = (0, 0, 0);
+    for _ in 0..10_000 {
+        let bytes = random.size(MIB, 512 * MIB);
+        // What failed counts as in use: the pressure is the same for every allocator.
+        while sum + bytes > cap / 100 * 92 {
+            sum -= live.swap_remove(random.below(live.len())).1;
+        }
+        let block = stream.alloc(bytes).ok();
+        failed += usize::from(block.is_none());
+        live.push((block, bytes));
+        sum += bytes;
+        peak_live = peak_live.max(sum);
+    }
+    drop(live);
+    Run { stats: pool.stats(), peak_live, failed, calls: gpu.all_calls() - before }
+}
+
+/// PyTorch fails 427 times here on an H200. A refusal costs no driver call: what is free
+/// does not suffice however it is arranged.
+#[test]
+fn w6_a_pool_at_its_limit_refuses_without_a_driver_call() {
+    let run = pressure();
+    println!("{} failed, {} calls, {:?}", run.failed, run.calls, run.stats);
+    assert!(run.failed < 427 && run.calls < 600, "{} failed, {} calls", run.failed, run.calls);
+    assert!(run.ratio() < 1.09);
+}
+
+/// Peak reserved over peak live of W5, with edges; PyTorch's is 2.8 to 3.4 on an H200.
+#[test]
+fn w5_busy_streams_share() {
+    const EVER: Duration = Duration::from_secs(3600);
+    // A kernel is as long as 800 or 12,800 allocations take: every stream is behind.
+    for (count, steps, kernel, most) in [
+        (4, 40_000, 40_000, 1.5),
+        (16, 15_000, 40_000, 1.5),
+        (16, 15_000, 640_000, 1.5),
+        (32, 15_000, 640_000, 1.5),
+        (64, 15_000, 40_000, 1.5),
+        (64, 15_000, 640_000, 1.5),
+        (128, 15_000, 640_000, 1.5),
+    ] {
+        let run = streams(count, steps, kernel, EVER);
+        println!("{count} streams, kernels of {kernel} ns: {:.3}, {} calls", run.ratio(), run.calls);
+        assert_eq!(run.failed, 0);
+        assert!(run.ratio() < most, "{count} streams: {:.3} of {:?}", run.ratio(), run.stats);
+    }
+    // What it is without, so that the figures above mean something.
+    let alone = streams(16, 15_000, 40_000, Duration::ZERO);
+    assert!(alone.ratio() > 3.0 && alone.stats.holds == 0, "{:.3} of {:?}", alone.ratio(), alone.stats);
+}
+
+fn word(block: &DeviceBuf, gpu: &Simulated, stream: &PoolStream) -> u8 {
+    gpu.stream_synchronize(stream.stream(), &token()).unwrap();
+    // SAFETY: the simulated device's memory is the process's own; its work is done.
+    unsafe { std::ptr::with_exposed_provenance::<u8>(block.ptr().0 as usize).read() }
+}
+
+/// A pool of two streams that have passed a mark each, with half of it free.
+fn two(stall: Duration) -> (Arc<Simulated>, DevicePool, [PoolStream; 2]) {
+    let gpu = Arc::new(Simulated::new(1 << 30));
+    let pool = DevicePool::builder(gpu.clone()).stall(stall).build().unwrap();
+    let streams = [0; 2].map(|_| pool.stream(gpu.stream_create(&token()).unwrap()).unwrap());
+    gpu.synchronize(&token()).unwrap();
+    (gpu, pool, streams)
+}
+
+#[test]
+fn a_borrower_waits_on_the_device_for_what_the_lender_had_been_given() {
+    let (gpu, pool, [one, other]) = two(Duration::from_secs(3600));
+    let block = one.alloc(64 * MIB).unwrap();
+    let at = block.ptr();
+    gpu.kernel(one.stream(), 5_000_000, &token());
+    // SAFETY: the block stands until the stream has passed, as the pool promises.
+    unsafe { gpu.fill(at, 1, 64 * MIB, one.stream(), &token()) }.unwrap();
+    drop(block);
+    let began = gpu.now();
+    let block = other.alloc(64 * MIB).unwrap();
+    assert_eq!(block.ptr(), at, "{:?}", pool.stats());
+    assert!(gpu.now() - began < 1_000_000, "the host waited");
+    // SAFETY: as above.
+    unsafe { gpu.fill(at, 2, 64 * MIB, other.stream(), &token()) }.unwrap();
+    assert_eq!(word(&block, &gpu, &other), 2);
+    gpu.synchronize(&token()).unwrap();
+    assert_eq!(word(&block, &gpu, &other), 2, "the lender wrote after the borrower");
+    let stats = pool.stats();
+    assert_eq!((stats.growths, stats.holds, gpu.offences().len()), (1, 1, 0), "{stats:?}");
+}
+
+#[test]
+fn a_stream_that_is_held_up_lends_nothing_and_neither_does_one_that_never_moved() {
+    let (gpu, pool, [one, other]) = two(Duration::from_millis(1));
+    drop(one.alloc(64 * MIB).unwrap());
+    gpu.kernel(one.stream(), 5_000_000, &token());
+    // A mark that it has not passed for longer than a millisecond of the host's.
+    let _behind = one.fence().unwrap();
+    std::thread::sleep(Duration::from_millis(3));
+    let _large = other.alloc(64 * MIB).unwrap();
+    let _again = other.alloc(32 * MIB).unwrap();
+    // Busy before the pool knew it: nothing shows that it moves.
+    let third = gpu.stream_create(&token()).unwrap();
+    gpu.kernel(third, 5_000_000, &token());
+    let third = pool.stream(third).unwrap();
+    drop(third.alloc(64 * MIB).unwrap());
+    let _more = other.alloc(64 * MIB).unwrap();
+    assert_eq!(pool.stats().holds, 0, "{:?}", pool.stats());
+}
