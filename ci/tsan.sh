@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 export RUSTC_BOOTSTRAP=1 # sanitizers are unstable flags of the stable compiler
 export RUSTFLAGS="-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer ${RUSTFLAGS:-}"
 export PINYARD_TEST_NOTIFY=1
-export TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1 ${TSAN_OPTIONS:-}"
+export TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1 suppressions=$PWD/ci/tsan.supp ${TSAN_OPTIONS:-}"
 target=${CARGO_TARGET_DIR:-target}/tsan
 host=$(rustc -vV | sed -n 's/^host: //p')
 cargo test --release --target "$host" --target-dir "$target" -p pinyard-registry --test threads "$@"
