@@ -117,12 +117,15 @@ through_pkg_config() {
 }
 launch=()
 c=("${warnings[@]}" -std=c11) cpp=("${warnings[@]}" -std=c++17)
+f2018=(-std=f2018 -Wall -Wextra -Werror -pedantic -O1 -g -J "$work")
 for linkage in dynamic static; do
     check "gcc $linkage" through_pkg_config c-gcc $linkage gcc "${c[@]}" examples/c/transport.c
     check "clang $linkage" through_pkg_config c-clang $linkage clang "${c[@]}" examples/c/transport.c
     check "g++ $linkage" through_pkg_config c-g++ $linkage g++ "${cpp[@]}" -x c++ examples/c/transport.c -x none
-    # Languages of their own.
-    # LANGUAGES
+    check "C++ g++ $linkage" through_pkg_config c++-g++ $linkage g++ "${cpp[@]}" examples/c++/transport.cpp
+    check "C++ clang++ $linkage" through_pkg_config c++-clang $linkage clang++ "${cpp[@]}" examples/c++/transport.cpp
+    # The module is a file of the installation's, compiled by who uses it.
+    check "Fortran $linkage" through_pkg_config fortran $linkage gfortran "${f2018[@]}" "$here/include/pinyard.f90" examples/fortran/transport.f90
 done
 # As where a site has the static library alone.
 only_static() {
@@ -150,7 +153,7 @@ launch=()
 # ---- CMake -----------------------------------------------------------------------------
 cmakes() { cmake -S mpi-tests/install -B "$work/cmake" -DCMAKE_PREFIX_PATH="$here" -DCMAKE_BUILD_TYPE=Release && cmake --build "$work/cmake"; }
 check "CMake configures and builds" cmakes
-for program in c; do
+for program in c c++ fortran; do
     check "CMake $program shared" runs "$work/cmake/$program-shared"
     check "CMake $program static" runs "$work/cmake/$program-static"
     check "CMake $program links what it says" bash -c "readelf -d '$work/cmake/$program-shared' | grep -qF libpinyard.so.0 && ! readelf -d '$work/cmake/$program-static' | grep -qF libpinyard.so"

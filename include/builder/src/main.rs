@@ -1,8 +1,9 @@
 //! Writes `include/pinyard.h`: cbindgen translates each file of the C interface, and
-//! what it leaves of Rust's habits becomes C's; and of the header the page pinyard(3).
+//! what it leaves of Rust's habits becomes C's; and of the header the page pinyard(3) and the Fortran module.
 //! With `--check` nothing is written, and a file that differs is an error.
 
 mod comments;
+mod fortran;
 mod manual;
 
 use cbindgen::{Builder, Config, DocumentationStyle, Language, SortKey, Style};
@@ -37,7 +38,16 @@ fn main() -> ExitCode {
     };
     let check = std::env::args().any(|argument| argument == "--check");
     let page = manual::page(&header, env!("CARGO_PKG_VERSION"));
-    for (name, text) in [("include/pinyard.h", header), ("packaging/man/pinyard.3", page)] {
+    let module = match fortran::module(&header) {
+        Ok(module) => module,
+        Err(problem) => {
+            eprintln!("header: include/pinyard.f90: {problem}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let files =
+        [("include/pinyard.h", header), ("packaging/man/pinyard.3", page), ("include/pinyard.f90", module)];
+    for (name, text) in files {
         if let Err(problem) = keep(&root, name, &text, check) {
             eprintln!("header: {problem}");
             return ExitCode::FAILURE;
