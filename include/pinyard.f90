@@ -35,6 +35,11 @@ module pinyard
     integer(c_int32_t), parameter, public :: PNY_ON_DEMAND = 2_c_int32_t
     integer(c_int32_t), parameter, public :: PNY_RELAXED_ORDERING = 4_c_int32_t
     integer(c_int32_t), parameter, public :: PNY_NOTIFY_ONLY = 8_c_int32_t
+    integer(c_int32_t), parameter, public :: PNY_MEMORY_HOST = 0_c_int32_t
+    integer(c_int32_t), parameter, public :: PNY_MEMORY_PINNED = 1_c_int32_t
+    integer(c_int32_t), parameter, public :: PNY_MEMORY_DEVICE = 2_c_int32_t
+    integer(c_int32_t), parameter, public :: PNY_DRIVER_CUDA = 0_c_int32_t
+    integer(c_int32_t), parameter, public :: PNY_DRIVER_SIMULATED = 1_c_int32_t
     integer(c_int), parameter, public :: PNY_OK = 0_c_int
     integer(c_int), parameter, public :: PNY_ERR_INVALID = 1_c_int
     integer(c_int), parameter, public :: PNY_ERR_HOOKS_INCOMPLETE = 2_c_int
@@ -90,6 +95,40 @@ module pinyard
         integer(c_int64_t) :: base = 0
         integer(c_int64_t) :: length = 0
     end type
+    type, bind(c), public :: pny_pool_config_t
+        integer(c_size_t) :: size = 0
+        integer(c_int32_t) :: memory = 0
+        integer(c_int32_t) :: driver = 0
+        integer(c_int32_t) :: device = 0
+        integer(c_int32_t) :: access = 0
+        type(c_ptr) :: registry = c_null_ptr
+        integer(c_size_t) :: slab_bytes = 0
+        integer(c_size_t) :: limit = 0
+        integer(c_int64_t) :: patience_ns = 0
+        integer(c_size_t) :: simulated_bytes = 0
+    end type
+    type, bind(c), public :: pny_pool_counts_t
+        integer(c_size_t) :: size = 0
+        integer(c_int64_t) :: slabs = 0
+        integer(c_int64_t) :: slabs_made = 0
+        integer(c_int64_t) :: reserved_bytes = 0
+        integer(c_int64_t) :: peak_reserved_bytes = 0
+        integer(c_int64_t) :: live_bytes = 0
+        integer(c_int64_t) :: live_blocks = 0
+        integer(c_int64_t) :: waiting_blocks = 0
+        integer(c_int64_t) :: free_bytes = 0
+        integer(c_int64_t) :: allocations = 0
+        integer(c_int64_t) :: frees = 0
+    end type
+    type, bind(c), public :: pny_block_place_t
+        integer(c_size_t) :: size = 0
+        type(pny_key_t) :: key
+        integer(c_int64_t) :: slab_base = 0
+        integer(c_int64_t) :: slab_length = 0
+        integer(c_int64_t) :: block_base = 0
+        integer(c_int64_t) :: block_length = 0
+        integer(c_int64_t) :: offset = 0
+    end type
     type, bind(c), public :: pny_registry_counts_t
         integer(c_size_t) :: size = 0
         integer(c_int64_t) :: hits = 0
@@ -141,6 +180,21 @@ module pinyard
     public :: pny_get
     public :: pny_put
     public :: pny_lookup
+    public :: pny_pool_create
+    public :: pny_pool_destroy
+    public :: pny_pool_trim
+    public :: pny_pool_stats
+    public :: pny_stream_create
+    public :: pny_stream_destroy
+    public :: pny_pool_alloc
+    public :: pny_pool_alloc_aligned
+    public :: pny_pool_alloc_batch
+    public :: pny_pool_warmup
+    public :: pny_pool_free
+    public :: pny_pool_free_after
+    public :: pny_pool_defer_until
+    public :: pny_pool_record_use
+    public :: pny_pool_find
     public :: pny_registry_stats
     public :: pny_explain
     public :: pny_libfabric_import_monitor
@@ -248,6 +302,125 @@ module pinyard
             integer(c_size_t), value :: length
             integer(c_int32_t), value :: access
             type(pny_key_t), intent(inout) :: key
+            integer(c_int) :: answer
+        end function
+        function pny_pool_create(config, pool) &
+                bind(c, name="pny_pool_create") result(answer)
+            import
+            type(pny_pool_config_t), intent(in) :: config
+            type(c_ptr), intent(out) :: pool
+            integer(c_int) :: answer
+        end function
+        function pny_pool_destroy(pool) &
+                bind(c, name="pny_pool_destroy") result(answer)
+            import
+            type(c_ptr), value :: pool
+            integer(c_int) :: answer
+        end function
+        function pny_pool_trim(pool, released) &
+                bind(c, name="pny_pool_trim") result(answer)
+            import
+            type(c_ptr), value :: pool
+            integer(c_size_t), intent(out), optional :: released
+            integer(c_int) :: answer
+        end function
+        function pny_pool_stats(pool, counts) &
+                bind(c, name="pny_pool_stats") result(answer)
+            import
+            type(c_ptr), value :: pool
+            type(pny_pool_counts_t), intent(inout) :: counts
+            integer(c_int) :: answer
+        end function
+        function pny_stream_create(pool, native, made) &
+                bind(c, name="pny_stream_create") result(answer)
+            import
+            type(c_ptr), value :: pool
+            type(c_ptr), value :: native
+            type(c_ptr), intent(out) :: made
+            integer(c_int) :: answer
+        end function
+        function pny_stream_destroy(stream) &
+                bind(c, name="pny_stream_destroy") result(answer)
+            import
+            type(c_ptr), value :: stream
+            integer(c_int) :: answer
+        end function
+        function pny_pool_alloc(pool, bytes, stream, block) &
+                bind(c, name="pny_pool_alloc") result(answer)
+            import
+            type(c_ptr), value :: pool
+            integer(c_size_t), value :: bytes
+            type(c_ptr), value :: stream
+            type(c_ptr), intent(inout) :: block
+            integer(c_int) :: answer
+        end function
+        function pny_pool_alloc_aligned(pool, bytes, align, stream, block) &
+                bind(c, name="pny_pool_alloc_aligned") result(answer)
+            import
+            type(c_ptr), value :: pool
+            integer(c_size_t), value :: bytes
+            integer(c_size_t), value :: align
+            type(c_ptr), value :: stream
+            type(c_ptr), intent(inout) :: block
+            integer(c_int) :: answer
+        end function
+        function pny_pool_alloc_batch(pool, sizes, count, stream, blocks) &
+                bind(c, name="pny_pool_alloc_batch") result(answer)
+            import
+            type(c_ptr), value :: pool
+            integer(c_size_t), intent(in) :: sizes(*)
+            integer(c_size_t), value :: count
+            type(c_ptr), value :: stream
+            type(c_ptr), intent(inout) :: blocks(*)
+            integer(c_int) :: answer
+        end function
+        function pny_pool_warmup(pool, bytes, count, stream) &
+                bind(c, name="pny_pool_warmup") result(answer)
+            import
+            type(c_ptr), value :: pool
+            integer(c_size_t), value :: bytes
+            integer(c_size_t), value :: count
+            type(c_ptr), value :: stream
+            integer(c_int) :: answer
+        end function
+        function pny_pool_free(pool, block) &
+                bind(c, name="pny_pool_free") result(answer)
+            import
+            type(c_ptr), value :: pool
+            type(c_ptr), value :: block
+            integer(c_int) :: answer
+        end function
+        function pny_pool_free_after(pool, block, stream) &
+                bind(c, name="pny_pool_free_after") result(answer)
+            import
+            type(c_ptr), value :: pool
+            type(c_ptr), value :: block
+            type(c_ptr), value :: stream
+            integer(c_int) :: answer
+        end function
+        function pny_pool_defer_until(pool, block, passed, user) &
+                bind(c, name="pny_pool_defer_until") result(answer)
+            import
+            type(c_ptr), value :: pool
+            type(c_ptr), value :: block
+            type(c_funptr), value :: passed
+            type(c_ptr), value :: user
+            integer(c_int) :: answer
+        end function
+        function pny_pool_record_use(pool, block, stream) &
+                bind(c, name="pny_pool_record_use") result(answer)
+            import
+            type(c_ptr), value :: pool
+            type(c_ptr), value :: block
+            type(c_ptr), value :: stream
+            integer(c_int) :: answer
+        end function
+        function pny_pool_find(pool, address, place) &
+                bind(c, name="pny_pool_find") result(answer)
+            import
+            type(c_ptr), value :: pool
+            type(c_ptr), value :: address
+            type(pny_block_place_t), intent(inout) :: place
             integer(c_int) :: answer
         end function
         function pny_registry_stats(registry, counts) &

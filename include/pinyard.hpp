@@ -316,6 +316,197 @@ private:
 	pny_registry handle_ = nullptr;
 };
 
+class pool;
+
+/*
+ * A stream that device memory is allocated on. It goes before its pool, whose destructor
+ * leaves a pool alone that has streams or blocks.
+ */
+class stream {
+public:
+	/* See pny_stream_create. */
+	explicit stream(const pool &of, void *native = nullptr);
+	stream(stream &&other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+	stream &operator=(stream &&other) noexcept
+	{
+		std::swap(handle_, other.handle_);
+		return *this;
+	}
+	~stream()
+	{
+		if (handle_ != nullptr)
+			pny_stream_destroy(handle_);
+	}
+
+	void destroy()
+	{
+		if (handle_ != nullptr)
+			check(pny_stream_destroy(std::exchange(handle_, nullptr)));
+	}
+
+	pny_stream handle() const noexcept { return handle_; }
+
+private:
+	pny_stream handle_ = nullptr;
+};
+
+/* A block of a pool, which it must not outlive. */
+class block {
+public:
+	block() noexcept = default;
+	block(block &&other) noexcept
+		: pool_(std::exchange(other.pool_, nullptr)), data_(std::exchange(other.data_, nullptr)),
+		  size_(std::exchange(other.size_, 0))
+	{
+	}
+	block &operator=(block &&other) noexcept
+	{
+		std::swap(pool_, other.pool_);
+		std::swap(data_, other.data_);
+		std::swap(size_, other.size_);
+		return *this;
+	}
+	~block()
+	{
+		if (data_ != nullptr)
+			pny_pool_free(pool_, data_);
+	}
+
+	explicit operator bool() const noexcept { return data_ != nullptr; }
+	/* Bytes asked for. Of a device pool the address is the device's. */
+	void *data() const noexcept { return data_; }
+	std::size_t size() const noexcept { return size_; }
+
+	/* Its key, and where it lies in its slab. */
+	pny_block_place place() const
+	{
+		auto found = sized<pny_block_place>();
+		check(pny_pool_find(pool_, data_, &found));
+		return found;
+	}
+
+	/* Another stream of its pool uses it. */
+	void record_use(const stream &by) { check(pny_pool_record_use(pool_, data_, by.handle())); }
+
+	/* Gives it up: now, when the stream has passed, or when `passed` says so. */
+	void free()
+	{
+		if (data_ != nullptr)
+			check(pny_pool_free(pool_, data_));
+		data_ = nullptr;
+	}
+	void free_after(const stream &passes)
+	{
+		check(pny_pool_free_after(pool_, data_, passes.handle()));
+		data_ = nullptr;
+	}
+	void defer_until(int (*passed)(void *user), void *user)
+	{
+		check(pny_pool_defer_until(pool_, data_, passed, user));
+		data_ = nullptr;
+	}
+
+private:
+	friend class pool;
+	block(pny_pool of, void *data, std::size_t size) noexcept : pool_(of), data_(data), size_(size) {}
+
+	pny_pool pool_ = nullptr;
+	void *data_ = nullptr;
+	std::size_t size_ = 0;
+};
+
+/* A pool. Its registry goes after it. */
+class pool {
+public:
+	explicit pool(const pny_pool_config &config) { check(pny_pool_create(&config, &handle_)); }
+	pool(pool &&other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+	pool &operator=(pool &&other) noexcept
+	{
+		std::swap(handle_, other.handle_);
+		return *this;
+	}
+	~pool()
+	{
+		if (handle_ != nullptr)
+			pny_pool_destroy(handle_);
+	}
+
+	/* Destroys it now; fails while blocks are in use, and it stays then. */
+	void destroy()
+	{
+		if (handle_ != nullptr)
+			check(pny_pool_destroy(handle_));
+		handle_ = nullptr;
+	}
+
+	pny_pool handle() const noexcept { return handle_; }
+
+	block alloc(std::size_t bytes) const { return of(bytes, nullptr); }
+	block alloc(std::size_t bytes, const stream &on) const { return of(bytes, on.handle()); }
+	block alloc_aligned(std::size_t bytes, std::size_t align) const { return aligned(bytes, align, nullptr); }
+	block alloc_aligned(std::size_t bytes, std::size_t align, const stream &on) const
+	{
+		return aligned(bytes, align, on.handle());
+	}
+	std::vector<block> alloc_batch(const std::vector<std::size_t> &sizes) const { return batch(sizes, nullptr); }
+	std::vector<block> alloc_batch(const std::vector<std::size_t> &sizes, const stream &on) const
+	{
+		return batch(sizes, on.handle());
+	}
+
+	void warmup(std::size_t bytes, std::size_t count) const { check(pny_pool_warmup(handle_, bytes, count, nullptr)); }
+	void warmup(std::size_t bytes, std::size_t count, const stream &on) const
+	{
+		check(pny_pool_warmup(handle_, bytes, count, on.handle()));
+	}
+	/* Bytes given back. */
+	std::size_t trim() const
+	{
+		std::size_t released = 0;
+		check(pny_pool_trim(handle_, &released));
+		return released;
+	}
+	pny_pool_counts stats() const
+	{
+		auto counts = sized<pny_pool_counts>();
+		check(pny_pool_stats(handle_, &counts));
+		return counts;
+	}
+
+private:
+	block of(std::size_t bytes, pny_stream on) const
+	{
+		void *data = nullptr;
+		check(pny_pool_alloc(handle_, bytes, on, &data));
+		return block(handle_, data, bytes);
+	}
+	block aligned(std::size_t bytes, std::size_t align, pny_stream on) const
+	{
+		void *data = nullptr;
+		check(pny_pool_alloc_aligned(handle_, bytes, align, on, &data));
+		return block(handle_, data, bytes);
+	}
+	std::vector<block> batch(const std::vector<std::size_t> &sizes, pny_stream on) const
+	{
+		std::vector<void *> data(sizes.size());
+		std::vector<block> blocks;
+
+		/* Before what it cannot fail after. */
+		blocks.reserve(sizes.size());
+		check(pny_pool_alloc_batch(handle_, sizes.data(), sizes.size(), on, data.data()));
+		for (std::size_t index = 0; index < sizes.size(); index++)
+			blocks.push_back(block(handle_, data[index], sizes[index]));
+		return blocks;
+	}
+
+	pny_pool handle_ = nullptr;
+};
+
+inline stream::stream(const pool &of, void *native)
+{
+	check(pny_stream_create(of.handle(), native, &handle_));
+}
+
 } /* namespace pinyard */
 
 #endif

@@ -60,6 +60,56 @@ template <typename Call> pny_status status_of(Call call, const char *words)
 	return PNY_OK;
 }
 
+/* Pools: blocks go before their streams, those before the pool, and it before the registry. */
+void pools(bool notify)
+{
+	auto config = pinyard::sized<pny_registry_config>();
+	config.flags = notify ? PNY_NOTIFY_ONLY : 0;
+	pinyard::registry registry(std::make_unique<counting>(), config);
+	auto host = pinyard::sized<pny_pool_config>();
+	host.registry = registry.handle();
+	host.slab_bytes = 2 * 1024 * 1024;
+	/* The device of the example takes no longer registrations: pinned pools have more. */
+	auto device = pinyard::sized<pny_pool_config>();
+	device.memory = PNY_MEMORY_DEVICE;
+	device.driver = PNY_DRIVER_SIMULATED;
+	device.slab_bytes = 2 * 1024 * 1024;
+
+	pinyard::pool refused(host);
+	EXPECT(status_of([&] { refused.alloc(8); }, "counting's register_memory") == PNY_ERR_BACKEND);
+	EXPECT(status_of([&] { registry.destroy(); }, "1 pool registered") == PNY_ERR_BUSY);
+	refused.destroy();
+
+	pinyard::pool pool(device);
+	pinyard::stream first(pool), second(pool);
+	pool.warmup(4096, 10, first);
+	{
+		pinyard::block one = pool.alloc(1000, first);
+		pinyard::block two = pool.alloc_aligned(1000, 65536, first);
+		std::vector<pinyard::block> three = pool.alloc_batch({100, 200000, 70000}, second);
+
+		/* The simulated device's memory is the host's. */
+		std::memset(one.data(), 1, one.size());
+		EXPECT(reinterpret_cast<std::uintptr_t>(two.data()) % 65536 == 0);
+		EXPECT(three.size() == 3 && three[1].size() == 200000);
+		EXPECT(two.place().offset < two.place().slab_length);
+		one.record_use(second);
+		pinyard::block moved = std::move(two);
+		EXPECT(moved && !two && pool.stats().live_blocks == 5);
+		EXPECT(status_of([&] { pool.destroy(); }, "5 blocks in use") == PNY_ERR_BUSY);
+		moved.free_after(second);
+		static int asked;
+		three[0].defer_until([](void *user) { return ++*static_cast<int *>(user); }, &asked);
+		three[1].free();
+		EXPECT(!moved && !three[0] && !three[1]);
+	}
+	first.destroy();
+	second.destroy();
+	pool.trim();
+	EXPECT(pool.stats().slabs == 0);
+	pool.destroy();
+}
+
 } /* namespace */
 
 int main(int argc, char **argv)
@@ -111,10 +161,13 @@ int main(int argc, char **argv)
 	}
 	EXPECT(gone == 1 && registered == deregistered);
 
+	pools(notify);
+	EXPECT(gone == 2 && registered == deregistered);
+
 	/* A backend whose registry is never made goes as well. */
 	config.flags |= 1u << 31;
 	EXPECT(status_of([&] { pinyard::registry(std::make_unique<counting>(), config); }, "no flag") == PNY_ERR_INVALID);
-	EXPECT(gone == 2);
+	EXPECT(gone == 3);
 	if (!notify) {
 		pinyard::session session;
 		pinyard::hooks::verify();

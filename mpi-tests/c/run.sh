@@ -53,7 +53,7 @@ compiles_and_runs() { # output, arguments of the compiler...
 }
 
 # ---- Compilers ------------------------------------------------------------------------
-for source in examples/c/transport.c $here/misuse.c; do
+for source in examples/c/transport.c examples/c/pools.c $here/misuse.c; do
     name=$(basename "$source" .c)
     check "$name gcc" compiles_and_runs "$name-gcc" gcc "${c11[@]}" "$source" "${dynamic[@]}"
     check "$name clang" compiles_and_runs "$name-clang" clang "${c11[@]}" "$source" "${dynamic[@]}"

@@ -119,6 +119,7 @@ launch=()
 c=("${warnings[@]}" -std=c11) cpp=("${warnings[@]}" -std=c++17)
 f2018=(-std=f2018 -Wall -Wextra -Werror -pedantic -O1 -g -J "$work")
 for linkage in dynamic static; do
+    check "pools $linkage" through_pkg_config pools $linkage gcc "${c[@]}" examples/c/pools.c
     check "gcc $linkage" through_pkg_config c-gcc $linkage gcc "${c[@]}" examples/c/transport.c
     check "clang $linkage" through_pkg_config c-clang $linkage clang "${c[@]}" examples/c/transport.c
     check "g++ $linkage" through_pkg_config c-g++ $linkage g++ "${cpp[@]}" -x c++ examples/c/transport.c -x none

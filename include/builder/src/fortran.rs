@@ -6,23 +6,25 @@ use std::fmt::Write;
 /// What the module says before its declarations.
 const TOP: &str = include_str!("top.f90");
 const BOTTOM: &str = include_str!("bottom.f90");
-/// Integers that have a name of their own in C.
-const INTEGERS: [(&str, &str); 9] = [
+/// Integers of C's. What pinyard.h calls by another name is one of 32 bits.
+const INTEGERS: [(&str, &str); 5] = [
     ("size_t", "integer(c_size_t)"),
     ("uint64_t", "integer(c_int64_t)"),
     ("uint32_t", "integer(c_int32_t)"),
-    ("pny_access", "integer(c_int32_t)"),
-    ("pny_flags", "integer(c_int32_t)"),
-    ("pny_backend", "integer(c_int32_t)"),
-    ("pny_memory", "integer(c_int32_t)"),
     ("pny_status", "integer(c_int)"),
     ("int", "integer(c_int)"),
 ];
 
+/// Names of the header's types: those that are pointers, and those that are `uint32_t`.
+struct Names {
+    handles: Vec<String>,
+    words: Vec<String>,
+}
+
 /// The module that a header's text becomes.
 pub(crate) fn module(header: &str) -> Result<String, String> {
     let code = without_comments(header);
-    let handles = handles(&code);
+    let names = Names::of(&code);
     let (mut constants, mut types) = (String::new(), String::new());
     let (mut publics, mut functions) = (String::new(), String::new());
     for (name, value) in defines(&code) {
@@ -38,9 +40,9 @@ pub(crate) fn module(header: &str) -> Result<String, String> {
                 )?;
             }
         } else if let Some((name, members)) = structure(&item) {
-            structure_as(name, members, &handles, &mut types)?;
+            structure_as(name, members, &names, &mut types)?;
         } else if item.ends_with(')') && item.contains("pny_") && !item.starts_with("typedef") {
-            function_as(&item, &handles, &mut publics, &mut functions)?;
+            function_as(&item, &names, &mut publics, &mut functions)?;
         }
     }
     Ok(format!(
@@ -98,11 +100,26 @@ fn structure(item: &str) -> Option<(&str, &str)> {
     Some((name.trim(), members))
 }
 
-/// Names of types that are pointers: handles.
-fn handles(code: &str) -> Vec<String> {
-    let typedefs =
-        items(code).into_iter().filter(|item| item.starts_with("typedef struct") && !item.contains('{'));
-    typedefs.filter_map(|item| item.rsplit_once('*').map(|(_, name)| name.trim().to_owned())).collect()
+impl Names {
+    fn of(code: &str) -> Names {
+        let items = items(code);
+        let of = |prefix: &str, last: char| {
+            let typedefs = items.iter().filter(|item| item.starts_with(prefix) && !item.contains('{'));
+            typedefs
+                .filter_map(|item| item.rsplit_once(last).map(|(_, name)| name.trim().to_owned()))
+                .collect()
+        };
+        Names { handles: of("typedef struct ", '*'), words: of("typedef uint32_t ", ' ') }
+    }
+
+    fn is_handle(&self, c: &str) -> bool {
+        self.handles.iter().any(|handle| handle == c)
+    }
+
+    fn integer(&self, c: &str) -> Option<&'static str> {
+        let c = if self.words.iter().any(|word| word == c) { "uint32_t" } else { c };
+        INTEGERS.iter().find(|(name, _)| *name == c).map(|(_, fortran)| *fortran)
+    }
 }
 
 /// One parameter or member: its type in C, and its name.
@@ -129,24 +146,20 @@ fn split(text: &str, at: char) -> Vec<&str> {
     parts.map(str::trim).filter(|part| !part.is_empty() && *part != "void").collect()
 }
 
-fn integer(c: &str) -> Option<&'static str> {
-    INTEGERS.iter().find(|(name, _)| *name == c).map(|(_, fortran)| *fortran)
-}
-
-fn structure_as(name: &str, members: &str, handles: &[String], to: &mut String) -> Result<(), String> {
+fn structure_as(name: &str, members: &str, known: &Names, to: &mut String) -> Result<(), String> {
     line(to, format!("type, bind(c), public :: {name}_t"))?;
     for member in split(members, ';') {
         let (c, member_name) = declared(member).ok_or_else(|| format!("{name}: no member: {member}"))?;
         let declared = match c {
             "function" => format!("type(c_funptr) :: {member_name} = c_null_funptr"),
-            pointer if pointer.ends_with('*') || handles.iter().any(|handle| handle == pointer) => {
+            pointer if pointer.ends_with('*') || known.is_handle(pointer) => {
                 format!("type(c_ptr) :: {member_name} = c_null_ptr")
             }
-            structure if structure.starts_with("pny_") && integer(structure).is_none() => {
+            structure if structure.starts_with("pny_") && known.integer(structure).is_none() => {
                 format!("type({structure}_t) :: {member_name}")
             }
             other => {
-                let kind = integer(other).ok_or_else(|| format!("{name}: {other} is unknown"))?;
+                let kind = known.integer(other).ok_or_else(|| format!("{name}: {other} is unknown"))?;
                 format!("{kind} :: {member_name} = 0")
             }
         };
@@ -155,7 +168,7 @@ fn structure_as(name: &str, members: &str, handles: &[String], to: &mut String) 
     line(to, "end type".to_owned())
 }
 
-fn function_as(item: &str, handles: &[String], publics: &mut String, to: &mut String) -> Result<(), String> {
+fn function_as(item: &str, known: &Names, publics: &mut String, to: &mut String) -> Result<(), String> {
     let (head, arguments) = item.split_once('(').ok_or_else(|| format!("no function: {item}"))?;
     let (result, name) = declared(head).ok_or_else(|| format!("no name: {head}"))?;
     let arguments = split(arguments.strip_suffix(')').unwrap_or(arguments), ',');
@@ -170,19 +183,19 @@ fn function_as(item: &str, handles: &[String], publics: &mut String, to: &mut St
     for (c, argument) in arguments {
         let bare = c.trim_start_matches("const ").trim_start_matches("struct ").trim_end_matches('*').trim();
         let (pointers, constant) = (c.matches('*').count(), c.starts_with("const "));
-        let handle = handles.iter().any(|handle| handle == bare);
+        let handle = known.is_handle(bare);
         let declared = match (pointers, bare) {
             (_, "function") => "type(c_funptr), value".to_owned(),
             (0, _) if handle => "type(c_ptr), value".to_owned(),
             (0, bare) => {
-                format!("{}, value", integer(bare).ok_or_else(|| format!("{name}: {bare} is unknown"))?)
+                format!("{}, value", known.integer(bare).ok_or_else(|| format!("{name}: {bare} is unknown"))?)
             }
             (1, _) if handle => "type(c_ptr), intent(out)".to_owned(),
             (1, "void") => "type(c_ptr), value".to_owned(),
             (2, "void") if !constant => "type(c_ptr), intent(inout)".to_owned(),
             (1, "char") if constant => "character(kind=c_char), intent(in), optional".to_owned(),
             (1, "char") => "character(kind=c_char), intent(inout), optional".to_owned(),
-            (1, bare) => match integer(bare) {
+            (1, bare) => match known.integer(bare) {
                 Some(kind) if constant => format!("{kind}, intent(in)"),
                 Some(kind) => format!("{kind}, intent(out), optional"),
                 None if constant => format!("type({bare}_t), intent(in)"),
@@ -195,8 +208,11 @@ fn function_as(item: &str, handles: &[String], publics: &mut String, to: &mut St
         line(to, format!("        {declared} :: {argument}{}", if array { "(*)" } else { "" }))?;
     }
     if result != "void" {
-        let kind =
-            if result.ends_with('*') { "type(c_ptr)" } else { integer(result).unwrap_or("type(c_ptr)") };
+        let kind = if result.ends_with('*') {
+            "type(c_ptr)"
+        } else {
+            known.integer(result).unwrap_or("type(c_ptr)")
+        };
         line(to, format!("        {kind} :: answer"))?;
     }
     line(to, format!("    end {kind}"))

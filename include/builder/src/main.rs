@@ -11,13 +11,16 @@ use std::path::Path;
 use std::process::ExitCode;
 
 /// The files of `src/capi` in the header's order, each with its heading.
-const SECTIONS: [(&str, &str); 8] = [
+const SECTIONS: [(&str, &str); 11] = [
     ("status", "Errors"),
     ("process", "Beginning and end"),
     ("hooks", "Hooks"),
     ("backend", "Backends: who registers"),
     ("registry", "The registration cache"),
     ("get", "Leases"),
+    ("pools", "Pools"),
+    ("streams", "Streams of device pools"),
+    ("blocks", "Blocks of pools"),
     ("diagnosis", "Diagnosis"),
     ("libfabric", "libfabric's own caches"),
 ];
