@@ -1,6 +1,6 @@
 # `make demo`, `make test`, and `make install PREFIX=... DESTDIR=...`. CONTRIBUTING.md has
 # the rest.
-.PHONY: demo test cluster-test fmt clippy docs bench build install uninstall deb
+.PHONY: demo test cluster-test fmt clippy docs bench build install uninstall deb dist
 
 MPICC ?= /usr/bin/mpicc.openmpi
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -53,3 +53,11 @@ install: build
 
 uninstall:
 	@packaging/install.sh uninstall
+
+# A Debian package, in target/package.
+deb:
+	@packaging/deb.sh
+
+# The sources of the last commit, as an archive in target/package.
+dist:
+	@packaging/dist.sh

@@ -2,9 +2,8 @@
 # The C interface from C: the examples and the misuse of it, compiled by gcc and clang as
 # C11 and by g++ as C++17, C++ and Fortran by their compilers, with every warning an error,
 # linked dynamically and statically, run plainly, under valgrind and under the sanitizers;
-# the ring under two MPIs; a program
-# compiled against the first header; a set-user-ID program. Ends with "N passed, M
-# failed". Outputs of failures are shown.
+# the ring under two MPIs; a program compiled against the first header; a set-user-ID
+# program. Ends with "N passed, M failed". Outputs of failures are shown.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 target=${CARGO_TARGET_DIR:-$PWD/target}

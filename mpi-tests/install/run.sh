@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What `make install` puts somewhere: staged by an ordinary user, moved to another folder,
 # and used from there as users do, by every compiler, through pkg-config and through
-# CMake, dynamically and statically. Ends with "N passed, M failed".
+# CMake, dynamically and statically; the Debian package, and others' recipes. Ends with
+# "N passed, M failed".
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 repository=$PWD
@@ -182,6 +183,43 @@ manual() {
     MANPATH=$here/share/man man pny_get | grep -q 'pny_status pny_get' && MANPATH=$here/share/man man 1 pinyard-stress | grep -qi stress
 }
 if command -v man > /dev/null; then check "the manual" manual; else skip "the manual: no man"; fi
+
+# ---- A Debian package ------------------------------------------------------------------
+debian() {
+    local deb root=$work/root multiarch
+    multiarch=$(dpkg-architecture -qDEB_HOST_MULTIARCH)
+    deb=$(packaging/deb.sh | tail -n 1) && cp "$deb" "$work/pinyard.deb" || return 1
+    dpkg-deb --info "$work/pinyard.deb" && dpkg-deb --field "$work/pinyard.deb" Version | grep -qx "$version-1" &&
+        dpkg-deb --field "$work/pinyard.deb" Depends | grep -q 'libc6 (>= ' || return 1
+    # Everything is root's, in /usr, and neither writable by others nor set-user-ID.
+    dpkg-deb --contents "$work/pinyard.deb" > "$work/contents" || return 1
+    if grep -vE '^(drwxr-xr-x|-rw-r--r--|-rwxr-xr-x|lrwxrwxrwx) root/root .* \./(usr/.*)?$|-> ' "$work/contents"; then return 1; fi
+    if grep -E 'usr/(local|lib/[^/]*\.(so|a))|/$' "$work/contents" | grep -vE '/$'; then return 1; fi
+    grep -q "usr/lib/$multiarch/libpinyard.so.0 -> libpinyard.so.$version" "$work/contents" || return 1
+    # Into a system of its own, where it is root that tests.
+    if [ "$(id -u)" -eq 0 ]; then
+        mkdir -p "$root/var/lib/dpkg/info" "$root/var/lib/dpkg/updates" && touch "$root/var/lib/dpkg/status" &&
+            dpkg --root="$root" --force-depends --install "$work/pinyard.deb" &&
+            dpkg --root="$root" --status pinyard | grep -q 'install ok installed' &&
+            dpkg --root="$root" --verify pinyard || return 1
+    else
+        dpkg-deb --extract "$work/pinyard.deb" "$root" || return 1
+    fi
+    # shellcheck disable=SC2046
+    gcc "${c[@]}" -o "$work/debian" examples/c/pools.c $(PKG_CONFIG_PATH=$root/usr/lib/$multiarch/pkgconfig pkg-config --cflags --libs pinyard) &&
+        LD_LIBRARY_PATH=$root/usr/lib/$multiarch runs "$work/debian" &&
+        "$root/usr/bin/pinyard" --version && zcat "$root/usr/share/man/man3/pny_get.3.gz" | grep -q pny_pool_alloc || return 1
+    if [ "$(id -u)" -eq 0 ]; then
+        dpkg --root="$root" --purge pinyard && ! find "$root/usr" ! -type d 2> /dev/null | grep .
+    fi
+}
+if command -v dpkg-shlibdeps > /dev/null; then check "the Debian package" debian; else skip "the Debian package: no dpkg-dev"; fi
+same_again() { local deb before; deb=$(packaging/deb.sh | tail -n 1) && before=$(sha256sum < "$deb") && [ "$before" = "$(sha256sum < "$work/pinyard.deb")" ]; }
+[ ! -e "$work/pinyard.deb" ] || check "the Debian package, made again, is the same" same_again
+
+# ---- Recipes of others -----------------------------------------------------------------
+mapfile -t listed < <(packaging/install.sh list)
+check "Spack and EasyBuild" python3 packaging/check_recipes.py "${listed[@]}"
 
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]
