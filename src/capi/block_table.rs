@@ -164,9 +164,8 @@ impl Blocks {
     }
 
     pub(super) fn record_use(&self, at: usize, stream: &PoolStream) -> Result<(), Failure> {
-        match self.shard(at).get_mut(&at) {
-            Some(block) => return block.record_use(stream),
-            None => {}
+        if let Some(block) = self.shard(at).get_mut(&at) {
+            return block.record_use(stream);
         }
         Err(self.refusal(at))
     }
