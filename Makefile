@@ -1,9 +1,15 @@
-# Two commands: `make demo` and `make test`. CONTRIBUTING.md has the rest.
-.PHONY: demo test cluster-test fmt clippy docs bench
+# `make demo`, `make test`, and `make install PREFIX=... DESTDIR=...`. CONTRIBUTING.md has
+# the rest.
+.PHONY: demo test cluster-test fmt clippy docs bench build install uninstall deb dist
 
 MPICC ?= /usr/bin/mpicc.openmpi
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 DEMO_ARGS ?=
+
+# Where `make install` puts things; docs/src/install.md.
+export PREFIX ?= /usr/local
+export LIBDIR ?= lib
+export DESTDIR ?=
 
 # Installs what is missing, builds, and runs the main job.
 demo:
@@ -37,3 +43,21 @@ docs:
 bench:
 	@ci/deps.sh test
 	ci/bench.sh
+
+# The libraries, the command and the manual, in target/package.
+build:
+	@packaging/build.sh
+
+install: build
+	@packaging/install.sh install
+
+uninstall:
+	@packaging/install.sh uninstall
+
+# A Debian package, in target/package.
+deb:
+	@packaging/deb.sh
+
+# The sources of the last commit, as an archive in target/package.
+dist:
+	@packaging/dist.sh

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Is include/pinyard.h the one that src/capi makes? `ci/header.sh --update` writes it.
+# Are include/pinyard.h and the manual's page pinyard(3) the ones that src/capi makes?
+# `ci/header.sh --update` writes them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 check=(--check)

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Does libpinyard.so export what include/pinyard.h declares and nothing else, under the
 # name that programs look for, needing no library but the system's own? And is all of it
-# in libpinyard.a?
+# in libpinyard.a, and listed with a version in packaging/libpinyard.map? Do C++ and
+# Fortran have every function?
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo build --quiet -p pinyard --lib
@@ -14,6 +15,9 @@ same() { # what, expected, found
     diff <(echo "$2") <(echo "$3") || true
 }
 declared=$(gcc -fpreprocessed -dD -E include/pinyard.h 2> /dev/null | grep -oE '\bpny_[a-z_]+\(' | tr -d '(' | sort -u)
+same "functions in packaging/libpinyard.map" "$declared" "$(sed -n 's/^\t\(pny_[a-z_]*\);$/\1/p' packaging/libpinyard.map | sort)"
+same "functions bound in include/pinyard.f90" "$declared" "$(sed -nE 's/.*bind\(c, name="(pny_[a-z_]+)"\).*/\1/p' include/pinyard.f90 | sort)"
+same "functions that include/pinyard.hpp calls" "$declared" "$(gcc -x c++ -fpreprocessed -dD -E include/pinyard.hpp 2> /dev/null | grep -oE '\bpny_[a-z_]+\(' | tr -d '(' | sort -u)"
 same "exports of libpinyard.so" "$declared" "$(nm -D --defined-only "$library/libpinyard.so" | awk '{ print $3 }' | sort)"
 same "functions in libpinyard.a" "$declared" "$(nm --defined-only "$library/libpinyard.a" 2> /dev/null | awk '$2 == "T" && $3 ~ /^pny_/ { print $3 }' | sort)"
 same "soname" libpinyard.so.0 "$(readelf -d "$library/libpinyard.so" | sed -n 's/.*soname: \[\(.*\)\]/\1/p')"

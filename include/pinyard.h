@@ -2,7 +2,8 @@
  * pinyard: registered memory that no allocator can hang.
  *
  * A registration cache for transports and for programs that register memory of their
- * own, and the hooks that keep it honest. Five minutes with it: docs/src/c.md.
+ * own, the hooks that keep it honest, and pools of memory that is registered once. Five
+ * minutes with it: docs/src/c.md.
  *
  * Errors: a function that returns pny_status returns PNY_OK or says why not, and
  * pny_last_error() has the exact cause. Handles and leases that are null, were given
@@ -21,7 +22,8 @@
  * malloc, munmap and the like.
  *
  * fork: a child may call everything. Registrations are the parent's: in the child
- * pny_get says PNY_ERR_FORKED, and the child makes a registry of its own.
+ * pny_get and what allocates or frees says PNY_ERR_FORKED, and the child makes registries
+ * and pools of its own.
  *
  * Structures that begin with `size` may grow: begin with zeros and set `size` to the
  * structure's sizeof. A member that is 0 has its default.
@@ -113,11 +115,13 @@ const char *pny_version(void);
 pny_status pny_init(void);
 
 /*
- * Ends what a pny_init began. The last one destroys every registry that is left. The hooks
- * stay: libraries that were loaded later may have built on them. pny_init begins anew.
+ * Ends what a pny_init began. The last one destroys every stream, pool and registry that is
+ * left. The hooks stay: libraries that were loaded later may have built on them. pny_init
+ * begins anew.
  *
  * PNY_ERR_NOT_READY: there was no pny_init.
- * PNY_ERR_BUSY: leases are held; those registries stay, and so does this pny_init.
+ * PNY_ERR_BUSY: leases are held or blocks in use; those registries and pools stay, and so
+ * does this pny_init.
  */
 pny_status pny_finalize(void);
 
@@ -360,7 +364,8 @@ pny_status pny_registry_create(const struct pny_registry_config *config,
  * has no registration of it left, and `release` of its `ops` has been called. In a forked
  * child, whose parent made it, only the handle goes.
  *
- * PNY_ERR_BUSY: leases are held; the text says of how many regions. Nothing has changed.
+ * PNY_ERR_BUSY: leases are held, or pools register their slabs with it; the text says how
+ * many. Nothing has changed.
  *
  * Requires: no other thread is inside a call with this handle.
  */
@@ -457,6 +462,315 @@ pny_status pny_lookup(pny_registry registry,
 		      size_t length,
 		      pny_access access,
 		      pny_key *key);
+
+/* ---- Pools --------------------------------------------------------------------------- */
+
+/*
+ * Handle of a pool. Any thread may use it; whoever destroys it makes sure that no other
+ * thread is inside a call with it.
+ */
+typedef struct pny_pool_object *pny_pool;
+
+/* What a pool's memory is. */
+typedef uint32_t pny_memory;
+
+/* Host memory on huge pages, registered with `registry`. */
+#define PNY_MEMORY_HOST 0
+/* The same, and pinned for the device: copies to and from it are asynchronous. */
+#define PNY_MEMORY_PINNED 1
+/* Device memory, in the order of streams. */
+#define PNY_MEMORY_DEVICE 2
+
+/* Who drives the device of a pool of pinned or device memory. */
+typedef uint32_t pny_driver;
+
+/* The CUDA driver, libcuda.so.1, opened by pny_pool_create; the primary context. */
+#define PNY_DRIVER_CUDA 0
+/*
+ * A device that is simulated, for tests on machines without one. Its memory is the
+ * host's.
+ */
+#define PNY_DRIVER_SIMULATED 1
+
+/* How a pool is made. What is 0 or null has its default; begin with zeros and set `size`. */
+typedef struct pny_pool_config {
+	/* sizeof(pny_pool_config). */
+	size_t size;
+	/* PNY_MEMORY_HOST, PNY_MEMORY_PINNED or PNY_MEMORY_DEVICE. */
+	pny_memory memory;
+	/* PNY_DRIVER_CUDA or PNY_DRIVER_SIMULATED; not for PNY_MEMORY_HOST. */
+	pny_driver driver;
+	/* The device's number, from 0. */
+	uint32_t device;
+	/* What slabs are registered for; default PNY_LOCAL_WRITE. */
+	pny_access access;
+	/*
+	 * Registers each slab, once. Must be set for host and pinned memory; null for device
+	 * memory that nobody registers, whose keys are 0. It is not destroyed before the pool.
+	 */
+	pny_registry registry;
+	/*
+	 * Bytes of a slab, the unit of registration, rounded up to 2 MiB; a device pool's at
+	 * most. A larger block gets a slab of its own length. Default 64 MiB.
+	 */
+	size_t slab_bytes;
+	/*
+	 * Bytes of all slabs at most. Default: no limit but the registry's budget, or what the
+	 * device has.
+	 */
+	size_t limit;
+	/*
+	 * Device memory: how long an allocation that would fail, and pny_pool_trim, wait for
+	 * streams, in nanoseconds. Default 10 s.
+	 */
+	uint64_t patience_ns;
+	/* Bytes of a simulated device. Default 1 GiB. */
+	size_t simulated_bytes;
+} pny_pool_config;
+
+/*
+ * Makes a pool and stores its handle in `*pool`. It has no slab yet: see pny_pool_warmup.
+ * `config` may go afterwards. A device pool starts a thread, and heeds the environment's
+ * PINYARD_POOL_ settings.
+ *
+ * PNY_ERR_INVALID    the configuration contradicts itself
+ * PNY_ERR_STALE      `registry` is none
+ * PNY_ERR_ABSENT     there is no CUDA driver, or no such device
+ * PNY_ERR_REFUSED    a setting of the environment cannot be read
+ * PNY_ERR_BACKEND    the driver refuses
+ * PNY_ERR_RESOURCES  as many pools as there can be, or no thread
+ *
+ * Requires: `config` is readable for its size; `pool` is writable.
+ */
+pny_status pny_pool_create(const struct pny_pool_config *config, pny_pool *pool);
+
+/*
+ * Deregisters and gives back every slab, and destroys the pool. Waits for streams as
+ * pny_pool_trim does. In a forked child, whose parent made it, only the handle goes.
+ *
+ * PNY_ERR_BUSY: blocks are in use, or wait for streams or fences, or there are handles of
+ * streams; the text says how many. The pool stays.
+ *
+ * Requires: no other thread is inside a call with this handle.
+ */
+pny_status pny_pool_destroy(pny_pool pool);
+
+/*
+ * Deregisters and gives back the slabs that hold no block in use, and stores their bytes
+ * in `*released` where that is not null. Asks the fences of deferred blocks; a device pool
+ * waits for streams that hold free memory, up to its patience.
+ *
+ * Requires: `released` is writable or null. Nobody destroys the pool meanwhile.
+ */
+pny_status pny_pool_trim(pny_pool pool, size_t *released);
+
+/* Counters of a pool, exact while no other thread is inside it. */
+typedef struct pny_pool_counts {
+	/* sizeof(pny_pool_counts). */
+	size_t size;
+	/* Slabs now. */
+	uint64_t slabs;
+	/* Slabs made since the start, each registered once. */
+	uint64_t slabs_made;
+	/* Bytes of all slabs. */
+	uint64_t reserved_bytes;
+	/* Most bytes of slabs that there ever were. */
+	uint64_t peak_reserved_bytes;
+	/* Bytes of blocks in use, as set aside for them, those that wait included. */
+	uint64_t live_bytes;
+	/* Blocks in use, those that wait included. */
+	uint64_t live_blocks;
+	/* Of these, blocks that wait for a fence or another stream. */
+	uint64_t waiting_blocks;
+	/* Bytes that are in no block. */
+	uint64_t free_bytes;
+	/* Blocks handed out since the start. */
+	uint64_t allocations;
+	/* Blocks taken back since the start. */
+	uint64_t frees;
+} pny_pool_counts;
+
+/*
+ * Fills `*counts`, whose `size` the caller has set. Takes the pool's lock: not for hot
+ * paths.
+ *
+ * Requires: `counts` is writable for its size. Nobody destroys the pool meanwhile.
+ */
+pny_status pny_pool_stats(pny_pool pool, struct pny_pool_counts *counts);
+
+/* ---- Streams of device pools --------------------------------------------------------- */
+
+/*
+ * Handle of a stream that device memory is allocated on. Any thread may use it; whoever
+ * destroys it makes sure that no other thread is inside a call with it.
+ */
+typedef struct pny_stream_object *pny_stream;
+
+/*
+ * The pool's handle of a stream, stored in `*made`: of the `CUstream` `native`, which
+ * stays the caller's, null for the context's default stream; of the simulated driver a
+ * new one, `native` being null.
+ *
+ * PNY_ERR_INVALID    the pool's memory is not a device's
+ * PNY_ERR_BUSY       the pool has a handle of that stream
+ * PNY_ERR_BACKEND    the driver does not know the stream
+ * PNY_ERR_RESOURCES  as many handles as there can be
+ *
+ * Requires: `native` is null or a stream of the pool's device and context that is not
+ * destroyed before pny_stream_destroy; `made` is writable. Nobody destroys the pool
+ * meanwhile.
+ */
+pny_status pny_stream_create(pny_pool pool, void *native, pny_stream *made);
+
+/*
+ * Gives the handle back, before the stream itself is destroyed: everybody may have the
+ * memory that was freed on it when its work so far has passed. Blocks that were allocated
+ * on it stay in use. Does not wait.
+ *
+ * PNY_ERR_BACKEND: the driver refused to mark the end of the stream's work; the handle is
+ * gone all the same.
+ *
+ * Requires: no other thread is inside a call with this handle.
+ */
+pny_status pny_stream_destroy(pny_stream stream);
+
+/* ---- Blocks of pools ----------------------------------------------------------------- */
+
+/*
+ * A block of `bytes`, stored in `*block`: registered already, its contents unspecified.
+ * Of a device pool it is for work on `stream`, and may be what that stream's earlier work
+ * still uses; elsewhere `stream` is null. Usually no system call and none of the driver;
+ * what needs a new slab waits for its registration.
+ *
+ * PNY_ERR_INVALID    0 bytes, or more than there are addresses; null; a stream that is
+ *                    another pool's, or set for host memory
+ * PNY_ERR_STALE      not a pool, or not a stream
+ * PNY_ERR_LIMIT      the pool's limit, or the registry's, is used up
+ * PNY_ERR_RESOURCES  no memory is to be had
+ * PNY_ERR_BACKEND    the slab could not be registered, or the driver failed
+ * PNY_ERR_FORKED     the pool is the parent process's
+ * On an error `*block` is null.
+ *
+ * Requires: `block` is writable. Nobody destroys the pool or the stream meanwhile.
+ */
+pny_status pny_pool_alloc(pny_pool pool, size_t bytes, pny_stream stream, void **block);
+
+/*
+ * The same, at a multiple of `align`: a power of two, up to 2 MiB.
+ *
+ * Requires: as pny_pool_alloc.
+ */
+pny_status pny_pool_alloc_aligned(pny_pool pool,
+				  size_t bytes,
+				  size_t align,
+				  pny_stream stream,
+				  void **block);
+
+/*
+ * A block of each of `count` sizes, or none; of a device pool, those above 32 KiB lie side
+ * by side where there is room. A `count` of 0 does nothing.
+ *
+ * Errors: as pny_pool_alloc. On an error every one of `blocks` is null.
+ *
+ * Requires: `sizes` is readable and `blocks` is writable for `count` elements. Otherwise as
+ * pny_pool_alloc.
+ */
+pny_status pny_pool_alloc_batch(pny_pool pool,
+				const size_t *sizes,
+				size_t count,
+				pny_stream stream,
+				void **blocks);
+
+/*
+ * Makes slabs, and registers them, until `count` blocks of `bytes` each can be had without
+ * another one, on `stream` where the pool is a device's; null elsewhere. What it needed is
+ * free afterwards, for other sizes too.
+ *
+ * Errors: as pny_pool_alloc. Nothing is left in use.
+ *
+ * Requires: nobody destroys the pool or the stream meanwhile.
+ */
+pny_status pny_pool_warmup(pny_pool pool, size_t bytes, size_t count, pny_stream stream);
+
+/*
+ * Frees the block that begins there. Any thread; calls neither a driver nor the registry,
+ * and waits for nobody. Of a device pool its memory serves the stream that it was
+ * allocated on at once, and others when that stream has come as far as it was.
+ *
+ * PNY_ERR_INVALID: null, or an address within a block. PNY_ERR_STALE: no block of this
+ * pool that is in use; freed before, or another's. Nothing has changed then.
+ *
+ * Requires: nobody destroys the pool meanwhile, and nobody uses the memory any more.
+ */
+pny_status pny_pool_free(pny_pool pool, void *block);
+
+/*
+ * Frees the block, whose memory is reused only after `stream`, of this device pool or
+ * another one, has done what it has been given so far: for the source of a copy.
+ *
+ * PNY_ERR_BACKEND: the driver refused to mark the place, as while the stream is captured.
+ * Otherwise as pny_pool_free. On an error the block stays in use.
+ *
+ * Requires: as pny_pool_free, but for the stream's work. Nobody destroys the stream meanwhile.
+ */
+pny_status pny_pool_free_after(pny_pool pool, void *block, pny_stream stream);
+
+/*
+ * Frees the block, whose memory is reused only after `passed` has answered something else
+ * than 0: an MPI request, a queue's counter. It is asked with `user` by whichever thread
+ * uses the pool, one at a time and with no lock held, and not again once it has passed; it
+ * does not wait, and calls nothing of pinyard's.
+ *
+ * Errors: as pny_pool_free; the block stays in use then.
+ *
+ * Requires: as pny_pool_free. `passed` and `user` are good until it has passed, or the process
+ * ends.
+ */
+pny_status pny_pool_defer_until(pny_pool pool,
+				void *block,
+				int (*passed)(void *user),
+				void *user);
+
+/*
+ * Work of `stream`, another stream of the pool than the block was allocated on, uses the
+ * block: once freed it is not reused before that stream has done what it had been given
+ * when the block was freed, or soon after. For device memory.
+ *
+ * PNY_ERR_INVALID: the pool's memory is not a device's, or the stream is another pool's.
+ * Otherwise as pny_pool_free.
+ *
+ * Requires: nobody destroys the pool or the stream, or frees the block, meanwhile.
+ */
+pny_status pny_pool_record_use(pny_pool pool, void *block, pny_stream stream);
+
+/* Where a block lies, and with which key a device reaches it. */
+typedef struct pny_block_place {
+	/* sizeof(pny_block_place). */
+	size_t size;
+	/* The key of the slab's registration; 0 of a device pool without a registry. */
+	pny_key key;
+	/* Address of the slab's first byte, which the key counts from. */
+	uint64_t slab_base;
+	/* Bytes of the slab. */
+	uint64_t slab_length;
+	/* Address of the block's first byte. */
+	uint64_t block_base;
+	/* Bytes of the block, as asked for. */
+	uint64_t block_length;
+	/* Where the address lies in the slab, in bytes. */
+	uint64_t offset;
+} pny_block_place;
+
+/*
+ * Fills `*place`, whose `size` the caller has set, for the block that `address` lies in,
+ * at its beginning or further on. What it says is good while the block is in use.
+ *
+ * PNY_ERR_NOT_FOUND: it lies in no block of this pool that is in use.
+ *
+ * Requires: `place` is writable for its size. Nobody destroys the pool meanwhile. The memory is
+ * not accessed.
+ */
+pny_status pny_pool_find(pny_pool pool, const void *address, struct pny_block_place *place);
 
 /* ---- Diagnosis ----------------------------------------------------------------------- */
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The C interface from C: the examples and the misuse of it, compiled by gcc and clang as
-# C11 and by g++ as C++17 with every warning an error, linked dynamically and statically,
-# run plainly, under valgrind and under the sanitizers; the ring under two MPIs; a program
-# compiled against the first header; a set-user-ID program. Ends with "N passed, M
-# failed". Outputs of failures are shown.
+# C11 and by g++ as C++17, C++ and Fortran by their compilers, with every warning an error,
+# linked dynamically and statically, run plainly, under valgrind and under the sanitizers;
+# the ring under two MPIs; a program compiled against the first header; a set-user-ID
+# program. Ends with "N passed, M failed". Outputs of failures are shown.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 target=${CARGO_TARGET_DIR:-$PWD/target}
@@ -52,7 +52,7 @@ compiles_and_runs() { # output, arguments of the compiler...
 }
 
 # ---- Compilers ------------------------------------------------------------------------
-for source in examples/c/transport.c $here/misuse.c; do
+for source in examples/c/transport.c examples/c/pools.c $here/misuse.c; do
     name=$(basename "$source" .c)
     check "$name gcc" compiles_and_runs "$name-gcc" gcc "${c11[@]}" "$source" "${dynamic[@]}"
     check "$name clang" compiles_and_runs "$name-clang" clang "${c11[@]}" "$source" "${dynamic[@]}"
@@ -64,10 +64,24 @@ for source in examples/c/transport.c $here/misuse.c; do
     # valgrind runs code of its own in place of libc's: entries cannot be patched there.
     check "$name valgrind" under_valgrind "$build/$name-gcc" notify
 done
+# ---- C++ ------------------------------------------------------------------------------
+source=examples/c++/transport.cpp
+cpp17=(-std=c++17 "${warnings[@]}" -I include)
+check "C++ g++" compiles_and_runs c++-g++ g++ "${cpp17[@]}" $source "${dynamic[@]}"
+check "C++ clang++" compiles_and_runs c++-clang clang++ "${cpp17[@]}" $source "${dynamic[@]}"
+check "C++ notify" runs "$build/c++-g++" notify
+check "C++ sanitizers" compiles_and_runs c++-asan g++ "${cpp17[@]}" -fsanitize=address,undefined -fno-sanitize-recover=all \
+    $source "${dynamic[@]}"
+check "C++ valgrind" under_valgrind "$build/c++-g++" notify
+check "Fortran" compiles_and_runs fortran gfortran -std=f2018 -Wall -Wextra -Werror -pedantic -g -fcheck=all -J "$build" \
+    include/pinyard.f90 examples/fortran/transport.f90 "${dynamic[@]}"
+check "Fortran valgrind" under_valgrind "$build/fortran" notify
+
 header_alone() { printf '#include <pinyard.h>\nint main(void) { return 0; }\n' > "$build/alone.c" && "$@" -c -o "$build/alone.o" "$build/alone.c"; }
 check "header alone, C11" header_alone gcc "${c11[@]}"
 check "header alone, C99" header_alone gcc -std=c99 "${warnings[@]}" -I include
 check "header alone, C++11" header_alone g++ -std=c++11 "${warnings[@]}" -I include -x c++
+check "C++ header alone" bash -c "printf '#include <pinyard.hpp>\nint main() { return 0; }\n' > '$build/alone.cpp' && g++ -std=c++17 -Wall -Wextra -Werror -pedantic -I include -c -o '$build/alone.o' '$build/alone.cpp'"
 check "the book's words on linking" grep -qF -- "-lgcc_s -lutil -lrt -lpthread -lm -ldl" docs/src/c.md
 
 # Where io_uring is refused, the example says so.

@@ -12,16 +12,20 @@
 //! was destroyed, or never was a handle is refused.
 
 mod backend;
+mod block_table;
+mod blocks;
 mod diagnosis;
 mod get;
 mod handles;
 mod hooks;
 mod leases;
 mod libfabric;
+mod pools;
 mod process;
 mod registry;
 mod sized;
 mod status;
+mod streams;
 
 #[cfg(test)]
 mod tests;

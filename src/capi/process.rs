@@ -2,8 +2,10 @@
 
 use super::handles::to_pointer;
 use super::hooks::complete;
+use super::pools::{self, POOLS, pny_pool_object};
 use super::registry::{REGISTRIES, may_go, pny_registry_object};
 use super::status::{Failure, at_boundary, pny_status, pny_status::*};
+use super::streams::{STREAMS, Streamed};
 use core::ffi::c_char;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
@@ -32,11 +34,13 @@ pub extern "C" fn pny_init() -> pny_status {
     })
 }
 
-/// Ends what a pny_init began. The last one destroys every registry that is left. The hooks
-/// stay: libraries that were loaded later may have built on them. pny_init begins anew.
+/// Ends what a pny_init began. The last one destroys every stream, pool and registry that is
+/// left. The hooks stay: libraries that were loaded later may have built on them. pny_init
+/// begins anew.
 ///
 /// PNY_ERR_NOT_READY: there was no pny_init.
-/// PNY_ERR_BUSY: leases are held; those registries stay, and so does this pny_init.
+/// PNY_ERR_BUSY: leases are held or blocks in use; those registries and pools stay, and so
+/// does this pny_init.
 #[unsafe(no_mangle)]
 #[allow(unsafe_code)]
 pub extern "C" fn pny_finalize() -> pny_status {
@@ -49,6 +53,21 @@ pub extern "C" fn pny_finalize() -> pny_status {
             Ok(_) => return Ok(()),
         }
         let mut held = Vec::new();
+        for handle in STREAMS.all() {
+            match STREAMS.take(handle, |_| Ok(())).and_then(Streamed::end) {
+                Err(failure) if failure.status != PNY_ERR_STALE => held.push(failure.cause),
+                _ => {}
+            }
+        }
+        for handle in POOLS.all() {
+            match POOLS.take(handle, pools::may_go) {
+                Ok(pool) => pool.end(),
+                Err(failure) if failure.status == PNY_ERR_STALE => {}
+                Err(failure) => {
+                    held.push(format!("pool {:p}: {}", to_pointer::<pny_pool_object>(handle), failure.cause))
+                }
+            }
+        }
         for handle in REGISTRIES.all() {
             match REGISTRIES.take(handle, may_go) {
                 Ok(registry) => registry.end(),

@@ -9,6 +9,7 @@ use super::sized::{self, Sized_};
 use super::status::{Failure, at_boundary, pny_status, pny_status::*};
 use core::ffi::{c_char, c_void};
 use pinyard_registry::{BuildError, Coarsen, Events, Registry};
+use std::sync::Arc;
 
 /// A registration cache. Only its address is used, as a name.
 pub struct pny_registry_object {
@@ -25,17 +26,27 @@ pub(super) static REGISTRIES: Handles<Kept> = Handles::new(1, "pny_registry");
 pub(super) struct Kept {
     pub(super) registry: Registry,
     release: Option<Release>,
+    /// Each pool that registers its slabs here has a copy.
+    users: Arc<()>,
     /// The fork generation of the process that made it.
     forks: u32,
 }
 
 impl Kept {
+    /// Held by a pool for as long as it may register slabs.
+    pub(super) fn user(&self) -> Arc<()> {
+        self.users.clone()
+    }
+
     /// Deregisters everything; then the backend's functions are not called any more.
     pub(super) fn end(self) {
+        let own = self.forks == pinyard_hooks::fork_generation();
+        if own {
+            // Also where the thread of a device pool that is ending still has the registry.
+            let _ = self.registry.flush();
+        }
         drop(self.registry);
-        if let Some(release) = self.release
-            && self.forks == pinyard_hooks::fork_generation()
-        {
+        if let Some(release) = self.release.filter(|_| own) {
             release.call();
         }
     }
@@ -166,7 +177,8 @@ pub unsafe extern "C" fn pny_registry_create(
         let (builder, release) = unsafe { wanted.give_to(builder) }?;
         let registry_made = builder.build()?;
         let forks = pinyard_hooks::fork_generation();
-        let handle = REGISTRIES.insert(Kept { registry: registry_made, release, forks })?;
+        let handle =
+            REGISTRIES.insert(Kept { registry: registry_made, release, users: Arc::new(()), forks })?;
         // SAFETY: the caller's contract.
         unsafe { registry.write(to_pointer(handle)) };
         Ok(())
@@ -177,7 +189,8 @@ pub unsafe extern "C" fn pny_registry_create(
 /// has no registration of it left, and `release` of its `ops` has been called. In a forked
 /// child, whose parent made it, only the handle goes.
 ///
-/// PNY_ERR_BUSY: leases are held; the text says of how many regions. Nothing has changed.
+/// PNY_ERR_BUSY: leases are held, or pools register their slabs with it; the text says how
+/// many. Nothing has changed.
 ///
 /// # Safety
 /// No other thread is inside a call with this handle.
@@ -190,7 +203,13 @@ pub unsafe extern "C" fn pny_registry_destroy(registry: pny_registry) -> pny_sta
 }
 
 /// Whether the registry is held by nobody.
-pub(super) fn may_go(Kept { registry, .. }: &Kept) -> Result<(), Failure> {
+pub(super) fn may_go(Kept { registry, users, forks, .. }: &Kept) -> Result<(), Failure> {
+    let pools = Arc::strong_count(users) - 1;
+    if pools > 0 && *forks == pinyard_hooks::fork_generation() {
+        let plural = if pools == 1 { "" } else { "s" };
+        let cause = format!("{pools} pool{plural} registered with it; destroy with pny_pool_destroy");
+        return Err(Failure::new(PNY_ERR_BUSY, cause));
+    }
     match registry.regions_in_use() {
         0 => Ok(()),
         held => {

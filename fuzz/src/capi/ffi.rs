@@ -59,7 +59,98 @@ pub(crate) struct Ops {
     pub(crate) unknown: [u64; 2],
 }
 
+impl Config {
+    pub(crate) const ZERO: Config = Config {
+        size: 0,
+        backend: 0,
+        flags: 0,
+        device: std::ptr::null(),
+        object: std::ptr::null_mut(),
+        ops: std::ptr::null(),
+        user: std::ptr::null_mut(),
+        budget: 0,
+        max_regions: 0,
+        coarsen: 0,
+        port: 0,
+        reserved: 0,
+        share_budget_of: 0,
+        unknown: [0; 2],
+    };
+}
+
+type Register = extern "C" fn(*mut c_void, usize, usize, u32, &mut [u64; 3]) -> c_int;
+type Deregister = extern "C" fn(*mut c_void, &[u64; 3], usize, usize) -> c_int;
+
+impl Ops {
+    pub(crate) fn of(
+        name: &'static CStr,
+        register: Register,
+        deregister: Deregister,
+        release: extern "C" fn(*mut c_void),
+    ) -> Ops {
+        Ops {
+            size: 64,
+            name: name.as_ptr(),
+            register: Some(register),
+            deregister: Some(deregister),
+            release: Some(release),
+            max_region_bytes: 0,
+            max_regions: 0,
+            locks_memory: 0,
+            reserved: 0,
+            unknown: [0; 2],
+        }
+    }
+}
+
+/// `pny_pool_config`, and two words that this library does not know.
+#[repr(C)]
+pub(crate) struct PoolConfig {
+    pub(crate) size: usize,
+    pub(crate) memory: u32,
+    pub(crate) driver: u32,
+    pub(crate) device: u32,
+    pub(crate) access: u32,
+    pub(crate) registry: Registry,
+    pub(crate) slab_bytes: usize,
+    pub(crate) limit: usize,
+    pub(crate) patience_ns: u64,
+    pub(crate) simulated_bytes: usize,
+    pub(crate) unknown: [u64; 2],
+}
+
 unsafe extern "C" {
+    pub(crate) fn pny_pool_create(config: *const PoolConfig, pool: *mut usize) -> c_int;
+    pub(crate) fn pny_pool_destroy(pool: usize) -> c_int;
+    pub(crate) fn pny_pool_trim(pool: usize, released: *mut usize) -> c_int;
+    pub(crate) fn pny_pool_stats(pool: usize, counts: *mut u64) -> c_int;
+    pub(crate) fn pny_pool_warmup(pool: usize, bytes: usize, count: usize, stream: usize) -> c_int;
+    pub(crate) fn pny_stream_create(pool: usize, native: usize, made: *mut usize) -> c_int;
+    pub(crate) fn pny_stream_destroy(stream: usize) -> c_int;
+    pub(crate) fn pny_pool_alloc_aligned(
+        pool: usize,
+        bytes: usize,
+        align: usize,
+        stream: usize,
+        block: *mut usize,
+    ) -> c_int;
+    pub(crate) fn pny_pool_alloc_batch(
+        pool: usize,
+        sizes: *const usize,
+        count: usize,
+        stream: usize,
+        blocks: *mut usize,
+    ) -> c_int;
+    pub(crate) fn pny_pool_free(pool: usize, block: usize) -> c_int;
+    pub(crate) fn pny_pool_free_after(pool: usize, block: usize, stream: usize) -> c_int;
+    pub(crate) fn pny_pool_defer_until(
+        pool: usize,
+        block: usize,
+        passed: Option<extern "C" fn(*mut c_void) -> c_int>,
+        user: *mut c_void,
+    ) -> c_int;
+    pub(crate) fn pny_pool_record_use(pool: usize, block: usize, stream: usize) -> c_int;
+    pub(crate) fn pny_pool_find(pool: usize, address: usize, place: *mut u64) -> c_int;
     pub(crate) safe fn pny_strerror(status: c_int) -> *const c_char;
     pub(crate) safe fn pny_last_error() -> *const c_char;
     pub(crate) safe fn pny_init() -> c_int;

@@ -10,6 +10,7 @@
 #![no_main]
 
 mod ffi;
+mod pools;
 
 use core::ffi::{c_int, c_void};
 use ffi::*;
@@ -43,6 +44,9 @@ extern "C" fn release(_: *mut c_void) {
 
 /// Memory to register: addresses are only compared, so nothing has to be mapped.
 const BASE: usize = 0x2000_0000_0000;
+
+/// The first byte of an input that begins with pools.
+const POOLS: u8 = 0xff;
 
 struct Program<'d> {
     input: std::slice::Iter<'d, u8>,
@@ -388,6 +392,11 @@ fuzz_target!(|data: &[u8]| {
         spent: Vec::new(),
         inits: 0,
     };
+    // The inputs of pools are marked, so that those of before mean what they did.
+    if data.first() == Some(&POOLS) {
+        program.byte();
+        pools::Pools::run(&mut program);
+    }
     for _ in 0..200 {
         if program.step().is_none() {
             break;

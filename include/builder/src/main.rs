@@ -1,21 +1,26 @@
 //! Writes `include/pinyard.h`: cbindgen translates each file of the C interface, and
-//! what it leaves of Rust's habits becomes C's. With `--check` nothing is written, and a
-//! header that differs is an error.
+//! what it leaves of Rust's habits becomes C's; and of the header the page pinyard(3) and the Fortran module.
+//! With `--check` nothing is written, and a file that differs is an error.
 
 mod comments;
+mod fortran;
+mod manual;
 
 use cbindgen::{Builder, Config, DocumentationStyle, Language, SortKey, Style};
 use std::path::Path;
 use std::process::ExitCode;
 
 /// The files of `src/capi` in the header's order, each with its heading.
-const SECTIONS: [(&str, &str); 8] = [
+const SECTIONS: [(&str, &str); 11] = [
     ("status", "Errors"),
     ("process", "Beginning and end"),
     ("hooks", "Hooks"),
     ("backend", "Backends: who registers"),
     ("registry", "The registration cache"),
     ("get", "Leases"),
+    ("pools", "Pools"),
+    ("streams", "Streams of device pools"),
+    ("blocks", "Blocks of pools"),
     ("diagnosis", "Diagnosis"),
     ("libfabric", "libfabric's own caches"),
 ];
@@ -27,7 +32,6 @@ const TAB: usize = 8;
 
 fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let path = root.join("include/pinyard.h");
     let header = match generate(&root) {
         Ok(header) => header,
         Err(problem) => {
@@ -36,19 +40,37 @@ fn main() -> ExitCode {
         }
     };
     let check = std::env::args().any(|argument| argument == "--check");
-    let there = std::fs::read_to_string(&path).unwrap_or_default();
-    if check && there != header {
-        let line = there.lines().zip(header.lines()).take_while(|(old, new)| old == new).count() + 1;
-        eprintln!(
-            "header: include/pinyard.h differs from src/capi in line {line}: run ci/header.sh --update"
-        );
-        return ExitCode::FAILURE;
-    }
-    if !check && let Err(error) = std::fs::write(&path, header) {
-        eprintln!("header: {}: {error}", path.display());
-        return ExitCode::FAILURE;
+    let page = manual::page(&header, env!("CARGO_PKG_VERSION"));
+    let module = match fortran::module(&header) {
+        Ok(module) => module,
+        Err(problem) => {
+            eprintln!("header: include/pinyard.f90: {problem}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let files =
+        [("include/pinyard.h", header), ("packaging/man/pinyard.3", page), ("include/pinyard.f90", module)];
+    for (name, text) in files {
+        if let Err(problem) = keep(&root, name, &text, check) {
+            eprintln!("header: {problem}");
+            return ExitCode::FAILURE;
+        }
     }
     ExitCode::SUCCESS
+}
+
+/// Writes the file, or says where it differs.
+fn keep(root: &Path, name: &str, text: &str, check: bool) -> Result<(), String> {
+    let path = root.join(name);
+    if !check {
+        return std::fs::write(&path, text).map_err(|error| format!("{name}: {error}"));
+    }
+    let there = std::fs::read_to_string(&path).unwrap_or_default();
+    if there == text {
+        return Ok(());
+    }
+    let line = there.lines().zip(text.lines()).take_while(|(old, new)| old == new).count() + 1;
+    Err(format!("{name} differs from src/capi in line {line}: run ci/header.sh --update"))
 }
 
 fn generate(root: &Path) -> Result<String, String> {

@@ -2,7 +2,8 @@
  * pinyard: registered memory that no allocator can hang.
  *
  * A registration cache for transports and for programs that register memory of their
- * own, and the hooks that keep it honest. Five minutes with it: docs/src/c.md.
+ * own, the hooks that keep it honest, and pools of memory that is registered once. Five
+ * minutes with it: docs/src/c.md.
  *
  * Errors: a function that returns pny_status returns PNY_OK or says why not, and
  * pny_last_error() has the exact cause. Handles and leases that are null, were given
@@ -21,7 +22,8 @@
  * malloc, munmap and the like.
  *
  * fork: a child may call everything. Registrations are the parent's: in the child
- * pny_get says PNY_ERR_FORKED, and the child makes a registry of its own.
+ * pny_get and what allocates or frees says PNY_ERR_FORKED, and the child makes registries
+ * and pools of its own.
  *
  * Structures that begin with `size` may grow: begin with zeros and set `size` to the
  * structure's sizeof. A member that is 0 has its default.

@@ -4,11 +4,12 @@ mod demo;
 mod doctor;
 mod environment;
 mod info;
+mod manual;
 mod replay;
 mod report;
 mod stress;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -32,6 +33,9 @@ enum Command {
     Replay(replay::Options),
     /// Stress MPI, the registry and the pool on this machine or a cluster, and report
     Stress(Box<stress::Options>),
+    /// Write the manual's pages of this command into a folder
+    #[command(hide = true)]
+    WriteManual(manual::Options),
 }
 
 /// Prints a line on stdout. A reader that has gone (`pinyard info | head`) wants
@@ -53,5 +57,6 @@ fn main() -> ExitCode {
         Command::Info(options) => info::run(&options),
         Command::Replay(options) => replay::run(&options),
         Command::Stress(options) => stress::run(&options),
+        Command::WriteManual(options) => manual::run(&options, Arguments::command()),
     }
 }

@@ -119,7 +119,7 @@ fn a_registry_that_is_in_use_stays() {
 }
 
 /// Waits for a child; its exit status.
-fn in_child(work: impl FnOnce() -> i32) -> i32 {
+pub(super) fn in_child(work: impl FnOnce() -> i32) -> i32 {
     // SAFETY: the child runs what a forked child may run here, and ends.
     unsafe {
         let child = libc::fork();

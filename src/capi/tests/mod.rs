@@ -2,17 +2,21 @@
 #![allow(unsafe_code, clippy::disallowed_methods)] // unmaps as a program would
 
 mod lives;
+mod pools;
 mod refusals;
 
 use super::backend::*;
+use super::blocks::*;
 use super::diagnosis::*;
 use super::get::*;
 use super::hooks::*;
 use super::libfabric::*;
+use super::pools::*;
 use super::process::*;
 use super::registry::*;
 use super::status::pny_status::{self, *};
 use super::status::tests::{last_error, text as text_of};
+use super::streams::*;
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::SeqCst};

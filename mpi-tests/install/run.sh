@@ -1,0 +1,225 @@
+#!/usr/bin/env bash
+# What `make install` puts somewhere: staged by an ordinary user, moved to another folder,
+# and used from there as users do, by every compiler, through pkg-config and through
+# CMake, dynamically and statically; the Debian package, and others' recipes. Ends with
+# "N passed, M failed".
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+repository=$PWD
+. packaging/common.sh
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+chmod 755 "$work"
+passed=0 failed=0 skipped=0
+
+# check NAME COMMAND...: counts whether COMMAND succeeds; shows what it said if not.
+check() {
+    local name=$1
+    shift
+    if (set -o pipefail; "$@") > "$work/said" 2>&1; then
+        passed=$((passed + 1))
+        echo "ok      $name"
+    else
+        failed=$((failed + 1))
+        echo "FAILED  $name"
+        sed 's/^/        /' "$work/said" | tail -n 30
+    fi
+}
+skip() { skipped=$((skipped + 1)) && echo "skipped: $1"; }
+equal() { diff <(echo "$1") <(echo "$2"); }
+
+packaging/build.sh || { echo "0 passed, 1 failed"; exit 1; }
+
+# ---- Installing ------------------------------------------------------------------------
+stage=$work/stage prefix=/opt/pinyard-test
+mkdir "$stage"
+# Who has no rights elsewhere.
+as_user=()
+if [ "$(id -u)" -eq 0 ]; then
+    chown nobody "$stage"
+    as_user=(setpriv --reuid nobody --clear-groups --regid nogroup)
+fi
+installer() { "${as_user[@]}" env PREFIX=$prefix DESTDIR="$stage" LIBDIR="${LIBDIR:-lib}" packaging/install.sh "$1"; }
+tree() { (cd "$stage$prefix" && find . ! -type d | sed 's|^\./||' | LC_ALL=C sort); }
+sums() { (cd "$stage$prefix" && find . -type f -exec sha256sum {} + | sort -k 2); }
+if [ -n "${as_user[*]}" ] && ! "${as_user[@]}" test -r "$package/complete"; then
+    skip "installing as an ordinary user: nobody may not read $package"
+    as_user=()
+fi
+
+check "make install" installer install
+check "it installs what it lists" equal "$(packaging/install.sh list | LC_ALL=C sort)" "$(tree)"
+check "nothing outside DESTDIR" test ! -e $prefix
+modes() {
+    ! find "$stage$prefix" -type f ! -perm 644 ! -perm 755 | grep . &&
+        ! find "$stage$prefix" -type d ! -perm 755 | grep . &&
+        equal "$(printf '%s\n' bin/pinyard "lib/libpinyard.so.$version" lib/libpinyard_preload.so)" \
+            "$(cd "$stage$prefix" && find . -type f -perm 755 | sed 's|^\./||' | LC_ALL=C sort)"
+}
+check "modes" modes
+links() { [ "$(readlink "$stage$prefix/lib/libpinyard.so")" = libpinyard.so.0 ] && [ "$(readlink "$stage$prefix/lib/libpinyard.so.0")" = "libpinyard.so.$version" ]; }
+check "links" links
+again() { local before after; before=$(sums) && installer install && after=$(sums) && equal "$before" "$after"; }
+check "a second time" again
+check "no path of the build" bash -c "! grep -rlF -e '$stage' -e '$repository' '$stage$prefix'/lib/pkgconfig '$stage$prefix'/lib/cmake '$stage$prefix'/include '$stage$prefix'/share"
+uninstalls() {
+    "${as_user[@]}" touch "$stage$prefix/lib/of-another"
+    installer uninstall && equal lib/of-another "$(tree)" && "${as_user[@]}" rm "$stage$prefix/lib/of-another" && installer install
+}
+check "make uninstall takes what is pinyard's and no more" uninstalls
+refused() { ! "$@" 2> "$work/why" && cat "$work/why" && grep -q "$word" "$work/why"; }
+word="must begin with /" check "a relative PREFIX is refused" refused env PREFIX=opt packaging/install.sh list
+word="folder of PREFIX" check "a LIBDIR elsewhere is refused" refused env LIBDIR=../lib packaging/install.sh list
+library_folder() {
+    LIBDIR=lib/x86_64-linux-gnu DESTDIR=$work/multiarch PREFIX=/usr packaging/install.sh install
+    PKG_CONFIG_PATH=$work/multiarch/usr/lib/x86_64-linux-gnu/pkgconfig pkg-config --cflags --libs pinyard |
+        tee /dev/stderr | grep -qF -- "$work/multiarch/usr/lib/x86_64-linux-gnu/pkgconfig/../../../lib/x86_64-linux-gnu"
+}
+check "LIBDIR of a multiarch system" library_folder
+through_make() { make --silent -f Makefile install -o build PREFIX=/usr DESTDIR="$work/make" && test -f "$work/make/usr/include/pinyard.h"; }
+check "make passes PREFIX and DESTDIR on" through_make
+
+# The tree is used where it was not installed to.
+here=$work/moved
+check "the tree is moved" mv "$stage$prefix" "$here"
+library=$here/lib/libpinyard.so.$version
+
+# ---- The libraries ---------------------------------------------------------------------
+declared=$(gcc -fpreprocessed -dD -E "$here/include/pinyard.h" 2> /dev/null | grep -oE '\bpny_[a-z_]+\(' | tr -d '(' | sort -u)
+exports() { equal "$(sed 's/$/@@PINYARD_0.1/' <<< "$declared")" "$(nm -D --defined-only "$library" | awk '$2 == "T" { print $3 }' | LC_ALL=C sort)"; }
+check "exports are the header's, each with its version" exports
+nodes() { equal "libpinyard.so.0 PINYARD_0.1" "$(readelf -V "$library" | sed -n '/version_definition\|gnu.version_d/,/gnu.version_r/s/.*Name: //p' | tr '\n' ' ' | sed 's/ $//')"; }
+check "version definitions" nodes
+check "soname" bash -c "readelf -d '$library' | grep -qF '[libpinyard.so.0]'"
+check "hardened: relro, no executable stack, no relocations in code" bash -c "
+    readelf -d '$library' | grep -q BIND_NOW && readelf -lW '$library' | grep -q GNU_RELRO &&
+        readelf -lW '$library' | grep GNU_STACK | grep -qv 'E ' && ! readelf -d '$library' | grep -q TEXTREL"
+
+# ---- Compilers -------------------------------------------------------------------------
+export PKG_CONFIG_PATH=$here/lib/pkgconfig
+version_of_package() { equal "$version" "$(pkg-config --modversion pinyard)"; }
+check "pkg-config: version" version_of_package
+check "pkg-config: Libs.private" bash -c "pkg-config --static --libs pinyard | grep -qF -- '${system[*]}'"
+warnings=(-Wall -Wextra -Werror -pedantic -O1 -g -D_GNU_SOURCE)
+runs() { timeout --foreground -k 5 60 "$@" | tee "$work/output" && grep -q '^completed$' "$work/output"; }
+needs_it() { readelf -d "$1" | grep NEEDED | grep -qF libpinyard.so.0; }
+# NAME LINKAGE COMPILER...: with the flags that pkg-config gives.
+through_pkg_config() {
+    local output=$work/$1 package=pinyard
+    [ "$2" = static ] && package=pinyard-static
+    local compiler=("${@:3}")
+    # shellcheck disable=SC2046
+    "${compiler[@]}" -o "$output" $(pkg-config --cflags --libs $package) || return 1
+    if [ "$2" = static ]; then
+        ! needs_it "$output" && runs "${launch[@]}" "$output"
+    else
+        needs_it "$output" && readelf -V "$output" | grep -q PINYARD_0.1 &&
+            LD_LIBRARY_PATH=$here/lib runs "${launch[@]}" "$output"
+    fi
+}
+launch=()
+c=("${warnings[@]}" -std=c11) cpp=("${warnings[@]}" -std=c++17)
+f2018=(-std=f2018 -Wall -Wextra -Werror -pedantic -O1 -g -J "$work")
+for linkage in dynamic static; do
+    check "pools $linkage" through_pkg_config pools $linkage gcc "${c[@]}" examples/c/pools.c
+    check "gcc $linkage" through_pkg_config c-gcc $linkage gcc "${c[@]}" examples/c/transport.c
+    check "clang $linkage" through_pkg_config c-clang $linkage clang "${c[@]}" examples/c/transport.c
+    check "g++ $linkage" through_pkg_config c-g++ $linkage g++ "${cpp[@]}" -x c++ examples/c/transport.c -x none
+    check "C++ g++ $linkage" through_pkg_config c++-g++ $linkage g++ "${cpp[@]}" examples/c++/transport.cpp
+    check "C++ clang++ $linkage" through_pkg_config c++-clang $linkage clang++ "${cpp[@]}" examples/c++/transport.cpp
+    # The module is a file of the installation's, compiled by who uses it.
+    check "Fortran $linkage" through_pkg_config fortran $linkage gfortran "${f2018[@]}" "$here/include/pinyard.f90" examples/fortran/transport.f90
+done
+# As where a site has the static library alone.
+only_static() {
+    cp -r "$here" "$work/only-static" && rm "$work/only-static/lib/"libpinyard.so* || return 1
+    PKG_CONFIG_PATH=$work/only-static/lib/pkgconfig bash -c "gcc ${c[*]} -o $work/alone examples/c/transport.c \$(pkg-config --static --cflags --libs pinyard)" &&
+        ! needs_it "$work/alone" && runs "$work/alone"
+}
+check "gcc with pkg-config --static" only_static
+
+# ---- MPI -------------------------------------------------------------------------------
+for name in $(compgen -e | grep -E '^(FI_|OMPI_MCA_|LD_PRELOAD$)' || true); do unset "$name"; done
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+for mpi in openmpi mpich; do
+    if ! command -v mpicc.$mpi > /dev/null; then skip "ring under $mpi: no mpicc.$mpi" && continue; fi
+    case $mpi in
+        openmpi) launch=(mpirun.openmpi --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 --mca btl self,vader --mca pml ob1 -x LD_LIBRARY_PATH -n 2) ;;
+        mpich) launch=(mpirun.mpich -n 2) ;;
+    esac
+    for linkage in dynamic static; do
+        check "mpicc.$mpi $linkage" through_pkg_config ring-$mpi $linkage mpicc.$mpi -Wall -Wextra -Werror -std=c11 -D_GNU_SOURCE -O1 examples/c/ring.c
+    done
+done
+launch=()
+
+# ---- CMake -----------------------------------------------------------------------------
+cmakes() { cmake -S mpi-tests/install -B "$work/cmake" -DCMAKE_PREFIX_PATH="$here" -DCMAKE_BUILD_TYPE=Release && cmake --build "$work/cmake"; }
+check "CMake configures and builds" cmakes
+for program in c c++ fortran; do
+    check "CMake $program shared" runs "$work/cmake/$program-shared"
+    check "CMake $program static" runs "$work/cmake/$program-static"
+    check "CMake $program links what it says" bash -c "readelf -d '$work/cmake/$program-shared' | grep -qF libpinyard.so.0 && ! readelf -d '$work/cmake/$program-static' | grep -qF libpinyard.so"
+done
+for wanted in 0.2 1 1.0; do
+    word="compatible with requested version" check "CMake: version $wanted is refused" refused cmake -S mpi-tests/install -B "$work/cmake-$wanted" -DCMAKE_PREFIX_PATH="$here" -DWANTED=$wanted
+done
+
+# ---- The rest of it --------------------------------------------------------------------
+without_versions() {
+    # Linked with cargo's own library, whose symbols have no versions.
+    gcc "${c[@]}" -I include -o "$work/unversioned" examples/c/transport.c "$package/cargo/release/libpinyard.so" &&
+        ! readelf -V "$work/unversioned" | grep PINYARD_0.1 &&
+        LD_LIBRARY_PATH=$here/lib runs "$work/unversioned"
+}
+check "a program that was linked without versions" without_versions
+check "the command" bash -c "'$here/bin/pinyard' --version | grep -qF '$version'"
+check "the preload library" env LD_PRELOAD="$here/lib/libpinyard_preload.so" /bin/true
+manual() {
+    local page
+    cd "$here/share/man" || return 1 # .so is relative
+    for page in man*/*; do
+        if man --warnings -l "$page" 2>&1 > /dev/null | grep .; then echo "$page" && return 1; fi
+    done
+    MANPATH=$here/share/man man pny_get | grep -q 'pny_status pny_get' && MANPATH=$here/share/man man 1 pinyard-stress | grep -qi stress
+}
+if command -v man > /dev/null; then check "the manual" manual; else skip "the manual: no man"; fi
+
+# ---- A Debian package ------------------------------------------------------------------
+debian() {
+    local deb root=$work/root multiarch
+    multiarch=$(dpkg-architecture -qDEB_HOST_MULTIARCH)
+    deb=$(packaging/deb.sh | tail -n 1) && cp "$deb" "$work/pinyard.deb" || return 1
+    dpkg-deb --info "$work/pinyard.deb" && dpkg-deb --field "$work/pinyard.deb" Version | grep -qx "$version-1" &&
+        dpkg-deb --field "$work/pinyard.deb" Depends | grep -q 'libc6 (>= ' || return 1
+    # Everything is root's, in /usr, and neither writable by others nor set-user-ID.
+    dpkg-deb --contents "$work/pinyard.deb" > "$work/contents" || return 1
+    if grep -vE '^(drwxr-xr-x|-rw-r--r--|-rwxr-xr-x|lrwxrwxrwx) root/root .* \./(usr/.*)?$|-> ' "$work/contents"; then return 1; fi
+    if grep -E 'usr/(local|lib/[^/]*\.(so|a))|/$' "$work/contents" | grep -vE '/$'; then return 1; fi
+    grep -q "usr/lib/$multiarch/libpinyard.so.0 -> libpinyard.so.$version" "$work/contents" || return 1
+    # Into a system of its own, where it is root that tests.
+    if [ "$(id -u)" -eq 0 ]; then
+        mkdir -p "$root/var/lib/dpkg/info" "$root/var/lib/dpkg/updates" && touch "$root/var/lib/dpkg/status" &&
+            dpkg --root="$root" --force-depends --install "$work/pinyard.deb" &&
+            dpkg --root="$root" --status pinyard | grep -q 'install ok installed' &&
+            dpkg --root="$root" --verify pinyard || return 1
+    else
+        dpkg-deb --extract "$work/pinyard.deb" "$root" || return 1
+    fi
+    # shellcheck disable=SC2046
+    gcc "${c[@]}" -o "$work/debian" examples/c/pools.c $(PKG_CONFIG_PATH=$root/usr/lib/$multiarch/pkgconfig pkg-config --cflags --libs pinyard) &&
+        LD_LIBRARY_PATH=$root/usr/lib/$multiarch runs "$work/debian" &&
+        "$root/usr/bin/pinyard" --version && zcat "$root/usr/share/man/man3/pny_get.3.gz" | grep -q pny_pool_alloc || return 1
+    if [ "$(id -u)" -eq 0 ]; then
+        dpkg --root="$root" --purge pinyard && ! find "$root/usr" ! -type d 2> /dev/null | grep .
+    fi
+}
+if command -v dpkg-shlibdeps > /dev/null; then check "the Debian package" debian; else skip "the Debian package: no dpkg-dev"; fi
+same_again() { local deb before; deb=$(packaging/deb.sh | tail -n 1) && before=$(sha256sum < "$deb") && [ "$before" = "$(sha256sum < "$work/pinyard.deb")" ]; }
+[ ! -e "$work/pinyard.deb" ] || check "the Debian package, made again, is the same" same_again
+
+# ---- Recipes of others -----------------------------------------------------------------
+mapfile -t listed < <(packaging/install.sh list)
+check "Spack and EasyBuild" python3 packaging/check_recipes.py "${listed[@]}"
+
+echo "$passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]

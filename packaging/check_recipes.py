@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Are the recipes Python, of this version, and do they say what their tools ask for?
+
+Spack and EasyBuild themselves are not run: the recipe's class is made over stand-ins for
+what spack.package offers, and the easyconfig is run with EasyBuild's constants.
+"""
+
+import pathlib
+import re
+import sys
+import types
+
+root = pathlib.Path(__file__).resolve().parent
+workspace = (root.parent / "Cargo.toml").read_text()
+version = re.search(r'\[workspace\.package\]\nversion = "(.*)"', workspace).group(1)
+rust = re.search(r'^rust-version = "(.*)"', workspace, re.M).group(1)
+problems = []
+
+
+def expect(holds, what):
+    if not holds:
+        problems.append(what)
+
+
+def spack():
+    path = root / "spack/packages/pinyard/package.py"
+    said = []
+    module = types.ModuleType("spack.package")
+    for name in ("license", "version", "depends_on", "requires", "conflicts"):
+        setattr(module, name, lambda *a, _name=name, **k: said.append((_name, a, k)))
+    module.MakefilePackage = type("MakefilePackage", (), {})
+    module.join_path = lambda *parts: "/".join(map(str, parts))
+    ran = []
+    module.make = lambda *a, **k: ran.append(a)
+    module.__all__ = [name for name in vars(module) if not name.startswith("_")]
+    sys.modules["spack"] = types.ModuleType("spack")
+    sys.modules["spack.package"] = module
+    scope = {"__file__": str(path), "__name__": "package"}
+    exec(compile(path.read_text(), str(path), "exec"), scope)
+    recipe = scope["Pinyard"]
+    expect(pathlib.Path(recipe.git[len("file://"):]) == root.parent, "spack: git is not this tree")
+    expect(any(s[0] == "version" for s in said), "spack: no version")
+    expect(any(s[0] == "depends_on" and s[1][0] == f"rust@{rust}:" for s in said), f"spack: not rust@{rust}:")
+    one = recipe()
+    one.stage = types.SimpleNamespace(path="/stage")
+    environment = {}
+    one.setup_build_environment(types.SimpleNamespace(set=environment.__setitem__))
+    expect(environment == {"CARGO_HOME": "/stage/cargo"}, "spack: CARGO_HOME")
+    one.build(None, "/prefix")
+    one.install(None, "/prefix")
+    expect(ran == [("build",), ("install", "PREFIX=/prefix", "LIBDIR=lib")], f"spack: {ran}")
+    targets = re.findall(r"^([a-z-]+):", (root.parent / "Makefile").read_text(), re.M)
+    expect(all(call[0] in targets for call in ran), "spack: a target that the Makefile lacks")
+
+
+def easybuild(installed):
+    files = list((root / "easybuild").glob("*.eb"))
+    expect(len(files) == 1, "easybuild: not one easyconfig")
+    for path in files:
+        scope = {"SOURCE_TAR_GZ": "%(name)s-%(version)s.tar.gz", "SHLIB_EXT": "so"}
+        exec(compile(path.read_text(), str(path), "exec"), scope)
+        for name in ("name", "version", "homepage", "description", "toolchain", "sources", "moduleclass"):
+            expect(name in scope, f"{path.name}: no {name}")
+        chain = scope["toolchain"]
+        expected = f"{scope['name']}-{scope['version']}-{chain['name']}-{chain['version']}.eb"
+        expect(path.name == expected, f"{path.name}: is to be called {expected}")
+        expect(scope["version"] == version, f"{path.name}: version {scope['version']}, not {version}")
+        used = dict((name, number) for name, number, *_ in scope["builddependencies"])["Rust"]
+        expect(tuple(map(int, used.split("."))) >= tuple(map(int, rust.split("."))), f"{path.name}: Rust {used}")
+        for file in scope["sanity_check_paths"]["files"]:
+            expect(not installed or file in installed, f"{path.name}: {file} is not installed")
+
+
+# The list of `packaging/install.sh list`, where given.
+spack()
+easybuild(set(sys.argv[1:]))
+for problem in problems:
+    print(problem)
+sys.exit(bool(problems))

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: MIT OR Apache-2.0
+"""pinyard from the source tree that this recipe lies in.
+
+spack repo add packaging/spack && spack install pinyard
+"""
+
+import os
+
+from spack.package import *
+
+
+class Pinyard(MakefilePackage):
+    """Registered memory for MPI programs: a registration cache that no allocator can hang
+    and that no stale registration survives, and pools of memory that is registered once."""
+
+    # Not published anywhere yet: the tree's own repository.
+    git = "file://" + os.path.abspath(
+        os.path.join(os.path.dirname(os.path.realpath(__file__)), *[os.pardir] * 4)
+    )
+
+    license("MIT OR Apache-2.0")
+
+    version("main", branch="main")
+
+    depends_on("c", type="build")
+    # Crates are downloaded by cargo while it builds.
+    depends_on("rust@1.88:", type="build")
+    depends_on("gmake", type="build")
+
+    requires("platform=linux")
+    conflicts("^musl", msg="the hooks patch glibc")
+
+    def setup_build_environment(self, env):
+        env.set("CARGO_HOME", join_path(self.stage.path, "cargo"))
+
+    def build(self, spec, prefix):
+        make("build", parallel=False)
+
+    def install(self, spec, prefix):
+        make("install", "PREFIX={0}".format(prefix), "LIBDIR=lib", parallel=False)
