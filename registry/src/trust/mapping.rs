@@ -151,7 +151,7 @@ fn by_query(maps: &File, range: PageRange) -> Kind {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
+#[allow(clippy::unwrap_used, clippy::disallowed_methods)]
 mod tests {
     use super::*;
 
