@@ -69,7 +69,7 @@ void pools(bool notify)
 	auto host = pinyard::sized<pny_pool_config>();
 	host.registry = registry.handle();
 	host.slab_bytes = 2 * 1024 * 1024;
-	/* The device of the example takes no longer registrations: pinned pools have more. */
+	/* The counting backend refuses more than 1 MiB, and a slab has 2. */
 	auto device = pinyard::sized<pny_pool_config>();
 	device.memory = PNY_MEMORY_DEVICE;
 	device.driver = PNY_DRIVER_SIMULATED;

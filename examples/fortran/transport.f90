@@ -48,6 +48,40 @@ contains
             error stop 1
         end if
     end subroutine
+
+    ! Memory that is registered with its slab: a block's key comes by arithmetic.
+    subroutine of_a_pool(registry)
+        type(c_ptr), intent(in) :: registry
+        type(pny_pool_config_t) :: config
+        type(pny_pool_counts_t) :: counts
+        type(pny_block_place_t) :: place
+        type(c_ptr) :: pool, block, blocks(2)
+        double precision, pointer :: grid(:)
+        integer(c_size_t), parameter :: bytes = 80000
+        integer(c_size_t) :: released
+
+        config%size = c_sizeof(config)
+        config%registry = registry
+        config%slab_bytes = 2097152
+        call expect(pny_pool_create(config, pool) == PNY_OK, "a pool")
+        call expect(pny_pool_alloc(pool, bytes, c_null_ptr, block) == PNY_OK, "a block")
+        call c_f_pointer(block, grid, [bytes / 8])
+        grid = 1
+        call expect(sum(grid) > 9999, "its memory")
+        place%size = c_sizeof(place)
+        call expect(pny_pool_find(pool, c_loc(grid(2)), place) == PNY_OK, "its place")
+        call expect(place%block_base + 8 == place%slab_base + place%offset, "an element's offset")
+        call expect(place%key%lkey == registered .and. place%block_length == bytes, "its key")
+        call expect(pny_pool_alloc_batch(pool, [bytes, bytes], 2_c_size_t, c_null_ptr, blocks) == PNY_OK, "a batch")
+        call expect(pny_pool_free(pool, blocks(1)) == PNY_OK .and. pny_pool_free(pool, blocks(2)) == PNY_OK, "freed")
+        call expect(pny_pool_destroy(pool) == PNY_ERR_BUSY, "a block is in use")
+        call expect(pny_pool_free(pool, block) == PNY_OK, "freed")
+        call expect(pny_pool_free(pool, block) == PNY_ERR_STALE, "once")
+        call expect(pny_pool_trim(pool, released) == PNY_OK .and. released == 2097152, "trimmed")
+        counts%size = c_sizeof(counts)
+        call expect(pny_pool_stats(pool, counts) == PNY_OK .and. counts%slabs_made == 1, "one slab")
+        call expect(pny_pool_destroy(pool) == PNY_OK, "destroyed")
+    end subroutine
 end module
 
 program transport
@@ -102,13 +136,14 @@ program transport
     call expect(lease%key%lkey == 2, "a new registration")
     call expect(pny_put(lease) == PNY_OK, "given back")
     call expect(pny_flush(registry) == PNY_OK, "flushed")
+    call of_a_pool(registry)
     counts%size = c_sizeof(counts)
     call expect(pny_registry_stats(registry, counts) == PNY_OK, "counters")
-    call expect(counts%registrations == 2 .and. counts%pinned_bytes == 0, "two registrations, none left")
+    call expect(counts%registrations == 3 .and. counts%pinned_bytes == 0, "three registrations, none left")
     call expect(pny_registry_destroy(registry) == PNY_OK, "destroyed")
     call expect(pny_flush(registry) == PNY_ERR_STALE, "and gone")
     deallocate(words)
-    call expect(released == 1 .and. registered == 2 .and. deregistered == 2, "the device knows nothing any more")
+    call expect(released == 1 .and. registered == 3 .and. deregistered == 3, "the device knows nothing any more")
     print '(2a)', "pinyard ", pny_text(pny_version())
     print '(a)', "completed"
 end program

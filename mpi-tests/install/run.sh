@@ -208,7 +208,7 @@ debian() {
     # shellcheck disable=SC2046
     gcc "${c[@]}" -o "$work/debian" examples/c/pools.c $(PKG_CONFIG_PATH=$root/usr/lib/$multiarch/pkgconfig pkg-config --cflags --libs pinyard) &&
         LD_LIBRARY_PATH=$root/usr/lib/$multiarch runs "$work/debian" &&
-        "$root/usr/bin/pinyard" --version && zcat "$root/usr/share/man/man3/pny_get.3.gz" | grep -q pny_pool_alloc || return 1
+        "$root/usr/bin/pinyard" --version && zcat "$root/usr/share/man/man3/pny_get.3.gz" | grep -c pny_pool_alloc || return 1
     if [ "$(id -u)" -eq 0 ]; then
         dpkg --root="$root" --purge pinyard && ! find "$root/usr" ! -type d 2> /dev/null | grep .
     fi
