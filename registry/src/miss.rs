@@ -55,7 +55,6 @@ enum Step {
 #[cold]
 pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, Box<GetError>> {
     let pages = wanted.bytes.pages().map_err(|error| Box::new(error.into()))?;
-    inner.check_fork().map_err(Box::new)?;
     trust::settle();
     let mut unlocked = Unlocked::at_entry();
     let mut attempt = Attempt { pages: inner.coarsen.grow(pages), merge: true, squeezed: false, spoiled: 0 };

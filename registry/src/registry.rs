@@ -85,6 +85,8 @@ impl Registry {
     #[cold]
     #[inline(never)]
     fn miss(&self, start: usize, len: usize, access: Access, shard: u32) -> Result<Lease<'_>, GetError> {
+        // First, and without a box: in a child whose malloc may be locked for ever.
+        self.inner.check_fork()?;
         let wanted = Wanted { bytes: ByteRange { start, len }, access, shard };
         match miss::get(&self.inner, wanted) {
             Ok(held) => Ok(Lease { registry: self, held }),

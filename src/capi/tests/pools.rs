@@ -341,7 +341,12 @@ fn a_deferred_block_waits_for_what_the_caller_says() {
 
 #[test]
 fn device_memory_is_in_the_order_of_streams() {
+    // Streams that may share would wait for each other on the device.
+    // SAFETY: tests run one at a time (.cargo/config.toml), and this has no other thread yet.
+    unsafe { std::env::set_var("PINYARD_POOL_STALL_MS", "0") };
     let pool = pool(&pool_config(PNY_MEMORY_DEVICE, null_mut()));
+    // SAFETY: as above; the pool's thread reads no variable.
+    unsafe { std::env::remove_var("PINYARD_POOL_STALL_MS") };
     let (first, second) = (stream(pool), stream(pool));
     assert_ne!(first, second);
     let at = block(pool, MIB, first);
