@@ -8,7 +8,7 @@ mod common;
 
 use common::*;
 use pinyard_registry::backend::IoUring;
-use pinyard_registry::{Registry, Uncached};
+use pinyard_registry::{Access, GetError, Registry, Uncached};
 use std::sync::Arc;
 
 /// A memfd of two pages, mapped.
@@ -84,8 +84,12 @@ fn no_way_of_mapping_is_overlooked() {
     for (how, at) in mapped {
         let buffer = (at as *const u8, PAGE);
         assert_eq!(careful.why_uncached(buffer).unwrap(), Some(Uncached::Shared), "{how}");
-        drop(read(&careful, buffer));
-        assert_eq!(careful.lookup(buffer, pinyard_registry::Access::LOCAL_READ), None, "{how}");
+        // Linux 5.15's io_uring pins no pages of files.
+        match careful.get(buffer, Access::LOCAL_READ) {
+            Err(GetError::Backend { source, .. }) if source.errno == libc::EOPNOTSUPP => {}
+            got => drop(got.unwrap()),
+        }
+        assert_eq!(careful.lookup(buffer, Access::LOCAL_READ), None, "{how}");
     }
     assert_eq!(careful.why_uncached(&Pages::new(1)).unwrap(), None);
 }
