@@ -168,7 +168,7 @@ guard 'ordering: a drain is applied before it is finished' registry/src/cache/dr
     $registry --test lifetimes more_wide_events
 guard 'device pool: a borrower waits for the lenders' allocator/src/device/hub.rs \
     'self.driver.stream_wait_event(state.stream, begun, token).map(|()| true)' '{ let _ = begun; Ok(true) }' \
-    pinyard-allocator --test device_random
+    pinyard-allocator --test device_footprint a_borrower_waits_on_the_device
 guard 'device pool: streams that use a dropped block are waited for' allocator/src/device/reclaim.rs \
     $'            .streams\n            .iter()' $'            .streams[..0]\n            .iter()' \
     pinyard-allocator --test device_random
