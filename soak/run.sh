@@ -6,7 +6,8 @@
 #
 #   soak/run.sh [NAME...]      all unless named
 #
-# $PINYARD_SOAK_SECONDS  a run of each (3); raise it for hours
+# $PINYARD_SOAK_SECONDS   a run of each (3); raise it for hours
+# $PINYARD_SOAK_PROGRAMS  a folder with the programs, and with mimalloc 3: nothing is built
 set -u
 cd "$(dirname "$0")/.." || exit 2
 target=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-target}" && pwd) || exit 2
@@ -16,8 +17,9 @@ log=$(mktemp) || exit 2
 trap 'rm -f "$log"' EXIT
 passed=0 failed=0
 
-cargo build --quiet --release -p pinyard-soak || { echo "soak: the programs do not build"; echo "0 passed, 1 failed"; exit 1; }
-programs=$target/release
+programs=${PINYARD_SOAK_PROGRAMS:-$target/release}
+[ -n "${PINYARD_SOAK_PROGRAMS:-}" ] || cargo build --quiet --release -p pinyard-soak ||
+	{ echo "soak: the programs do not build"; echo "0 passed, 1 failed"; exit 1; }
 
 # Pages go back to the kernel inside the very malloc or free.
 export MALLOC_TRIM_THRESHOLD_=0 MALLOC_TOP_PAD_=0 MALLOC_MMAP_THRESHOLD_=131072                # glibc
@@ -50,6 +52,7 @@ both() { # name, command…
 # make a shared library as well.
 mimalloc3() {
 	local library=$programs/libpinyard-soak-mimalloc3.so sources
+	[ -n "${PINYARD_SOAK_PROGRAMS:-}" ] && echo "$library" && return
 	sources=$(cargo metadata --format-version 1 --offline | python3 -c '
 import json, os, sys
 packages = json.load(sys.stdin)["packages"]
