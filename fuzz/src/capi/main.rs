@@ -115,18 +115,7 @@ impl Program<'_> {
 
     fn create(&mut self) -> Option<()> {
         let (odd, value, unknown) = (self.byte()?, self.hostile()?, self.byte()? == 0);
-        let mut ops = Ops {
-            size: 64,
-            name: c"fuzz".as_ptr(),
-            register: Some(register),
-            deregister: Some(deregister),
-            release: Some(release),
-            max_region_bytes: 0,
-            max_regions: 0,
-            locks_memory: 0,
-            reserved: 0,
-            unknown: [0; 2],
-        };
+        let mut ops = Ops::of(c"fuzz", register, deregister, release);
         let mut config = Config {
             size: 88,
             backend: 0,
