@@ -72,14 +72,7 @@ impl Core {
     /// Gives back free slabs, as many as it takes, of those that streams have passed.
     fn give_back(&self, bytes: usize, token: &mut DriverToken) -> usize {
         self.settle_dropped(token);
-        let mut central = self.lock(token);
-        let keepers = self.keepers(&mut central, None);
-        drop(central);
-        self.steal(keepers.into_iter().map(|(_, keeper)| keeper).collect(), token);
-        self.poll_events(token);
-        let mut central = self.lock(token);
-        central.poll();
-        central.dissolve_spans();
+        let mut central = self.take_all_kept(token);
         let mut slabs = Vec::new();
         let mut sum = 0;
         while sum < bytes {
@@ -112,11 +105,7 @@ impl Core {
             }
         }
         drop(central);
-        self.steal(idle, token);
-        self.poll_events(token);
-        let mut central = self.lock(token);
-        central.poll();
-        central.dissolve_spans();
+        let mut central = self.take_kept(idle, token);
         let slabs = central.heap.detach_idle();
         drop(central);
         self.release(slabs, token)

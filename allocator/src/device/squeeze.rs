@@ -6,11 +6,12 @@
 
 use super::alloc::{Effort, Want};
 use super::block::BlockRef;
-use super::core::Core;
+use super::core::{Central, Core};
 use super::error::{DeviceError, Shortage, StreamShare};
 use super::stream::StreamState;
 use crate::source::DriverToken;
 use crate::trace::Kind;
+use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
@@ -83,14 +84,7 @@ impl Core {
             if let Some(block) = self.lock(token).find(state, want) {
                 return Ok(block);
             }
-            let mut central = self.lock(token);
-            let victims = self.keepers(&mut central, None);
-            drop(central);
-            self.steal(victims.into_iter().map(|(_, victim)| victim).collect(), token);
-            self.poll_events(token);
-            let mut central = self.lock(token);
-            central.poll();
-            central.dissolve_spans();
+            let mut central = self.take_all_kept(token);
             if let Some(block) = central.find(state, want) {
                 return Ok(block);
             }
@@ -147,6 +141,28 @@ impl Core {
         most < want.bytes()
     }
 
+    /// As `take_kept`, from every stream that keeps anything.
+    pub(super) fn take_all_kept<'a>(&'a self, token: &'a mut DriverToken) -> MutexGuard<'a, Central> {
+        let mut central = self.lock(token);
+        let keepers = self.keepers(&mut central, None);
+        drop(central);
+        self.take_kept(keepers.into_iter().map(|(_, keeper)| keeper).collect(), token)
+    }
+
+    /// What `keepers` keep is the pool's, and merged, as far as its work has passed.
+    pub(super) fn take_kept<'a>(
+        &'a self,
+        keepers: Vec<Arc<StreamState>>,
+        token: &'a mut DriverToken,
+    ) -> MutexGuard<'a, Central> {
+        self.steal(keepers, token);
+        self.poll_events(token);
+        let mut central = self.lock(token);
+        central.poll();
+        central.dissolve_spans();
+        central
+    }
+
     /// Gives back all slabs that are, or become within the patience, free.
     pub(super) fn trim(&self, patience: Duration) -> usize {
         if self.is_forked() {
@@ -159,14 +175,7 @@ impl Core {
         let mut pause = SHORTEST;
         loop {
             self.settle_dropped(token);
-            let mut central = self.lock(token);
-            let keepers = self.keepers(&mut central, None);
-            drop(central);
-            self.steal(keepers.into_iter().map(|(_, keeper)| keeper).collect(), token);
-            self.poll_events(token);
-            let mut central = self.lock(token);
-            central.poll();
-            central.dissolve_spans();
+            let mut central = self.take_all_kept(token);
             let slabs = central.heap.detach_slabs(usize::MAX);
             let waits = !central.waiting.is_empty();
             drop(central);
