@@ -332,7 +332,8 @@ impl Member for Inner {
         let mut unlocked = Unlocked::at_entry();
         let mut locked = self.cache.lock(&mut unlocked);
         let before = locked.writer.counters.deregistrations;
-        let soon = !locked.make_room() && locked.makes_room();
+        // What it retires, the reaper may be quicker to take back than this thread.
+        let soon = locked.make_room() || locked.makes_room();
         drop(locked);
         self.bury(&mut unlocked);
         let given = self.cache.lock(&mut unlocked).writer.counters.deregistrations != before;

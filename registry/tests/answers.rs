@@ -8,7 +8,7 @@ mod common;
 use common::*;
 use pinyard_registry::backend::{Fault, Faulty, IoUring, Work};
 use pinyard_registry::{Access, Budget, CACHED_LIMIT, Coarsen, Explanation, GetError, Registry, Retirement};
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -235,6 +235,30 @@ fn registries_of_one_budget_do_not_wait_for_each_other_for_ever() {
         }
     });
     eventually(|| budget.pinned() == 0);
+}
+
+/// What a registry retires to make room for another one, a third thread may be the
+/// one to take back: it is room that comes, not a refusal.
+#[test]
+fn room_that_another_thread_gives_back_is_waited_for() {
+    let budget = Budget::new(4 * PAGE);
+    let slow: Work = Arc::new(|_| std::thread::sleep(Duration::from_micros(300)));
+    let backend =
+        Faulty::over(Device::new().backend()).deregistering(move |_| Some(Fault::Run(slow.clone())));
+    let first = Registry::builder().backend(backend).budget(budget.clone()).build().unwrap();
+    let second = Registry::builder().backend(Device::new().backend()).budget(budget).build().unwrap();
+    let (pages, elsewhere, is_over) = (Pages::new(4), Pages::new(1), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(SeqCst) {
+                first.invalidate(&elsewhere).unwrap();
+            }
+        });
+        let get = |registry: &Registry| registry.get(&pages, Access::LOCAL_READ).map(drop).err();
+        let refused = (0..500).find_map(|_| get(&first).or_else(|| get(&second)));
+        is_over.store(true, SeqCst);
+        assert!(refused.is_none(), "{}", refused.unwrap());
+    });
 }
 
 #[test]
