@@ -125,6 +125,8 @@ pub(crate) struct Ticket {
     vacant_at: Option<u64>,
     pub(crate) range: PageRange,
     pub(crate) access: Access,
+    /// The backend's call is to be timed.
+    pub(crate) is_timed: bool,
     /// Filled in by the caller: userfaultfd watches the range for it.
     pub(crate) watched: bool,
 }
@@ -236,8 +238,8 @@ impl<M: Deref<Target = Map>> Cache<M> {
 
     /// Takes the writer's lock. While the guard lives, `unlocked` is borrowed,
     /// so no backend can be called.
-    pub(crate) fn lock<'a>(&'a self, _unlocked: &'a mut Unlocked) -> Locked<'a, M> {
-        Locked { cache: self, writer: lock(&self.writer) }
+    pub(crate) fn lock<'a>(&'a self, unlocked: &'a mut Unlocked) -> Locked<'a, M> {
+        Locked { cache: self, writer: lock(&self.writer), unlocked }
     }
 }
 
@@ -245,6 +247,15 @@ impl<M: Deref<Target = Map>> Cache<M> {
 pub(crate) struct Locked<'a, M> {
     pub(crate) cache: &'a Cache<M>,
     pub(crate) writer: MutexGuard<'a, Writer>,
+    /// Lent by whoever has no lock but this one.
+    unlocked: &'a mut Unlocked,
+}
+
+impl<'a, M> Locked<'a, M> {
+    /// Gives the lock back.
+    pub(crate) fn unlock(self) -> &'a mut Unlocked {
+        self.unlocked
+    }
 }
 
 impl<M: Deref<Target = Map>> Locked<'_, M> {
@@ -290,6 +301,7 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
     /// is; events mark the registration from now on. The caller has the backend take
     /// `graves` back, and register, without the lock. `vacant`: nothing overlaps the
     /// range now.
+    #[inline(always)] // the ticket stays in registers
     pub(crate) fn begin(
         &mut self,
         range: PageRange,
@@ -331,7 +343,8 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         writer.next_ticket += 1;
         let number = writer.next_ticket;
         writer.inflight.push(Inflight { ticket: number, slot, coming, range, access });
-        Ok(Ticket { number, slot, vacant_at, range, access, watched: false })
+        let is_timed = writer.registering.times_next();
+        Ok(Ticket { number, slot, vacant_at, range, access, is_timed, watched: false })
     }
 
     fn land(&mut self, ticket: &Ticket) {
@@ -402,7 +415,10 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         }
         let published = match redundant {
             Some(held) => Published::Redundant(held),
-            None if !live => Published::Spoiled,
+            None if !live => {
+                self.writer.counters.retries += 1;
+                Published::Spoiled
+            }
             None => {
                 self.writer.counters.uncached += 1;
                 Published::Cached(self.cache.counts.hold(id, wanted.shard))

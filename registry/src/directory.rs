@@ -86,6 +86,15 @@ impl Leaves {
     /// one region, where `slot` is 0.
     #[inline]
     fn write(&mut self, directory: &Directory, range: PageRange, slot: SlotId) {
+        let in_one = range.start >> CHUNK_SHIFT == (range.end - 1) >> CHUNK_SHIFT;
+        match in_one && range.len() != CHUNK {
+            true => self.write_pages(directory, range, slot),
+            false => self.write_chunks(directory, range, slot),
+        }
+    }
+
+    #[inline(never)]
+    fn write_chunks(&mut self, directory: &Directory, range: PageRange, slot: SlotId) {
         let mut at = range.start;
         while at < range.end {
             let chunk_end = next_boundary(at, CHUNK_SHIFT).min(range.end);

@@ -67,6 +67,8 @@ mod reaper;
 #[cfg(not(loom))]
 mod registry;
 #[cfg(not(loom))]
+mod room;
+#[cfg(not(loom))]
 mod shards;
 #[cfg(not(loom))]
 mod trust;

@@ -1,32 +1,29 @@
 //! A `get` that the cache cannot answer at once.
 //!
-//! Under the lock: apply events, look again, make room, reserve. Without it: the
-//! backend. Under the lock again: publish, unless an event touched the range
+//! Under the lock: apply events, look again, make room (`room.rs`), reserve. Without
+//! it: the backend. Under the lock again: publish, unless an event touched the range
 //! since it was reserved; then the backend may have pinned pages that are gone,
 //! and the registration is made anew.
 
 use crate::access::Access;
 use crate::backend::{BackendError, MemoryKey, Unlocked};
-use crate::budget::GivenWay;
 use crate::builder::Events;
-use crate::cache::{Graves, NoRoom, Published, Ticket};
+use crate::cache::{Graves, Published, Ticket};
 use crate::clock;
-use crate::error::{GetError, Holdings, Memlock};
+use crate::completion::Completion;
+use crate::error::GetError;
 use crate::range::PageRange;
 use crate::regions::{self, Held, Wanted};
 use crate::registry::Inner;
+use crate::room;
 use crate::trust::Begun;
-use crate::{diagnose, limits, trust};
-use pinyard_hooks::MAX_COMING;
+use crate::{diagnose, trust};
+use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::time::Duration;
 
 /// A few microseconds, in ticks.
 const BRIEF: u64 = 10_000;
-
-/// How often a thread that waits for others' burials looks.
-const BURIAL_POLL: Duration = Duration::from_millis(1);
 
 /// Registrations of one `get` that the mapping may spoil before it gives up.
 const ATTEMPTS: u32 = 16;
@@ -37,18 +34,26 @@ thread_local! {
 }
 
 /// What to try: alone, or together with what it overlaps.
-struct Attempt {
+pub(crate) struct Attempt {
     /// The pages to register: the buffer's own, or what they were grown to.
-    pages: PageRange,
-    merge: bool,
+    pub(crate) pages: PageRange,
+    pub(crate) merge: bool,
     squeezed: bool,
     spoiled: u32,
+    /// Counted as a miss.
+    missed: bool,
 }
 
-enum Step {
+/// Why there is no registration.
+enum Failure {
+    Refused(BackendError),
+    Panicked(Box<dyn Any + Send>),
+}
+
+pub(crate) enum Step {
     Served(Held),
     /// Once the backend has taken the graves back.
-    Register(Ticket, Graves),
+    Register(Ticket),
     Again,
 }
 
@@ -57,229 +62,182 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, Box<GetError>> 
     let pages = wanted.bytes.pages().map_err(|error| Box::new(error.into()))?;
     trust::settle();
     let mut unlocked = Unlocked::at_entry();
-    let mut attempt = Attempt { pages: inner.coarsen.grow(pages), merge: true, squeezed: false, spoiled: 0 };
-    let mut missed = false;
+    let pages_to_try = inner.coarsen.grow(pages);
+    let mut attempt =
+        Attempt { pages: pages_to_try, merge: true, squeezed: false, spoiled: 0, missed: false };
     loop {
-        let uncached = inner.events == Events::Hooks && !pinyard_hooks::verify();
-        if uncached {
-            // Changes go unseen: nothing that is cached can be trusted.
-            inner.cache.lock(&mut unlocked).flush();
+        if let Some(held) = try_once(inner, wanted, pages, &mut attempt, &mut unlocked)? {
+            return Ok(held);
         }
-        let (mut ticket, mut graves) =
-            match reserve(inner, wanted, pages, &attempt, &mut missed, &mut unlocked)? {
-                Step::Served(held) => return Ok(held),
-                Step::Again => continue,
-                Step::Register(ticket, graves) => (ticket, graves),
-            };
-        let began = match graves.list.is_empty() {
-            true => clock::ticks(),
-            false => inner.deregister(&mut graves, &unlocked),
-        };
+    }
+}
+
+/// `None`: something has changed, to be tried again.
+#[inline(never)] // not part of the loop, which would carry all that it uses from round to round
+fn try_once(
+    inner: &Inner,
+    wanted: Wanted,
+    pages: PageRange,
+    attempt: &mut Attempt,
+    unlocked: &mut Unlocked,
+) -> Result<Option<Held>, Box<GetError>> {
+    let uncached = inner.events == Events::Hooks && !pinyard_hooks::verify();
+    if uncached {
+        // Changes go unseen: nothing that is cached can be trusted.
+        inner.cache.lock(unlocked).flush();
+    }
+    let mut graves = Graves::default();
+    let mut ticket = match reserve(inner, wanted, pages, attempt, &mut graves, unlocked)? {
+        Step::Served(held) => return Ok(Some(held)),
+        Step::Again => return Ok(None),
+        Step::Register(ticket) => ticket,
+    };
+    if !graves.list.is_empty() {
+        inner.deregister(&mut graves, unlocked);
         for grave in &graves.list {
             // They are buried after the registration, for which nobody shall wait.
             regions::set_gone(inner.cache.slot(grave.slot));
         }
-        let mut begun = Begun::default();
-        let answer = catch_unwind(AssertUnwindSafe(|| {
-            begun = inner.trust.begin(ticket.range);
-            register(inner, &ticket, &unlocked)
-        }));
-        let took = clock::ticks().wrapping_sub(began);
-        let Begun { untrusted, watched } = begun;
-        ticket.watched = watched;
-        if watched && !matches!(answer, Ok(Ok(_))) {
-            inner.trust.end(ticket.range);
+    }
+    let began = ticket.is_timed.then(clock::ticks);
+    // Not the closure's answer: that would be copied twice, each time before its parts
+    // have reached the cache.
+    let (mut begun, mut key, mut failure) = (Begun::default(), MemoryKey::default(), None);
+    let answer = catch_unwind(AssertUnwindSafe(|| {
+        begun = inner.trust.begin(ticket.range);
+        match register(inner, &ticket, unlocked) {
+            Ok(made) => key = made,
+            Err(error) => failure = Some(Failure::Refused(error)),
         }
-        let mut locked = inner.cache.lock(&mut unlocked);
-        let mut done = locked.buried(graves);
-        locked.writer.registering.add(took);
+    }));
+    if let Err(panic) = answer {
+        failure = Some(Failure::Panicked(panic));
+    }
+    let took = began.map(|began| clock::ticks().wrapping_sub(began));
+    let Begun { untrusted, watched } = begun;
+    ticket.watched = watched;
+    let mut locked = inner.cache.lock(unlocked);
+    let done = locked.buried(graves);
+    locked.writer.registering.add(took);
+    if let Some(began) = began {
         locked.writer.now = began;
-        match answer {
-            Ok(Ok(key)) => {
-                // A patcher that came meanwhile may have kept events from us. One that
-                // writes past mprotect, in less time than this, is found by the next miss.
-                let unseen = inner.events == Events::Hooks
-                    && !(pinyard_hooks::is_sealed() && (took < BRIEF || pinyard_hooks::untouched()));
-                let published =
-                    locked.publish(ticket, key, wanted, uncached || unseen || untrusted.is_some());
-                let spoiled = matches!(published, Published::Spoiled);
-                locked.writer.counters.retries += spoiled as u64;
-                drop(locked);
-                inner.changed.notify_all();
-                inner.wake_reaper();
-                drop(done);
-                match published {
-                    Published::Cached(held) => return Ok(held),
-                    Published::Redundant(held) => {
-                        inner.bury(&mut unlocked);
-                        return Ok(held);
-                    }
-                    Published::Spoiled => {
-                        inner.bury(&mut unlocked);
-                        attempt.pages = pages;
-                        attempt.merge = false;
-                        attempt.spoiled += 1;
-                        if attempt.spoiled == ATTEMPTS {
-                            return Err(Box::new(GetError::Unstable { range: pages, attempts: ATTEMPTS }));
-                        }
-                    }
-                }
-            }
-            Ok(Err(error)) => {
-                let merged = ticket.range != pages || ticket.access != wanted.access;
-                done.append(&mut locked.abandon(ticket));
-                let pinned = locked.writer.pinned;
-                // What is only cached may be using up the backend's own limits.
-                let squeeze = error.is_exhaustion() && !attempt.squeezed;
-                let buried = locked.writer.counters.deregistrations;
-                if squeeze {
-                    while locked.make_room() {}
-                }
-                drop(locked);
-                inner.changed.notify_all();
-                drop(done);
-                if squeeze && bury_and_wait(inner, &mut unlocked, buried) {
-                    attempt.squeezed = true;
-                } else if merged && (attempt.merge || attempt.pages != pages) {
-                    // First without what it was grown to, then without what it overlaps.
-                    attempt.merge &= attempt.pages != pages;
-                    attempt.pages = pages;
-                } else {
-                    return Err(Box::new(diagnose::explain(pages, wanted.access, pinned, error)));
-                }
-            }
-            Err(panic) => {
-                // A custom backend's own bug: nothing may wait for this ticket.
-                done.append(&mut locked.abandon(ticket));
-                drop(locked);
-                inner.changed.notify_all();
-                drop(done);
-                resume_unwind(panic);
-            }
+    }
+    if let Some(failure) = failure {
+        let unlocked = locked.unlock();
+        return not_registered(inner, wanted, pages, attempt, ticket, failure, done, unlocked);
+    }
+    // A patcher that came meanwhile may have kept events from us. One that
+    // writes past mprotect, in less time than this, is found by the next miss.
+    let unseen = inner.events == Events::Hooks
+        && !(pinyard_hooks::is_sealed()
+            && (took.is_some_and(|took| took < BRIEF) || pinyard_hooks::untouched()));
+    let published = locked.publish(ticket, key, wanted, uncached || unseen || untrusted.is_some());
+    let unlocked = locked.unlock();
+    inner.changed.notify_all();
+    inner.wake_reaper();
+    drop(done);
+    match published {
+        Published::Cached(held) => Ok(Some(held)),
+        Published::Redundant(held) => {
+            inner.bury(unlocked);
+            Ok(Some(held))
         }
+        Published::Spoiled => spoiled(inner, pages, attempt, unlocked),
     }
 }
 
 /// Under the lock: serve, wait, or reserve what the registration needs.
+#[inline]
 fn reserve(
     inner: &Inner,
     wanted: Wanted,
     pages: PageRange,
-    attempt: &Attempt,
-    missed: &mut bool,
+    attempt: &mut Attempt,
+    graves: &mut Graves,
     unlocked: &mut Unlocked,
 ) -> Result<Step, Box<GetError>> {
     let mut locked = inner.cache.lock(unlocked);
     locked.drain();
-    let mut vacant = !locked.settle(pages);
+    let vacant = !locked.settle(pages);
     if !vacant && let Some(held) = locked.find_settled(wanted) {
         // After a miss of this `get` the reference is not a hit.
-        locked.writer.counters.hits += !*missed as u64;
+        locked.writer.counters.hits += !attempt.missed as u64;
         return Ok(Step::Served(held));
     }
-    if !*missed {
-        *missed = true;
+    if !attempt.missed {
+        attempt.missed = true;
         locked.writer.counters.misses += 1;
     }
-    if locked.is_coming(pages, wanted.access) && !IN_BACKEND.get() {
+    if locked.is_coming(pages, wanted.access) && !is_in_backend() {
         inner.changed.wait(&mut locked.writer);
         return Ok(Step::Again);
     }
-    let limit = inner.cache.geometry.max_region_bytes;
-    if pages.len() > limit {
-        return Err(Box::new(GetError::TooLong { range: pages, backend: inner.backend.name(), limit }));
-    }
-    if pages.len() > inner.cache.geometry.budget.bytes() {
-        // Nothing that could be given back would make it fit.
-        drop(locked);
-        return Err(refusal(inner, NoRoom::Bytes, pages, unlocked));
-    }
-    let (mut whole, mut merge) = (attempt.pages, attempt.merge);
-    if whole.len() > limit {
-        whole = pages;
-    }
-    vacant &= whole == pages;
-    let mut graves = Graves::default();
-    loop {
-        vacant = vacant || !locked.settle(whole);
-        let (range, access) =
-            if merge && !vacant { locked.merged(whole, wanted.access) } else { (whole, wanted.access) };
-        let no_room = match locked.begin(range, access, vacant, &mut graves) {
-            Ok(ticket) => return Ok(Step::Register(ticket, graves)),
-            // Alone it may fit, and takes the place of what it overlaps.
-            Err(NoRoom::Bytes) if range != pages => {
-                merge &= whole != pages;
-                whole = pages;
-                continue;
-            }
-            Err(no_room) => no_room,
-        };
-        if !graves.list.is_empty() {
-            // They do not leave room enough: retired regions count until the backend
-            // has let them go.
-            drop(locked);
-            locked = inner.take_back(std::mem::take(&mut graves), unlocked);
-            vacant = false;
-            continue;
-        }
-        let retired = no_room != NoRoom::Coming && locked.make_room();
-        graves = locked.graves();
-        if graves.list.is_empty() && !retired {
-            if locked.makes_room() && !IN_BACKEND.get() {
-                inner.changed.wait(&mut locked.writer);
-                return Ok(Step::Again);
-            }
-            let buried = locked.writer.counters.deregistrations;
-            drop(locked);
-            let again =
-                bury_and_wait(inner, unlocked, buried) || no_room == NoRoom::Bytes && others_made_room(inner);
-            return if again { Ok(Step::Again) } else { Err(refusal(inner, no_room, pages, unlocked)) };
-        }
-    }
+    room::reserve(inner, wanted, pages, attempt, vacant, graves, locked)
 }
 
-/// Buries, and waits for those who are at it. Whether anything was buried, by
-/// anyone, since the count of deregistrations was `before`.
-pub(crate) fn bury_and_wait(inner: &Inner, unlocked: &mut Unlocked, before: u64) -> bool {
+/// The mapping changed under the registration.
+#[cold]
+fn spoiled(
+    inner: &Inner,
+    pages: PageRange,
+    attempt: &mut Attempt,
+    unlocked: &mut Unlocked,
+) -> Result<Option<Held>, Box<GetError>> {
     inner.bury(unlocked);
+    attempt.pages = pages;
+    attempt.merge = false;
+    attempt.spoiled += 1;
+    match attempt.spoiled {
+        ATTEMPTS => Err(Box::new(GetError::Unstable { range: pages, attempts: ATTEMPTS })),
+        _ => Ok(None),
+    }
+}
+
+/// The backend refused, or panicked: gives back what was reserved, and tries with
+/// less, or says why not.
+#[cold]
+#[allow(clippy::too_many_arguments)] // what `try_once` has at hand
+fn not_registered(
+    inner: &Inner,
+    wanted: Wanted,
+    pages: PageRange,
+    attempt: &mut Attempt,
+    ticket: Ticket,
+    failure: Failure,
+    mut done: Vec<Completion>,
+    unlocked: &mut Unlocked,
+) -> Result<Option<Held>, Box<GetError>> {
+    if ticket.watched {
+        inner.trust.end(ticket.range);
+    }
+    let merged = ticket.range != pages || ticket.access != wanted.access;
     let mut locked = inner.cache.lock(unlocked);
-    while locked.is_burying() && !IN_BACKEND.get() {
-        // Nobody is woken by a thread that goes on to register in their place.
-        inner.changed.wait_for(&mut locked.writer, BURIAL_POLL);
+    done.append(&mut locked.abandon(ticket));
+    let pinned = locked.writer.pinned;
+    let buried = locked.writer.counters.deregistrations;
+    // What is only cached may be using up the backend's own limits.
+    let squeeze = !attempt.squeezed && matches!(&failure, Failure::Refused(error) if error.is_exhaustion());
+    if squeeze {
+        while locked.make_room() {}
     }
-    locked.writer.counters.deregistrations != before
-}
-
-/// Whether another registry of the same budget gave something back, or is about
-/// to; then this one waits a little, since nobody will wake it.
-fn others_made_room(inner: &Inner) -> bool {
-    match inner.cache.geometry.budget.ask_others(std::ptr::from_ref(inner).cast()) {
-        GivenWay::Now => true,
-        GivenWay::Soon if !IN_BACKEND.get() => {
-            std::thread::sleep(Duration::from_micros(200));
-            true
-        }
-        GivenWay::Soon | GivenWay::Nothing => false,
+    let unlocked = locked.unlock();
+    inner.changed.notify_all();
+    drop(done);
+    let error = match failure {
+        Failure::Refused(error) => error,
+        // A custom backend's own bug: nothing waits for its ticket any more.
+        Failure::Panicked(panic) => resume_unwind(panic),
+    };
+    if squeeze && room::bury_and_wait(inner, unlocked, buried) {
+        attempt.squeezed = true;
+    } else if merged && (attempt.merge || attempt.pages != pages) {
+        // First without what it was grown to, then without what it overlaps.
+        attempt.merge &= attempt.pages != pages;
+        attempt.pages = pages;
+    } else {
+        return Err(Box::new(diagnose::explain(pages, wanted.access, pinned, error)));
     }
-}
-
-/// Asks every registry of the budget what it holds: not for under the lock.
-fn refusal(inner: &Inner, no_room: NoRoom, range: PageRange, _unlocked: &Unlocked) -> Box<GetError> {
-    let geometry = &inner.cache.geometry;
-    Box::new(match no_room {
-        NoRoom::Bytes => GetError::Budget {
-            range,
-            budget: geometry.budget.bytes(),
-            pinned: geometry.budget.pinned(),
-            remedy: geometry.budget.remedy(),
-            holdings: Holdings(geometry.budget.holdings()),
-            memlock: Memlock(limits::memlock_limit()),
-        },
-        NoRoom::Regions => {
-            GetError::TooManyRegions { range, backend: inner.backend.name(), limit: geometry.regions }
-        }
-        NoRoom::Coming => GetError::TooManyUnderWay { range, limit: MAX_COMING },
-    })
+    Ok(None)
 }
 
 /// Without the lock: the backend pins.
@@ -300,6 +258,11 @@ pub(crate) fn in_backend<R>(call: impl FnOnce() -> R) -> R {
     }
     let _leave = Leave(IN_BACKEND.replace(true));
     call()
+}
+
+/// Whether this thread is inside a backend's call: it must not wait for another's.
+pub(crate) fn is_in_backend() -> bool {
+    IN_BACKEND.get()
 }
 
 /// Remote writes and atomics need local write access (ibv_reg_mr(3)).

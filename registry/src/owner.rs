@@ -6,8 +6,8 @@
 //! it is at work at that moment.
 
 use crate::backend::Unlocked;
-use crate::miss;
 use crate::registry::Inner;
+use crate::room;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::*};
@@ -70,7 +70,7 @@ impl Inner {
         self.tidy(&mut unlocked);
         self.cache.lock(&mut unlocked).nobody_is_left();
         // Another registry of the same budget may be burying ours.
-        miss::bury_and_wait(self, &mut unlocked, 0);
+        room::bury_and_wait(self, &mut unlocked, 0);
     }
 }
 

@@ -16,6 +16,7 @@ use crate::owner::{Owner, Owners};
 use crate::range::{AsRange, ByteRange};
 use crate::reaper::Reaper;
 use crate::regions::{Held, Wanted};
+use crate::room;
 use crate::shards;
 use crate::stats::Stats;
 use crate::trust::{self, Serving, Trust, Uncached};
@@ -171,7 +172,7 @@ impl Registry {
         let buried = locked.writer.counters.deregistrations;
         drop(locked);
         self.inner.tidy(&mut unlocked);
-        miss::bury_and_wait(&self.inner, &mut unlocked, buried);
+        room::bury_and_wait(&self.inner, &mut unlocked, buried);
         Ok(())
     }
 
@@ -298,10 +299,10 @@ impl Inner {
         locked
     }
 
-    /// Without the lock: the backend lets go. Returns the time, in ticks.
-    pub(crate) fn deregister(&self, graves: &mut Graves, unlocked: &Unlocked) -> u64 {
-        let mut now = clock::ticks();
+    /// Without the lock: the backend lets go.
+    pub(crate) fn deregister(&self, graves: &mut Graves, unlocked: &Unlocked) {
         for grave in &mut graves.list {
+            let began = grave.is_timed.then(clock::ticks);
             let deregister = || self.backend.deregister(grave.key, grave.range, unlocked);
             // A custom backend's panic must not take the reaper, or the budget, with it.
             let answer = catch_unwind(AssertUnwindSafe(|| miss::in_backend(deregister)))
@@ -313,10 +314,8 @@ impl Inner {
             if let Err(error) = answer {
                 tracing::warn!(backend = self.backend.name(), %error, "deregistration failed");
             }
-            let began = std::mem::replace(&mut now, clock::ticks());
-            grave.ticks = now.wrapping_sub(began);
+            grave.ticks = began.map(|began| clock::ticks().wrapping_sub(began));
         }
-        now
     }
 }
 

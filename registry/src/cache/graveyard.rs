@@ -18,8 +18,11 @@ pub(crate) struct Grave {
     pub(crate) range: PageRange,
     /// userfaultfd watches the range for it.
     pub(crate) watched: bool,
-    /// Filled in by the caller: how long the backend took, and whether it refused.
-    pub(crate) ticks: u64,
+    /// Its deregistration is to be timed.
+    pub(crate) is_timed: bool,
+    /// Filled in by the caller: how long the backend took, if it was timed, and
+    /// whether it refused.
+    pub(crate) ticks: Option<u64>,
     pub(crate) failed: bool,
 }
 
@@ -29,6 +32,8 @@ pub(crate) struct Grave {
 #[must_use = "the registrations are to be taken back, and buried"]
 pub(crate) struct Graves {
     pub(crate) list: Vec<Grave>,
+    /// Of all in the list.
+    bytes: usize,
     pub(crate) lent: Room,
 }
 
@@ -41,11 +46,7 @@ pub(crate) struct Room {
 impl Graves {
     /// What can be lent to one registration of `bytes` bytes.
     pub(crate) fn room_for(&self, bytes: usize) -> Room {
-        Room { regions: !self.list.is_empty() as usize, bytes: bytes.min(self.bytes()) }
-    }
-
-    fn bytes(&self) -> usize {
-        self.list.iter().map(|grave| grave.range.len()).sum()
+        Room { regions: !self.list.is_empty() as usize, bytes: bytes.min(self.bytes) }
     }
 }
 
@@ -109,6 +110,7 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
             writer.ready.append(&mut writer.dead);
         }
         let mut list = std::mem::take(&mut writer.graves);
+        let mut bytes = 0;
         while list.len() < SLICE
             && let Some(id) = writer.ready.pop()
         {
@@ -118,7 +120,9 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
                 let slot = cache.slot(id);
                 let (key, range) = (regions::key_of(slot), regions::range_of(slot));
                 let watched = regions::is_watched(slot);
-                list.push(Grave { slot: id, key, range, watched, ticks: 0, failed: false });
+                let is_timed = writer.deregistering.times_next();
+                list.push(Grave { slot: id, key, range, watched, is_timed, ticks: None, failed: false });
+                bytes += range.len();
                 writer.burying.push(id);
             }
         }
@@ -126,7 +130,7 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
             writer.graves = list;
             return Graves::default();
         }
-        Graves { list, lent: Room::default() }
+        Graves { list, bytes, lent: Room::default() }
     }
 
     /// Regions that were held may not be any more: `graves` looks again.
@@ -153,8 +157,8 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
     #[inline(never)]
     fn bury(&mut self, graves: Graves) -> Vec<Completion> {
         let mut done = Vec::new();
-        let left = graves.bytes() - graves.lent.bytes;
-        let Graves { mut list, lent } = graves;
+        let Graves { mut list, bytes, lent } = graves;
+        let left = bytes - lent.bytes;
         let writer = &mut *self.writer;
         writer.regions -= list.len() - lent.regions;
         writer.pinned -= left;
