@@ -109,10 +109,12 @@ guard '6 what is held is not buried' registry/src/cache/graveyard.rs 'if cache.c
     $registry --test lifetimes a_region_in_use
 guard '8 the byte budget' registry/src/cache.rs '!geometry.budget.take(bytes) {' '!geometry.budget.take(0) {' \
     $registry --test lifetimes the_byte_budget
-guard '8 graves lend no more than they leave' registry/src/cache/graveyard.rs 'bytes: bytes.min(self.bytes())' 'bytes' \
+guard '8 graves lend no more than they leave' registry/src/cache/graveyard.rs 'bytes: bytes.min(self.bytes)' 'bytes' \
     $registry --test lifetimes the_device_never
 guard '5 nobody waits for what comes in the place of another' registry/src/miss.rs 'regions::set_gone(inner.cache.slot(grave.slot));' 'let _ = grave;' \
     $registry --test lifetimes a_flush_does_not_wait
+guard '8 room that comes is no refusal' registry/src/registry.rs 'locked.make_room() || locked.makes_room()' '!locked.make_room() && locked.makes_room()' \
+    $registry --test answers room_that_another
 guard '8 eviction spares what is held' registry/src/cache/graveyard.rs 'cache.counts.is_held(id) || regions::take_touched' 'regions::take_touched' \
     $registry --test lifetimes the_byte_budget
 
