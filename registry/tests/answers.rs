@@ -249,13 +249,15 @@ fn room_that_another_thread_gives_back_is_waited_for() {
     let second = Registry::builder().backend(Device::new().backend()).budget(budget).build().unwrap();
     let (pages, elsewhere, is_over) = (Pages::new(4), Pages::new(1), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !is_over.load(SeqCst) {
-                first.invalidate(&elsewhere).unwrap();
-            }
-        });
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !is_over.load(SeqCst) {
+                    first.invalidate(&elsewhere).unwrap();
+                }
+            });
+        }
         let get = |registry: &Registry| registry.get(&pages, Access::LOCAL_READ).map(drop).err();
-        let refused = (0..500).find_map(|_| get(&first).or_else(|| get(&second)));
+        let refused = (0..2500).find_map(|_| get(&first).or_else(|| get(&second)));
         is_over.store(true, SeqCst);
         assert!(refused.is_none(), "{}", refused.unwrap());
     });
