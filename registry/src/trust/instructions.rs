@@ -32,7 +32,8 @@ pub(super) fn raw_call(text: &[u8]) -> Option<(usize, Option<u32>)> {
     let calls = Finder::new(&arch::SYSTEM_CALL);
     calls.find_iter(text).find_map(|at| {
         let (before, behind) = text.split_at_checked(at)?;
-        if behind.get(arch::SYSTEM_CALL.len()..).is_some_and(|rest| rest.starts_with(&own)) {
+        let rest = behind.get(arch::SYSTEM_CALL.len()..)?;
+        if rest.starts_with(&own) || arch::is_a_number(rest) {
             return None;
         }
         let before = before.get(before.len().saturating_sub(BEFORE)..)?;
@@ -56,6 +57,13 @@ mod arch {
 
     pub(super) fn own() -> Vec<u8> {
         [0x0f, 0x1f, 0x80].into_iter().chain(MARK.to_le_bytes()).collect()
+    }
+
+    /// Whether the two bytes are the middle of a displacement, and no instruction: a zero
+    /// behind them, as in `call [rip + 0x50f48]`, would be `add r/m8, r8`, which nobody
+    /// has a use for there.
+    pub(super) fn is_a_number(behind: &[u8]) -> bool {
+        behind.first() == Some(&0)
     }
 
     /// The last constant that `code` loads into the accumulator: `mov eax, imm32`
@@ -88,6 +96,11 @@ mod arch {
     pub(super) fn own() -> Vec<u8> {
         let halves = [0xd280_001f | (MARK & 0xffff) << 5, 0xd2a0_001f | MARK >> 16 << 5];
         halves.iter().flat_map(|half| half.to_le_bytes()).collect()
+    }
+
+    /// Instructions are words: a number is in one of them.
+    pub(super) fn is_a_number(_: &[u8]) -> bool {
+        false
     }
 
     /// The last `movz w8, imm` or `movz x8, imm`.
@@ -138,6 +151,16 @@ mod tests {
         assert_eq!(raw_call(&ours), None);
         ours.pop();
         assert_eq!(raw_call(&ours), Some((5, Some(11))));
+    }
+
+    /// `mov r8d, 25; xor edi, edi; call [rip + 0x50f48]; jmp …`
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_displacement_is_no_call() {
+        let code =
+            [0x41, 0xb8, 0x19, 0, 0, 0, 0x31, 0xff, 0xff, 0x15, 0x48, 0x0f, 0x05, 0x00, 0xe9, 0xf4, 1, 0, 0];
+        assert_eq!(raw_call(&code), None);
+        assert_eq!(raw_call(&[&code[..13], &[0xc3]].concat()), Some((11, Some(25))));
     }
 
     #[cfg(target_arch = "aarch64")]
