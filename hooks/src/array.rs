@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 #[cfg(not(loom))]
-use crate::sys;
+use crate::{PAGE_SIZE, sys};
 use core::ops::Deref;
 #[cfg(not(loom))]
 use core::ptr::NonNull;
@@ -66,6 +66,25 @@ impl<T: Zero> Array<T> {
         }
         // SAFETY: mmap does not return address 0 unless asked to with MAP_FIXED.
         Ok(Array { base: unsafe { NonNull::new_unchecked(base as *mut T) }, len })
+    }
+
+    /// Makes the pages of `values` resident, so that who writes them first does not
+    /// wait for the kernel: a few at a time, since changes of mappings wait
+    /// meanwhile. Where the kernel cannot (before Linux 5.14), nothing is done.
+    pub fn make_resident(&self, values: core::ops::Range<usize>) {
+        const STEP: usize = 64 << 10;
+        let bytes = |index: usize| index.min(self.len) * size_of::<T>();
+        let (first, end) = (bytes(values.start) & !(PAGE_SIZE - 1), bytes(values.end));
+        for at in (first..end).step_by(STEP) {
+            let len = STEP.min(end - at);
+            // SAFETY: our mapping, whose length the kernel rounds up as this one's; the
+            // advice changes no contents.
+            let done =
+                unsafe { sys::madvise(self.base.as_ptr() as usize + at, len, libc::MADV_POPULATE_WRITE) };
+            if done.is_err() {
+                return;
+            }
+        }
     }
 
     /// Makes every value zero again and gives the pages back to the kernel.

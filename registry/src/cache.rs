@@ -18,6 +18,7 @@ use graveyard::Grave;
 pub(crate) use graveyard::Graves;
 
 use crate::access::Access;
+use crate::ahead::Resident;
 use crate::backend::{MemoryKey, Unlocked};
 use crate::budget::Budget;
 use crate::completion::Completion;
@@ -63,7 +64,7 @@ pub(crate) struct Cache<M> {
 }
 
 pub(crate) struct Writer {
-    leaves: Leaves,
+    pub(crate) leaves: Leaves,
     live: EvictionList,
     /// Retired since the counts were last ordered.
     dead: Vec<SlotId>,
@@ -76,7 +77,8 @@ pub(crate) struct Writer {
     /// What `Geometry::regions` limits: live, dead and under way.
     regions: usize,
     free_slots: Vec<SlotId>,
-    next_slot: SlotId,
+    pub(crate) next_slot: SlotId,
+    pub(crate) resident: Resident,
     inflight: Vec<Inflight>,
     next_ticket: u64,
     /// The epoch of the regions that are served.
@@ -193,6 +195,7 @@ impl<M: Deref<Target = Map>> Cache<M> {
                 regions: 0,
                 free_slots: Vec::new(),
                 next_slot: 1,
+                resident: Resident::default(),
                 inflight: Vec::new(),
                 next_ticket: 0,
                 epoch,
@@ -321,6 +324,7 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
             Some(slot) => slot,
             None if writer.next_slot as usize <= self.cache.map.size().slots => {
                 writer.next_slot += 1;
+                writer.resident.take(writer.next_slot);
                 writer.next_slot - 1
             }
             None => return Err(NoRoom::Coming),

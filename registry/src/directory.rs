@@ -65,6 +65,16 @@ impl Leaves {
         Leaves { free: Vec::new(), next: 1, limit: limit as u32, used: vec![0] }
     }
 
+    /// Leaves below this have been in use.
+    pub(crate) fn taken(&self) -> u32 {
+        self.next
+    }
+
+    /// One past the last leaf.
+    pub(crate) fn limit(&self) -> u32 {
+        self.limit + 1
+    }
+
     /// Enters a region; no page of it is in the directory. `false`, and nothing
     /// entered, where the leaves ran out or the range ends above the directory.
     #[must_use]

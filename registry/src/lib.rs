@@ -29,6 +29,7 @@
 #![cfg_attr(loom, allow(dead_code))] // the models leave out what calls the kernel
 
 mod access;
+mod ahead;
 pub mod backend;
 mod budget;
 mod cache;

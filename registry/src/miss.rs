@@ -132,9 +132,10 @@ fn try_once(
         && !(pinyard_hooks::is_sealed()
             && (took.is_some_and(|took| took < BRIEF) || pinyard_hooks::untouched()));
     let published = locked.publish(ticket, key, wanted, uncached || unseen || untrusted.is_some());
+    let needs_pages = locked.writer.needs_pages();
     let unlocked = locked.unlock();
     inner.changed.notify_all();
-    inner.wake_reaper();
+    inner.wake_reaper(needs_pages);
     drop(done);
     match published {
         Published::Cached(held) => Ok(Some(held)),

@@ -6,6 +6,7 @@
 //! is. It also looks whether the hooks are still in place: a library that is
 //! loaded late may have patched over them.
 
+use crate::ahead::Ahead;
 use crate::backend::Unlocked;
 use crate::builder::Events;
 use crate::clock;
@@ -88,14 +89,24 @@ impl Inner {
         locked.writer.now = clock::ticks();
         let idle = locked.is_idle();
         drop(locked);
+        self.go_ahead(&mut unlocked);
         self.bury(&mut unlocked);
         idle
     }
 
-    /// Called after a registration.
-    pub(crate) fn wake_reaper(&self) {
-        if self.reaper_sleeps.load(SeqCst)
-            && self.reaper_sleeps.swap(false, SeqCst)
+    /// Makes resident what the next misses will write. Without the lock: it takes the
+    /// kernel a while.
+    fn go_ahead(&self, unlocked: &mut Unlocked) {
+        let ahead = self.cache.lock(unlocked).plan_ahead();
+        if let Some(Ahead { slots, leaves }) = ahead {
+            self.cache.counts.make_resident(slots.clone());
+            self.cache.map.make_resident(slots, leaves);
+        }
+    }
+
+    /// Called after a registration. `early`: not only if it sleeps for good.
+    pub(crate) fn wake_reaper(&self, early: bool) {
+        if (self.reaper_sleeps.load(SeqCst) && self.reaper_sleeps.swap(false, SeqCst) || early)
             && let Some(reaper) = &*self.reaper.lock()
         {
             reaper.thread().unpark();

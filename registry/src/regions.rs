@@ -103,6 +103,15 @@ impl Counts {
         Ok(Counts { counts: Array::new(stride * shards)?, stride })
     }
 
+    /// Makes the counts of `slots` resident for every thread that counts.
+    #[cfg(not(loom))]
+    pub(crate) fn make_resident(&self, slots: std::ops::Range<usize>) {
+        for shard in ever_used() {
+            let first = shard as usize * self.stride;
+            self.counts.make_resident(first + slots.start..first + slots.end);
+        }
+    }
+
     #[inline]
     fn count(&self, id: SlotId, shard: u32) -> &AtomicI64 {
         &self.counts[shard as usize * self.stride + id as usize]

@@ -108,6 +108,14 @@ impl Map {
         &self.slots
     }
 
+    /// Makes the pages of these slots and leaves resident; see
+    /// [`Array::make_resident`].
+    #[cfg(not(loom))]
+    pub fn make_resident(&self, slots: core::ops::Range<usize>, leaves: core::ops::Range<usize>) {
+        self.slots.make_resident(slots);
+        self.directory.leaves.make_resident(leaves.start * FANOUT..leaves.end * FANOUT);
+    }
+
     /// What a region's [`epoch`](Slot::epoch) must equal for it to be served:
     /// an epoch, or a word that equals none while events wait.
     #[inline]
