@@ -5,7 +5,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 out=${OUT:?}
-{ uname -r; ldd --version | head -1; grep -m1 -oE '\bfsrm\b' /proc/cpuinfo || echo "no fsrm"; } | tee "$out/hooks.txt"
+{ uname -r; ldd --version | sed -n 1p; grep -m1 -oE '\bfsrm\b' /proc/cpuinfo || echo "no fsrm"; } | tee "$out/hooks.txt"
 for test in flips forks; do
     timeout 200 "carried/$test" --test-threads=1 2>&1 | tee -a "$out/hooks.txt"
     [ "${PIPESTATUS[0]}" -eq 0 ] || failed=1

@@ -16,7 +16,7 @@ fi
     uname -a
     nproc
     uptime
-    ldd --version | head -1
+    ldd --version | sed -n 1p
 } > "$out/machine.txt" 2>&1
 export LD_LIBRARY_PATH=$PWD/carried/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 carried/versus-ucx --json "$@" > "$out/registry-threads.json" 2> "$out/registry-threads.log"

@@ -30,12 +30,19 @@ pub(crate) fn reserve<'a>(
 ) -> Result<Step, Box<GetError>> {
     let geometry = &inner.cache.geometry;
     let fits = pages.len() <= geometry.max_region_bytes && pages.len() <= geometry.budget.bytes();
-    // Nothing to merge with, and room left.
     let mut no_room = None;
+    // Nothing to merge with: there is room, or some of what is cached makes way at once.
     if fits && vacant && attempt.pages == pages {
-        match locked.begin(pages, wanted.access, true, graves) {
-            Ok(ticket) => return Ok(Step::Register(ticket)),
-            Err(why) => no_room = Some(why),
+        loop {
+            let why = match locked.begin(pages, wanted.access, true, graves) {
+                Ok(ticket) => return Ok(Step::Register(ticket)),
+                Err(why) => why,
+            };
+            let has_made_way = !graves.list.is_empty();
+            no_room = Some(why);
+            if has_made_way || no_room == Some(NoRoom::Coming) || !locked.take_graves(graves) {
+                break;
+            }
         }
     }
     reserve_among_others(inner, wanted, pages, attempt, (vacant, no_room), graves, locked)

@@ -99,6 +99,14 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         self.writer.live.len() < live || self.evict()
     }
 
+    /// Makes room, and hands out what can be taken back for it. Whether there is any.
+    #[inline(never)] // small answers: what is begun next stays in the caller's registers
+    pub(crate) fn take_graves(&mut self, graves: &mut Graves) -> bool {
+        self.make_room();
+        *graves = self.graves();
+        !graves.list.is_empty()
+    }
+
     /// At most a slice of the retired regions that nobody holds. Each is handed
     /// out once; the caller asks the backend, then calls [`buried`](Locked::buried).
     pub(crate) fn graves(&mut self) -> Graves {
@@ -107,7 +115,9 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         // If the kernel refuses to order the counts, nothing retired since can be
         // taken for unused, and stays.
         if !writer.dead.is_empty() && order_all_counts() {
-            writer.ready.append(&mut writer.dead);
+            while let Some(id) = writer.dead.pop() {
+                writer.ready.push(id);
+            }
         }
         let mut list = std::mem::take(&mut writer.graves);
         let mut bytes = 0;
@@ -166,7 +176,7 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
             self.cache.geometry.budget.give(left);
         }
         // Latest first: where one thread buries at a time, each is the last.
-        for grave in list.drain(..).rev() {
+        while let Some(grave) = list.pop() {
             writer.tell(grave.slot, &mut done);
             if let Some(at) = writer.burying.iter().rposition(|&slot| slot == grave.slot) {
                 writer.burying.swap_remove(at);
