@@ -63,7 +63,7 @@ impl Writer {
         let until = leaf.saturating_add((share as u32).min(MOST_LEAVES)).min(self.leaves.limit());
         let leaves = resident.leaves.max(leaf).min(until)..until;
         (resident.slots, resident.leaves) = (slots.end, leaves.end);
-        (!slots.is_empty()).then(|| Ahead {
+        (!slots.is_empty()).then_some(Ahead {
             slots: slots.start as usize..slots.end as usize,
             leaves: leaves.start as usize..leaves.end as usize,
         })
