@@ -195,6 +195,14 @@ module pinyard
     public :: pny_pool_defer_until
     public :: pny_pool_record_use
     public :: pny_pool_find
+    public :: pny_torch_malloc
+    public :: pny_torch_free
+    public :: pny_torch_record_stream
+    public :: pny_cupy_malloc
+    public :: pny_cupy_free
+    public :: pny_plug_stats
+    public :: pny_plug_trim
+    public :: pny_plug_retire
     public :: pny_registry_stats
     public :: pny_explain
     public :: pny_libfabric_import_monitor
@@ -421,6 +429,64 @@ module pinyard
             type(c_ptr), value :: pool
             type(c_ptr), value :: address
             type(pny_block_place_t), intent(inout) :: place
+            integer(c_int) :: answer
+        end function
+        function pny_torch_malloc(bytes, device, stream) &
+                bind(c, name="pny_torch_malloc") result(answer)
+            import
+            integer(c_size_t), value :: bytes
+            integer(c_int), value :: device
+            type(c_ptr), value :: stream
+            type(c_ptr) :: answer
+        end function
+        subroutine pny_torch_free(block, bytes, device, stream) &
+                bind(c, name="pny_torch_free")
+            import
+            type(c_ptr), value :: block
+            integer(c_size_t), value :: bytes
+            integer(c_int), value :: device
+            type(c_ptr), value :: stream
+        end subroutine
+        subroutine pny_torch_record_stream(block, stream) &
+                bind(c, name="pny_torch_record_stream")
+            import
+            type(c_ptr), value :: block
+            type(c_ptr), value :: stream
+        end subroutine
+        function pny_cupy_malloc(param, bytes, device) &
+                bind(c, name="pny_cupy_malloc") result(answer)
+            import
+            type(c_ptr), value :: param
+            integer(c_size_t), value :: bytes
+            integer(c_int), value :: device
+            type(c_ptr) :: answer
+        end function
+        subroutine pny_cupy_free(param, block, device) &
+                bind(c, name="pny_cupy_free")
+            import
+            type(c_ptr), value :: param
+            type(c_ptr), value :: block
+            integer(c_int), value :: device
+        end subroutine
+        function pny_plug_stats(device, counts) &
+                bind(c, name="pny_plug_stats") result(answer)
+            import
+            integer(c_int), value :: device
+            type(pny_pool_counts_t), intent(inout) :: counts
+            integer(c_int) :: answer
+        end function
+        function pny_plug_trim(device, released) &
+                bind(c, name="pny_plug_trim") result(answer)
+            import
+            integer(c_int), value :: device
+            integer(c_size_t), intent(out), optional :: released
+            integer(c_int) :: answer
+        end function
+        function pny_plug_retire(device, stream) &
+                bind(c, name="pny_plug_retire") result(answer)
+            import
+            integer(c_int), value :: device
+            type(c_ptr), value :: stream
             integer(c_int) :: answer
         end function
         function pny_registry_stats(registry, counts) &

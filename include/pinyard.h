@@ -772,6 +772,94 @@ typedef struct pny_block_place {
  */
 pny_status pny_pool_find(pny_pool pool, const void *address, struct pny_block_place *place);
 
+/* ---- Allocators of other libraries --------------------------------------------------- */
+
+/*
+ * Device memory for work on `stream`, in the shape of the first function of PyTorch's
+ * torch.cuda.memory.CUDAPluggableAllocator(path, "pny_torch_malloc", "pny_torch_free");
+ * RMM's CallbackMemoryResource calls it from Python. One pool serves all callers of a
+ * device; the first call makes it, as PINYARD_POOL_* say.
+ *
+ * Usually without a call of the driver but cuStreamGetId. `bytes` 0 gives null. Null with
+ * the cause in pny_last_error and on stderr: the device has no memory left, or is not
+ * there. PyTorch does not look whether it is null: PINYARD_POOL_LIMIT bounds the pool
+ * instead of the device. Any thread; in a forked child there is no memory.
+ *
+ * Requires: `stream` is null (the default stream) or a stream of the device's primary context that
+ * is not destroyed before pny_plug_retire is told. PyTorch never destroys one.
+ */
+void *pny_torch_malloc(size_t bytes, int device, void *stream);
+
+/*
+ * Takes back what pny_torch_malloc gave: work on the stream that it was allocated on may
+ * still be using it, and other streams' if pny_torch_record_stream was told. Null is
+ * nothing. What is no block is refused, on stderr, and harms nothing. `bytes` and
+ * `stream` are PyTorch's and not needed. Never calls the driver; any thread.
+ *
+ * Requires: nobody enqueues work on the block from now on.
+ */
+void pny_torch_free(void *block, size_t bytes, int device, void *stream);
+
+/*
+ * Work on `stream` uses the block as well, from before its end: what PyTorch's
+ * Tensor.record_stream tells (set_record_stream_fn). Null is nothing.
+ *
+ * Requires: as pny_torch_malloc.
+ */
+void pny_torch_record_stream(void *block, void *stream);
+
+/*
+ * Device memory in the shape of the first function of CuPy's
+ * cupy.cuda.memory.CFunctionAllocator(param, malloc, free, owner). CuPy does not say for
+ * which stream: `param` is the stream, null for the default one, and the memory is used
+ * in its order. Otherwise as pny_torch_malloc.
+ *
+ * Requires: as pny_torch_malloc, of `param`.
+ */
+void *pny_cupy_malloc(void *param, size_t bytes, int device);
+
+/*
+ * Takes back what pny_cupy_malloc gave. As pny_torch_free.
+ *
+ * Requires: as pny_torch_free.
+ */
+void pny_cupy_free(void *param, void *block, int device);
+
+/*
+ * Fills `*counts`, whose `size` the caller has set, with those of the pool that serves
+ * pny_torch_malloc and pny_cupy_malloc on the device.
+ *
+ * PNY_ERR_INVALID    there is no such device number
+ * PNY_ERR_NOT_READY  nothing was allocated there yet
+ *
+ * Requires: `counts` is writable for its size.
+ */
+pny_status pny_plug_stats(int device, pny_pool_counts *counts);
+
+/*
+ * Gives what that pool only keeps back to the device, and says how many bytes in
+ * `*released` unless that is null. Waits for streams as pny_pool_trim does.
+ *
+ * PNY_ERR_INVALID    there is no such device number
+ * PNY_ERR_NOT_READY  nothing was allocated there yet
+ *
+ * Requires: `released` is null or writable.
+ */
+pny_status pny_plug_trim(int device, size_t *released);
+
+/*
+ * The stream is about to be destroyed: what the device's pool keeps for it is anybody's
+ * once its work is done. A stream that was never used there is nothing.
+ *
+ * PNY_ERR_INVALID    there is no such device number
+ * PNY_ERR_NOT_READY  nothing was allocated there yet
+ * PNY_ERR_BACKEND    the driver does not know the stream
+ *
+ * Requires: `stream` is null or a stream of the device's primary context; nobody allocates on it
+ * any more.
+ */
+pny_status pny_plug_retire(int device, void *stream);
+
 /* ---- Diagnosis ----------------------------------------------------------------------- */
 
 /* Counters of a registry. All but the last three only grow. */

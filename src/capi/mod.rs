@@ -20,6 +20,7 @@ mod handles;
 mod hooks;
 mod leases;
 mod libfabric;
+mod plug;
 mod pools;
 mod process;
 mod registry;

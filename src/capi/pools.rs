@@ -152,22 +152,7 @@ impl Pooled {
                     frees: now.frees,
                 }
             }
-            Memory::Device { pool, .. } => {
-                let now = pool.stats();
-                pny_pool_counts {
-                    size: 0,
-                    slabs: now.slabs,
-                    slabs_made: now.growths,
-                    reserved_bytes: now.reserved_bytes,
-                    peak_reserved_bytes: now.peak_reserved_bytes,
-                    live_bytes: now.live_bytes,
-                    live_blocks: now.live_blocks,
-                    waiting_blocks: now.waiting_blocks,
-                    free_bytes: now.free_bytes + now.waiting_bytes,
-                    allocations: now.allocations,
-                    frees: now.frees,
-                }
-            }
+            Memory::Device { pool, .. } => counts_of_device(pool),
         }
     }
 
@@ -177,6 +162,23 @@ impl Pooled {
         if self.is_forked() {
             std::mem::forget(self);
         }
+    }
+}
+
+pub(super) fn counts_of_device(pool: &DevicePool) -> pny_pool_counts {
+    let now = pool.stats();
+    pny_pool_counts {
+        size: 0,
+        slabs: now.slabs,
+        slabs_made: now.growths,
+        reserved_bytes: now.reserved_bytes,
+        peak_reserved_bytes: now.peak_reserved_bytes,
+        live_bytes: now.live_bytes,
+        live_blocks: now.live_blocks,
+        waiting_blocks: now.waiting_blocks,
+        free_bytes: now.free_bytes + now.waiting_bytes,
+        allocations: now.allocations,
+        frees: now.frees,
     }
 }
 

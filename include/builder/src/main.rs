@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 /// The files of `src/capi` in the header's order, each with its heading.
-const SECTIONS: [(&str, &str); 11] = [
+const SECTIONS: [(&str, &str); 12] = [
     ("status", "Errors"),
     ("process", "Beginning and end"),
     ("hooks", "Hooks"),
@@ -21,6 +21,7 @@ const SECTIONS: [(&str, &str); 11] = [
     ("pools", "Pools"),
     ("streams", "Streams of device pools"),
     ("blocks", "Blocks of pools"),
+    ("plug", "Allocators of other libraries"),
     ("diagnosis", "Diagnosis"),
     ("libfabric", "libfabric's own caches"),
 ];
