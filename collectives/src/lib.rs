@@ -32,6 +32,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+/// The book's page, whose examples are compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/src/gpu-mpi.md")]
+mod book {}
+
 mod awareness;
 mod buffers;
 mod calls;

@@ -143,7 +143,7 @@ fn of_size(
     bytes: usize,
     quick: bool,
 ) -> Result<(Duration, Duration), Box<dyn Error>> {
-    let rounds = if quick { 3 } else { (1 << 30usize).div_ceil(bytes).clamp(12, 400) };
+    let rounds = if quick { 3 } else { (1usize << 30).div_ceil(bytes).clamp(12, 400) };
     let mut times = Vec::with_capacity(rounds);
     for round in 0..=rounds {
         // The first, one in the middle and the last carry contents of their own.

@@ -1,5 +1,6 @@
 //! What every check uses: a communicator, a stream, buffers with margins.
 
+use pinyard_allocator::device::PoolStream;
 use pinyard_driver::Simulated;
 use pinyard_mpi::{DeviceBuf, DeviceCommunicator, Gpu, Number};
 use std::cell::Cell;
@@ -12,6 +13,8 @@ pub(crate) struct Bench {
     pub(crate) ranks: DeviceCommunicator,
     pub(crate) gpu: Gpu,
     pub(crate) simulated: Option<Arc<Simulated>>,
+    /// The stream of every buffer that needs none of its own.
+    pub(crate) stream: PoolStream,
     /// Bytes of a chunk.
     pub(crate) chunk: usize,
     checks: Cell<u64>,
@@ -49,7 +52,8 @@ impl Bench {
     pub(crate) fn new(ranks: DeviceCommunicator, simulated: Option<Arc<Simulated>>) -> Result<Bench, String> {
         let gpu = ranks.gpu().clone();
         let chunk = ranks.plan().chunk_bytes;
-        Ok(Bench { ranks, gpu, simulated, chunk, checks: Cell::new(0) })
+        let stream = gpu.stream().map_err(text)?;
+        Ok(Bench { stream, ranks, gpu, simulated, chunk, checks: Cell::new(0) })
     }
 
     pub(crate) fn into_ranks(self) -> DeviceCommunicator {
@@ -74,12 +78,11 @@ impl Bench {
         if holds { Ok(()) } else { Err(what()) }
     }
 
-    /// A device buffer of `elements` and margins, on a stream of its own kind.
+    /// A device buffer of `elements` between margins.
     pub(crate) fn buffer<T: Element>(&self, elements: &[T]) -> Result<DeviceBuf<T>, String> {
-        let stream = self.gpu.stream().map_err(|error| error.to_string())?;
         let mut with_margins = vec![T::of(77); elements.len() + 2 * MARGIN];
         with_margins[MARGIN..MARGIN + elements.len()].copy_from_slice(elements);
-        let buffer = self.gpu.alloc(with_margins.len(), &stream);
+        let buffer = self.gpu.alloc(with_margins.len(), &self.stream);
         let mut buffer: DeviceBuf<T> = buffer.map_err(|error| error.to_string())?;
         buffer.write(&with_margins).map_err(|error| error.to_string())?;
         Ok(buffer)

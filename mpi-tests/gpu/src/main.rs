@@ -23,15 +23,22 @@ fn main() -> ExitCode {
     let rank = world.rank();
     let cuda = std::env::args().any(|argument| argument == "--cuda");
     let simulated = (!cuda).then(|| Arc::new(Simulated::shareable(1 << 30)));
-    let result = open(&simulated, &world).and_then(|bench| {
-        checks::all(&bench)?;
+    let bench = match open(&simulated, &world) {
+        Ok(bench) => bench,
+        // All ranks have failed, so none waits for this one.
+        Err(text) => {
+            eprintln!("rank {rank}: {text}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let result = checks::all(&bench).map(|()| {
         let checks = bench.checks();
         // The communicator outlives MPI: it must say so, and its drop must do no harm.
         let ranks = bench.into_ranks();
         if rank == 0 {
             println!("gpu-ranks: {checks} checks, {}", ranks.plan());
         }
-        Ok(ranks)
+        ranks
     });
     let ranks = match result {
         Ok(ranks) => ranks,

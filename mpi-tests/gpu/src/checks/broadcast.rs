@@ -28,8 +28,7 @@ fn from_root<T: Element>(bench: &Bench, root: usize, length: usize) -> Result<()
 
 /// A buffer without elements has no memory.
 fn unallocated(bench: &Bench) -> Result<(), String> {
-    let stream = bench.gpu.stream().map_err(text)?;
-    let mut empty: DeviceBuf<f32> = bench.gpu.alloc(0, &stream).map_err(text)?;
+    let mut empty: DeviceBuf<f32> = bench.gpu.alloc(0, &bench.stream).map_err(text)?;
     bench.ranks.broadcast_into(0, &mut empty.settle_mut().map_err(text)?).map_err(text)?;
     bench.check(empty.to_vec().map_err(text)?.is_empty(), || "an empty buffer has elements".to_owned())
 }
@@ -38,11 +37,10 @@ fn unallocated(bench: &Bench) -> Result<(), String> {
 /// others have open grows with slabs, not with operations, and no old slab is read.
 fn churn(bench: &Bench) -> Result<(), String> {
     let length = 6 * bench.chunk;
-    let stream = bench.gpu.stream().map_err(text)?;
     let mut kept: Vec<DeviceBuf<u32>> = Vec::new();
     for round in 0..24usize {
         let root = round % bench.size();
-        let mut buffer: DeviceBuf<u32> = bench.gpu.alloc(length + 64 * round, &stream).map_err(text)?;
+        let mut buffer: DeviceBuf<u32> = bench.gpu.alloc(length + 64 * round, &bench.stream).map_err(text)?;
         let element = |at: usize| u32::of(at * 3 + round) + round as u32;
         if bench.rank() == root {
             let elements: Vec<u32> = (0..buffer.len()).map(element).collect();

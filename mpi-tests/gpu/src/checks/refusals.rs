@@ -19,8 +19,7 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
 }
 
 fn zeros(bench: &Bench, length: usize) -> Result<DeviceBuf<u8>, String> {
-    let stream = bench.gpu.stream().map_err(text)?;
-    let mut buffer = bench.gpu.alloc(length, &stream).map_err(text)?;
+    let mut buffer = bench.gpu.alloc(length, &bench.stream).map_err(text)?;
     buffer.write(&vec![0; length]).map_err(text)?;
     Ok(buffer)
 }
