@@ -5,6 +5,7 @@
 # through IPC handles. Takes what ci/gpu/mpi-carry.sh collected; results under $OUT.
 #
 #   RANKS=4    ranks, each with a GPU of its own as far as there are so many (2)
+#   DRY=1      on simulated devices: that it runs, no figures
 #   OWN_MPI=1  the Open MPI that was carried, in place of the machine's
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -39,7 +40,8 @@ export OMPI_MCA_btl=self,sm,vader OMPI_MCA_pml=ob1
     "$mpirun" --version | head -1
 } > "$out/machine.txt" 2>&1
 passed=0 failed=0
-# step SECONDS NAME COMMAND...: at most so long, and not beyond the budget; its log is NAME.log.
+# step SECONDS NAME VARIABLE=VALUE: $program by all ranks, at most so long, and not beyond the
+# budget; its log is NAME.log.
 step() {
     local most=$1 name=$2 left=$((budget - SECONDS)) began=$SECONDS code=0
     shift 2
@@ -49,31 +51,33 @@ step() {
         failed=$((failed + 1))
         return
     fi
-    timeout -k 5 "$most" "$@" > "$out/$name.log" 2>&1 < /dev/null || code=$?
+    timeout -k 5 "$most" env "$@" "$mpirun" --oversubscribe --bind-to none -n "$ranks" "${program[@]}" \
+        > "$out/$name.log" 2>&1 < /dev/null || code=$?
     if [ "$code" -eq 0 ]; then passed=$((passed + 1)); else
         failed=$((failed + 1))
         tail -15 "$out/$name.log"
     fi
     echo "mpi: $name: status $code after $((SECONDS - began)) s" | tee -a "$out/machine.txt"
 }
-start() { env "$@" "$mpirun" --oversubscribe --bind-to none -n "$ranks" "${program[@]}"; }
-program=("$here/gpu-ranks" --cuda)
+cuda=(--cuda) quick=() device=NVIDIA
+[ -n "${DRY:-}" ] && cuda=() quick=(--quick) device=simulated
+program=("$here/gpu-ranks" "${cuda[@]}")
 for path in ipc staged; do
-    step 60 "ranks-$path" start PINYARD_MPI_PATH=$path PINYARD_MPI_CHUNK_BYTES=65536
+    step 60 "ranks-$path" PINYARD_MPI_PATH=$path PINYARD_MPI_CHUNK_BYTES=65536
 done
-step 60 ranks-nodes start PINYARD_MPI_RANKS_PER_NODE=1 PINYARD_MPI_CHUNK_BYTES=65536
+step 60 ranks-nodes PINYARD_MPI_RANKS_PER_NODE=1 PINYARD_MPI_CHUNK_BYTES=65536
 for name in bcast_gpu allreduce_gpu halo_exchange; do
     program=("$here/$name")
-    step 60 "$name" start PINYARD_MPI_CHUNKS=4
-    grep -q '^on device 0 (NVIDIA' "$out/$name.log" || {
+    step 60 "$name" PINYARD_MPI_CHUNKS=4
+    grep -q "^on device 0 ($device" "$out/$name.log" || {
         failed=$((failed + 1))
-        echo "mpi: $name: not on a GPU"
+        echo "mpi: $name: not on the device that it is for"
     }
 done
-program=("$here/gpu-bandwidth")
-step 150 bandwidth start PINYARD_MPI_CHUNKS=4
+program=("$here/gpu-bandwidth" "${quick[@]}")
+step 150 bandwidth PINYARD_MPI_CHUNKS=4
 for chunk in 262144 4194304; do
-    step 100 "bandwidth-$chunk" start PINYARD_MPI_CHUNK_BYTES=$chunk
+    step 100 "bandwidth-$chunk" PINYARD_MPI_CHUNK_BYTES=$chunk
 done
 grep -h '^{' "$out"/bandwidth.log > "$out/bandwidth.jsonl"
 grep -hv '^{' "$out"/bandwidth*.log
