@@ -1,7 +1,7 @@
 //! Bcast of device buffers.
 #![allow(unsafe_code)] // names device memory to copies that have ended when it returns
 
-use super::{Memory, extent, piece};
+use super::{Memory, chain, extent, piece};
 use crate::buffers::SettledMut;
 use crate::calls::Comm;
 use crate::communicator::{DeviceCommunicator, State};
@@ -36,8 +36,11 @@ impl DeviceCommunicator {
         let mut mine = self.own(buffer.place());
         let sends = self.rank() == root;
         if sends {
-            let through = if self.plan.path == Path::Ipc { Path::Ipc } else { Path::Staged };
-            let kind = self.kind(state, memory, through, &mut mine, &token);
+            let kind = if self.plan.path == Path::Ipc {
+                self.kind_on_node(state, memory, &mut mine, &token)
+            } else {
+                self.kind(state, memory, Path::Staged, &mut mine, &token)
+            };
             let message = Message { kind, bytes: memory.bytes as u64 };
             message.write(state.messages.bytes(0, MESSAGE));
         }
@@ -66,6 +69,12 @@ impl DeviceCommunicator {
                     mine = self.pull(state, root, message, memory, &token);
                 }
                 self.agree(BCAST, mine)
+            }
+            Kind::Chain => {
+                let own = mine.is_ok().then_some(memory);
+                let place = self.nodes.place(root);
+                let moved = self.chain(state, place, own, message.bytes as usize, &token)?;
+                self.agree(BCAST, mine.and(moved))
             }
             Kind::Staged => {
                 let bytes = message.bytes as usize;
@@ -108,6 +117,20 @@ impl DeviceCommunicator {
             }
         }
         Kind::Failed(mine.as_ref().err().map_or(Failure::Other, Error::failure))
+    }
+
+    /// The same for a broadcast on one node: along all its ranks where that is worth it.
+    fn kind_on_node(
+        &self,
+        state: &mut State,
+        memory: Memory,
+        mine: &mut Result<(), Error>,
+        token: &DriverToken,
+    ) -> Kind {
+        if mine.is_ok() && chain::is_worth(self.nodes.here.size(), memory.bytes, self.plan.chunk_bytes) {
+            return Kind::Chain;
+        }
+        self.kind(state, memory, Path::Ipc, mine, token)
     }
 
     fn describe(
@@ -277,7 +300,7 @@ impl DeviceCommunicator {
         let mut mine = Ok(());
         if sends {
             let kind = match memory {
-                Some(memory) => self.kind(state, memory, Path::Ipc, &mut mine, token),
+                Some(memory) => self.kind_on_node(state, memory, &mut mine, token),
                 // It has failed before, and its caller knows why.
                 None => Kind::Failed(Failure::Other),
             };
@@ -286,6 +309,9 @@ impl DeviceCommunicator {
         let buffer = state.messages.bytes(0, MESSAGE);
         node.broadcast(buffer, place).map_err(|error| self.mpi(error))?;
         let message = self.understood(BCAST, buffer)?;
+        if message.kind == Kind::Chain {
+            return self.chain(state, place, memory, bytes, token);
+        }
         Ok(match (message.kind, memory) {
             _ if sends => mine,
             (Kind::Failed(what), _) => {

@@ -2,6 +2,7 @@
 
 mod agreement;
 mod broadcast;
+mod chain;
 mod exchange;
 mod reduce;
 mod shares;

@@ -26,6 +26,8 @@ pub(crate) enum Kind {
     Ipc { slab: DevicePtr, offset: usize, handle: [u8; 64] },
     /// In pinned chunks, which follow.
     Staged,
+    /// From device to device, along the ranks of the node.
+    Chain,
     /// Not at all: the sender failed.
     Failed(Failure),
 }
@@ -54,6 +56,7 @@ impl Message {
             Kind::Inline => (0, 0),
             Kind::Ipc { .. } => (1, 0),
             Kind::Staged => (2, 0),
+            Kind::Chain => (4, 0),
             Kind::Failed(failure) => (3, u64::from(failure.number())),
         };
         put(buffer, 0, u64::from(MAGIC) | kind << (8 * AT_KIND as u64));
@@ -83,6 +86,7 @@ impl Message {
             }
             2 => Kind::Staged,
             3 => Kind::Failed(Failure::of(base as u32)),
+            4 => Kind::Chain,
             _ => return None,
         };
         let message = Message { kind, bytes: take(buffer, AT_BYTES) };
@@ -101,7 +105,7 @@ mod tests {
     fn what_was_written_is_read() {
         let ipc = Kind::Ipc { slab: DevicePtr(0x7f00_0000_0000), offset: 4096, handle: [9; 64] };
         let failed = [Failure::Driver, Failure::Length, Failure::Device, Failure::Other].map(Kind::Failed);
-        for kind in [Kind::Inline, ipc, Kind::Staged].into_iter().chain(failed) {
+        for kind in [Kind::Inline, ipc, Kind::Staged, Kind::Chain].into_iter().chain(failed) {
             let mut buffer = [0xff; MESSAGE];
             let message = Message { kind, bytes: 77 };
             message.write(&mut buffer);

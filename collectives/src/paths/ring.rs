@@ -120,11 +120,25 @@ impl Ring {
         bytes: usize,
         token: &DriverToken,
     ) -> Result<(), DriverError> {
-        let driver = self.gpu.driver();
         // SAFETY: the caller's contract; waited for here.
-        let queued = unsafe { driver.copy_on_device(to, from, bytes, self.up, token) };
-        driver.stream_synchronize(self.up, token)?;
+        let queued = unsafe { self.queue_across(to, from, bytes, token) };
+        self.gpu.driver().stream_synchronize(self.up, token)?;
         queued
+    }
+
+    /// Queues such a copy; [`stored`](Ring::stored) marks its end.
+    ///
+    /// # Safety
+    /// As of `copy_across`, until it is waited for.
+    pub(crate) unsafe fn queue_across(
+        &self,
+        to: DevicePtr,
+        from: DevicePtr,
+        bytes: usize,
+        token: &DriverToken,
+    ) -> Result<(), DriverError> {
+        // SAFETY: the caller's contract.
+        unsafe { self.gpu.driver().copy_on_device(to, from, bytes, self.up, token) }
     }
 
     /// Marks the end of the slot's loads.

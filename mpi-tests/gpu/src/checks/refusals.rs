@@ -11,6 +11,7 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     }
     if bench.ranks.plan().path != Path::Direct {
         counts_of_a_broadcast(bench)?;
+        counts_on_the_way(bench)?;
         another_device(bench)?;
         driver(bench)?;
     }
@@ -54,6 +55,21 @@ fn counts_of_a_broadcast(bench: &Bench) -> Result<(), String> {
         };
         bench.check(as_it_should, || format!("a broadcast of {length} to {mine}: {result:?}"))?;
     }
+    goes_on(bench)
+}
+
+/// A rank in the middle of a long broadcast's way has too little room: all are told.
+fn counts_on_the_way(bench: &Bench) -> Result<(), String> {
+    let length = 9 * bench.chunk;
+    let mut buffer = zeros(bench, length - usize::from(bench.rank() == 1))?;
+    let result = bench.ranks.broadcast_into(0, &mut buffer.settle_mut().map_err(text)?);
+    let named = match bench.rank() {
+        1 => matches!(&result, Err(Error::Counts { rank: 1, other: 0, .. })),
+        0 => matches!(&result, Err(Error::Peer { rank, .. }) if *rank > 0),
+        // Of the one that failed, or of the one before it in the chain.
+        _ => matches!(&result, Err(Error::Peer { .. })),
+    };
+    bench.check(named, || format!("a long broadcast past a rank with too little room: {result:?}"))?;
     goes_on(bench)
 }
 
