@@ -58,8 +58,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let mut settled = device.settle_mut()?;
             // My last cells to the right, while the left one's come: and the other way.
             let (mut before, mut behind) = settled.split_at_mut(HALO);
-            let (mut inner, mut after) = behind.split_at_mut(CELLS);
-            let inner = inner.slice_mut(..);
+            let (inner, mut after) = behind.split_at_mut(CELLS);
             let inner = inner.as_settled();
             ranks.exchange(right, &inner.slice(CELLS - HALO..), left, &mut before, 1)?;
             ranks.exchange(left, &inner.slice(..HALO), right, &mut after, 2)?;

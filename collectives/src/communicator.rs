@@ -16,7 +16,8 @@ use std::marker::PhantomData;
 /// Collectives and messages of device buffers among the ranks of an rsmpi communicator.
 ///
 /// Made and dropped by all ranks together, as MPI's own communicators are, and before
-/// `MPI_Finalize`. Every operation is blocking: when it returns, the device has what was
+/// `MPI_Finalize`. The drop waits for the others where slabs are open: a rank that gives
+/// up alone calls `MPI_Abort` instead. Every operation is blocking: when it returns, the device has what was
 /// received. Not shared between threads.
 pub struct DeviceCommunicator {
     pub(crate) whole: Comm,

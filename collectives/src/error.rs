@@ -198,15 +198,13 @@ pub enum Error {
         /// The communicator's.
         communicator: String,
     },
-    /// More elements than an MPI count, where the pointer goes through to MPI.
-    #[error(
-        "rank {rank}: {elements} elements exceed an MPI count, which the direct path is bound to: send ranges"
-    )]
+    /// More than an MPI count, where the pointer goes through to MPI.
+    #[error("rank {rank}: {bytes} bytes exceed an MPI count, which the direct path is bound to: send ranges")]
     TooLong {
         /// This rank.
         rank: Rank,
-        /// Elements.
-        elements: usize,
+        /// Bytes of one message or share.
+        bytes: usize,
     },
     /// Another rank failed; what this rank received is incomplete.
     #[error("{operation}: rank {rank} failed, seen by rank {seen_by}: {what}")]

@@ -57,7 +57,7 @@ type Prepared = (DeviceBuf<u8>, DeviceBuf<u8>, [u8; TOLD]);
 
 /// A block with this rank's pattern, one to copy into, and what the others are told.
 fn prepare(gpu: &Gpu, rank: Rank, state: &mut State, token: &DriverToken) -> Result<Prepared, BufferError> {
-    let stream = gpu.stream()?;
+    let stream = gpu.own_stream()?;
     let mut block = gpu.alloc::<u8>(BYTES, &stream)?;
     block.write(&[pattern(rank); BYTES])?;
     let scratch = gpu.alloc::<u8>(BYTES, &stream)?;

@@ -5,6 +5,7 @@ use super::exports::Exports;
 use super::pinned::PinnedBuf;
 use crate::error::{BufferError, OpenError};
 use bytemuck::Pod;
+use parking_lot::Mutex;
 use pinyard_allocator::device::{DevicePool, PoolStream};
 use pinyard_allocator::{DriverToken, Pool};
 use pinyard_driver::{Cuda, Device, Driver, Simulated};
@@ -24,6 +25,8 @@ struct Inner {
     device: DevicePool,
     pinned: Pool,
     exports: Exports,
+    /// For what communicators allocate themselves.
+    own: Mutex<Option<PoolStream>>,
 }
 
 impl Gpu {
@@ -56,13 +59,23 @@ impl Gpu {
         let exports = Exports::new(driver.clone());
         let device = DevicePool::from_source(driver.clone(), exports.clone()).build()?;
         let pinned = Pool::pinned(registry, driver.clone()).slab_bytes(16 << 20).build()?;
-        Ok(Gpu { inner: Arc::new(Inner { driver, device, pinned, exports }) })
+        Ok(Gpu { inner: Arc::new(Inner { driver, device, pinned, exports, own: Mutex::default() }) })
     }
 
     /// A new stream, non-blocking. It stands until the process ends: make a few.
     pub fn stream(&self) -> Result<PoolStream, BufferError> {
         let stream = self.inner.driver.stream_create(&DriverToken::at_entry())?;
         Ok(self.inner.device.stream(stream)?)
+    }
+
+    /// A stream of its own: made once, as streams stand.
+    pub(crate) fn own_stream(&self) -> Result<PoolStream, BufferError> {
+        if let Some(stream) = &*self.inner.own.lock() {
+            return Ok(stream.clone());
+        }
+        // Not with the lock held. Of two threads one makes a stream for nothing.
+        let stream = self.stream()?;
+        Ok(self.inner.own.lock().get_or_insert(stream).clone())
     }
 
     /// `elements` of device memory in the order of `stream`, which is this device's

@@ -145,7 +145,7 @@ impl DeviceCommunicator {
             if memory.bytes > 0 {
                 // SAFETY: settled memory, borrowed until the caller returns; waited for here.
                 let queued = unsafe { messages.load(0, Message::PAYLOAD, memory.at, memory.bytes, token) };
-                messages.wait_all(token).and(queued).map_err(|error| self.driver(error))?;
+                messages.wait_loads(token).and(queued).map_err(|error| self.driver(error))?;
             }
             return Ok(Kind::Inline);
         }
@@ -186,7 +186,7 @@ impl DeviceCommunicator {
         let messages = &mut state.messages;
         // SAFETY: settled memory, borrowed mutably until the caller returns; waited for here.
         let queued = unsafe { messages.store(slot, Message::PAYLOAD, memory.at, memory.bytes, token) };
-        messages.wait_all(token).and(queued).map_err(|error| self.driver(error))
+        messages.wait_stores(token).and(queued).map_err(|error| self.driver(error))
     }
 
     /// Copies what `message` of `from` tells of from its device.

@@ -84,7 +84,7 @@ impl DeviceCommunicator {
     /// With the device pointers themselves. Bytes received.
     fn directly(&self, out: Option<Leg>, into: Option<Leg>, tag: i32) -> Result<usize, Error> {
         if let Some(leg) = out.iter().chain(&into).find(|leg| leg.memory.bytes > i32::MAX as usize) {
-            return Err(Error::TooLong { rank: self.rank(), elements: leg.memory.bytes });
+            return Err(Error::TooLong { rank: self.rank(), bytes: leg.memory.bytes });
         }
         let failed = |error| self.mpi(error);
         let whole = &self.whole;

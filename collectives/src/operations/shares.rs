@@ -120,7 +120,7 @@ impl DeviceCommunicator {
         };
         if self.plan.path == Path::Direct {
             if bytes > i32::MAX as usize {
-                own = own.and(Err(Error::TooLong { rank, elements: share }));
+                own = own.and(Err(Error::TooLong { rank, bytes }));
             }
             self.same(operation, bytes, own)?;
             let pointer = |memory: Option<Memory>| memory.map_or(std::ptr::null_mut(), Memory::host);

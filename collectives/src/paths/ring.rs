@@ -122,7 +122,7 @@ impl Ring {
     ) -> Result<(), DriverError> {
         // SAFETY: the caller's contract; waited for here.
         let queued = unsafe { self.queue_across(to, from, bytes, token) };
-        self.gpu.driver().stream_synchronize(self.up, token)?;
+        self.wait_stores(token)?;
         queued
     }
 
@@ -156,10 +156,20 @@ impl Ring {
         self.gpu.driver().event_synchronize(self.events[slot % self.slots()], token)
     }
 
+    /// Waits for every load.
+    pub(crate) fn wait_loads(&self, token: &DriverToken) -> Result<(), DriverError> {
+        self.gpu.driver().stream_synchronize(self.down, token)
+    }
+
+    /// Waits for every store, and every copy across.
+    pub(crate) fn wait_stores(&self, token: &DriverToken) -> Result<(), DriverError> {
+        self.gpu.driver().stream_synchronize(self.up, token)
+    }
+
     /// Waits for every copy.
     pub(crate) fn wait_all(&self, token: &DriverToken) -> Result<(), DriverError> {
-        self.gpu.driver().stream_synchronize(self.down, token)?;
-        self.gpu.driver().stream_synchronize(self.up, token)
+        self.wait_loads(token)?;
+        self.wait_stores(token)
     }
 }
 

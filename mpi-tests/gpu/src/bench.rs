@@ -114,10 +114,16 @@ impl Bench {
     }
 }
 
-/// No call of the device's was wrong.
+/// No call of the device's was wrong, and nothing of another rank's is open any more.
 pub(crate) fn nothing_wrong(simulated: &Simulated) -> Result<(), String> {
-    let offences = simulated.offences();
-    if offences.is_empty() { Ok(()) } else { Err(format!("offences: {offences:?}")) }
+    let (offences, outstanding) = (simulated.offences(), simulated.outstanding());
+    if !offences.is_empty() {
+        return Err(format!("offences: {offences:?}"));
+    }
+    if outstanding.contains("opened handles") {
+        return Err(format!("after the communicator's end: {outstanding}"));
+    }
+    Ok(())
 }
 
 pub(crate) fn text(error: impl std::fmt::Display) -> String {

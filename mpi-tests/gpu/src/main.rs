@@ -31,22 +31,17 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let result = checks::all(&bench).map(|()| {
-        let checks = bench.checks();
-        // The communicator outlives MPI: it must say so, and its drop must do no harm.
-        let ranks = bench.into_ranks();
-        if rank == 0 {
-            println!("gpu-ranks: {checks} checks, {}", ranks.plan());
-        }
-        ranks
-    });
-    let ranks = match result {
-        Ok(ranks) => ranks,
-        Err(text) => {
-            eprintln!("rank {rank}: {text}");
-            world.abort(1);
-        }
-    };
+    if let Err(text) = checks::all(&bench) {
+        eprintln!("rank {rank}: {text}");
+        // Before the communicator's drop, which would wait for the others.
+        world.abort(1);
+    }
+    let checks = bench.checks();
+    // The communicator outlives MPI: it must say so, and its drop must do no harm.
+    let ranks = bench.into_ranks();
+    if rank == 0 {
+        println!("gpu-ranks: {checks} checks, {}", ranks.plan());
+    }
     drop(universe);
     let gpu = ranks.gpu().clone();
     let last = checks::after_finalize(&ranks, &gpu).and_then(|()| {
