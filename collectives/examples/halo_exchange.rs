@@ -70,7 +70,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let before = settled.to_vec();
             step(&before, &mut settled);
         }
-        drop(settled);
         cells.copy_to(&mut device)?;
     }
     let expected = alone(size as usize * CELLS);

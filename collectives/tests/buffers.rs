@@ -27,15 +27,15 @@ fn settling_waits_for_the_streams_that_use_it_and_for_no_other() {
     simulated.kernel(stranger.stream(), 1_000_000_000, &token());
     buffer.used_by(&user);
     buffer.used_by(&user);
-    drop(buffer.settle().unwrap());
+    buffer.settle().unwrap();
     let idle = |stream| simulated.stream_query(stream, &token()).unwrap();
     assert!(idle(home.stream()) && idle(user.stream()) && !idle(stranger.stream()));
     // Settled for writing, the use is over.
     simulated.kernel(user.stream(), 1_000_000, &token());
-    drop(buffer.settle_mut().unwrap());
+    buffer.settle_mut().unwrap();
     assert!(idle(user.stream()));
     simulated.kernel(user.stream(), 1_000_000, &token());
-    drop(buffer.settle_mut().unwrap());
+    buffer.settle_mut().unwrap();
     assert!(!idle(user.stream()));
 }
 

@@ -20,8 +20,8 @@ const SIZES: [usize; 10] =
 /// What is measured: a path of ours, or what a program does by itself.
 enum Way {
     /// All to the host, MPI_Bcast, all to the device.
-    CopyThenBcast(Box<PinnedBuf<u8>>),
-    Ours(DeviceCommunicator),
+    CopyThenBcast(PinnedBuf<u8>),
+    Ours(Box<DeviceCommunicator>),
 }
 
 impl Way {
@@ -49,10 +49,9 @@ impl Way {
                 }
                 let mut settled = host.settle_mut()?;
                 world.process_at_rank(0).broadcast_into(&mut *settled);
-                drop(settled);
                 if world.rank() != 0 {
                     host.copy_to(buffer)?;
-                    drop(buffer.settle()?);
+                    buffer.settle()?;
                 }
                 Ok(())
             }
@@ -103,8 +102,10 @@ fn measure(world: &impl Communicator, quick: bool) -> Result<(), Box<dyn Error>>
         for (row, &bytes) in SIZES.iter().take_while(|&&bytes| !quick || bytes <= 1 << 20).enumerate() {
             // A new way for each size: what its first use costs is its own.
             let mut way = match number {
-                0 => Way::CopyThenBcast(Box::new(gpu.alloc_pinned(bytes)?)),
-                path => Way::Ours(DeviceCommunicator::builder(&gpu).path(paths[path - 1]).build(world)?),
+                0 => Way::CopyThenBcast(gpu.alloc_pinned(bytes)?),
+                path => {
+                    Way::Ours(Box::new(DeviceCommunicator::builder(&gpu).path(paths[path - 1]).build(world)?))
+                }
             };
             let mut buffer = gpu.alloc::<u8>(bytes, &stream)?;
             let (first, median) = of_size(world, &mut way, &mut buffer, bytes, quick)?;
