@@ -37,7 +37,7 @@ step() {
 }
 
 step lints ci/clippy.sh
-step unit cargo test --workspace --exclude pinyard-mpi-tests --exclude pinyard-stress --exclude pinyard-benches --exclude pinyard-fuzz --features pinyard/cli --no-fail-fast
+step unit cargo test --workspace --exclude pinyard-mpi-tests --exclude pinyard-mpi --exclude pinyard-gpu-tests --exclude pinyard-stress --exclude pinyard-benches --exclude pinyard-fuzz --features pinyard/cli --no-fail-fast
 step loom ci/loom.sh
 step guards ci/guards.sh
 step tsan ci/tsan.sh
@@ -54,6 +54,8 @@ step preload mpi-tests/preload/run.sh
 step neighbours mpi-tests/neighbours/run.sh
 step soak soak/run.sh
 step mpi mpi-tests/run.sh
+step gpu-mpi mpi-tests/gpu/run.sh
+step gpu-compile cargo test --release --target-dir "${CARGO_TARGET_DIR:-target}/openmpi" -p pinyard-mpi --test compile
 step stress mpi-tests/stress.sh
 step slurm mpi-tests/stress-slurm.sh
 step cluster mpi-tests/cluster/run.sh

@@ -131,6 +131,9 @@ unsafe impl Driver for Counted {
         event_destroy(event: Event) -> (), EventDestroy;
         copy_to_device(to: DevicePtr, from: *const u8, bytes: usize, stream: Stream) -> (), CopyToDevice;
         copy_to_host(to: *mut u8, from: DevicePtr, bytes: usize, stream: Stream) -> (), CopyToHost;
+        copy_on_device(to: DevicePtr, from: DevicePtr, bytes: usize, stream: Stream) -> (), CopyOnDevice;
+        ipc_open(handle: [u8; 64]) -> DevicePtr, IpcOpen;
+        ipc_close(at: DevicePtr) -> (), IpcClose;
         fill(at: DevicePtr, byte: u8, bytes: usize, stream: Stream) -> (), Fill;
     }
 }

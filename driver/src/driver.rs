@@ -220,6 +220,20 @@ pub unsafe trait Driver: Send + Sync {
         token: &DriverToken,
     ) -> Result<(), DriverError>;
 
+    /// `cuMemcpyDtoDAsync`: within the device, or between it and memory that
+    /// [`ipc_open`](Driver::ipc_open) gave, of whichever device.
+    ///
+    /// # Safety
+    /// As [`copy_to_device`](Driver::copy_to_device).
+    unsafe fn copy_on_device(
+        &self,
+        to: DevicePtr,
+        from: DevicePtr,
+        bytes: usize,
+        stream: Stream,
+        token: &DriverToken,
+    ) -> Result<(), DriverError>;
+
     /// `cuMemsetD8Async`.
     ///
     /// # Safety
@@ -250,4 +264,17 @@ pub unsafe trait Driver: Send + Sync {
 
     /// `cuIpcGetMemHandle` of a whole allocation of `mem_alloc`.
     fn ipc_handle(&self, at: DevicePtr, token: &DriverToken) -> Result<[u8; 64], DriverError>;
+
+    /// `cuIpcOpenMemHandle`, with peer access where the memory is another device's: the
+    /// allocation of another process, whole. Refused in the process that exported it.
+    ///
+    /// # Safety
+    /// The exporting process does not free the allocation while it is open here.
+    unsafe fn ipc_open(&self, handle: [u8; 64], token: &DriverToken) -> Result<DevicePtr, DriverError>;
+
+    /// `cuIpcCloseMemHandle`.
+    ///
+    /// # Safety
+    /// `at` came from `ipc_open`, is closed once, and nothing uses the memory.
+    unsafe fn ipc_close(&self, at: DevicePtr, token: &DriverToken) -> Result<(), DriverError>;
 }

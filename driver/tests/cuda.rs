@@ -1,7 +1,7 @@
 //! The real driver, where there is one.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
-use pinyard_driver::{Absent, Cuda, Driver, DriverToken};
+use pinyard_driver::{Absent, Cuda, DevicePtr, Driver, DriverToken};
 
 /// The device, or a clean skip with the reason.
 fn device() -> Option<Cuda> {
@@ -35,6 +35,7 @@ fn every_call_answers() {
     let Some(gpu) = device() else { return };
     let token = DriverToken::at_entry();
     println!("{:?}", gpu.device());
+    assert!(Cuda::count().unwrap() > 0);
     let info = gpu.mem_info(&token).unwrap();
     assert!(info.free > 0 && info.free <= info.total);
     let stream = gpu.stream_create(&token).unwrap();
@@ -51,7 +52,16 @@ fn every_call_answers() {
         assert!(gpu.event_query(event, &token).unwrap());
         assert!(std::slice::from_raw_parts(host, bytes).iter().all(|&byte| byte == 0x5a));
         gpu.dma_buf(block, bytes, &token).unwrap();
-        assert_ne!(gpu.ipc_handle(block, &token).unwrap(), [0; 64]);
+        let handle = gpu.ipc_handle(block, &token).unwrap();
+        assert_ne!(handle, [0; 64]);
+        // Its own handle a process may not open.
+        assert!(gpu.ipc_open(handle, &token).is_err());
+        let half = bytes / 2;
+        gpu.fill(block, 0x77, half, stream, &token).unwrap();
+        gpu.copy_on_device(DevicePtr(block.0 + half as u64), block, half, stream, &token).unwrap();
+        gpu.copy_to_host(host, block, bytes, stream, &token).unwrap();
+        gpu.stream_synchronize(stream, &token).unwrap();
+        assert!(std::slice::from_raw_parts(host, bytes).iter().all(|&byte| byte == 0x77));
         gpu.event_destroy(event, &token).unwrap();
         gpu.host_free(host, &token).unwrap();
         gpu.mem_free(block, &token).unwrap();

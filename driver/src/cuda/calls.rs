@@ -434,6 +434,23 @@ unsafe impl Driver for Cuda {
         })
     }
 
+    unsafe fn copy_on_device(
+        &self,
+        to: DevicePtr,
+        from: DevicePtr,
+        bytes: usize,
+        stream: Stream,
+        _: &DriverToken,
+    ) -> Answer<()> {
+        self.within("cuMemcpyDtoDAsync", |functions| {
+            // SAFETY: the caller's contract.
+            let result = unsafe { (functions.copy_on_device)(to.0, from.0, bytes, handle(stream)) };
+            check(functions, result, || {
+                format!("cuMemcpyDtoDAsync({:#x}, {:#x}, {bytes}, {stream:?})", to.0, from.0)
+            })
+        })
+    }
+
     unsafe fn fill(
         &self,
         at: DevicePtr,
@@ -492,6 +509,23 @@ unsafe impl Driver for Cuda {
             // SAFETY: handles stand (their types' contract); results are stored in locals.
             let result = unsafe { (functions.ipc_handle)(&mut ipc, at.0) };
             check(functions, result, || format!("cuIpcGetMemHandle({:#x})", at.0)).map(|()| ipc.0)
+        })
+    }
+
+    unsafe fn ipc_open(&self, ipc: [u8; 64], _: &DriverToken) -> Answer<DevicePtr> {
+        self.outside_captures("cuIpcOpenMemHandle", |functions| {
+            let (mut at, flags) = (0, sys::IPC_LAZY_ENABLE_PEER_ACCESS);
+            // SAFETY: stores the address; what is opened is the caller's contract.
+            let result = unsafe { (functions.ipc_open)(&mut at, sys::IpcHandle(ipc), flags) };
+            check(functions, result, || format!("cuIpcOpenMemHandle(…, {flags})")).map(|()| DevicePtr(at))
+        })
+    }
+
+    unsafe fn ipc_close(&self, at: DevicePtr, _: &DriverToken) -> Answer<()> {
+        self.outside_captures("cuIpcCloseMemHandle", |functions| {
+            // SAFETY: the caller's contract.
+            let result = unsafe { (functions.ipc_close)(at.0) };
+            check(functions, result, || format!("cuIpcCloseMemHandle({:#x})", at.0))
         })
     }
 }

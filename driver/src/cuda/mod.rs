@@ -92,6 +92,15 @@ impl Cuda {
         Ok(Cuda { functions, handle, context, device })
     }
 
+    /// How many devices this process sees (CUDA_VISIBLE_DEVICES).
+    pub fn count() -> Result<i32, Absent> {
+        let functions = functions()?;
+        let mut count = 0;
+        // SAFETY: stores a number.
+        check(functions, unsafe { (functions.device_count)(&mut count) }, || "cuDeviceGetCount".to_owned())?;
+        Ok(count)
+    }
+
     /// Runs `call` with the context current, and puts back the thread's own.
     fn within<R>(
         &self,

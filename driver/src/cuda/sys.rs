@@ -22,6 +22,7 @@ pub(super) mod attribute {
     pub(in super::super) const HOST_NUMA_ID: c_int = 134;
 }
 
+pub(super) const IPC_LAZY_ENABLE_PEER_ACCESS: c_uint = 1;
 pub(super) const MEM_ATTACH_GLOBAL: c_uint = 1;
 pub(super) const MEMHOSTALLOC_PORTABLE_DEVICEMAP: c_uint = 1 | 2;
 pub(super) const MEMHOSTREGISTER_PORTABLE_DEVICEMAP: c_uint = 1 | 2;
@@ -168,9 +169,13 @@ functions! {
     event_synchronize = "cuEventSynchronize" (EventHandle);
     copy_to_device = "cuMemcpyHtoDAsync_v2" (u64, *const c_void, usize, StreamHandle);
     copy_to_host = "cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, StreamHandle);
+    copy_on_device = "cuMemcpyDtoDAsync_v2" (u64, u64, usize, StreamHandle);
     fill = "cuMemsetD8Async" (u64, u8, usize, StreamHandle);
     launch_host = "cuLaunchHostFunc" (StreamHandle, HostFunction, *mut c_void);
     ipc_handle = "cuIpcGetMemHandle" (*mut IpcHandle, u64);
+    ipc_open = "cuIpcOpenMemHandle_v2" (*mut u64, IpcHandle, c_uint);
+    ipc_close = "cuIpcCloseMemHandle" (u64);
+    device_count = "cuDeviceGetCount" (*mut c_int);
     }
     optional {
     stream_id = "cuStreamGetId" (StreamHandle, *mut u64);

@@ -1,9 +1,9 @@
 //! The calls of the simulated driver.
 #![allow(unsafe_code)]
 
-use super::Simulated;
 use super::machine::{EventState, Machine, Op, Record};
 use super::memory::Kind;
+use super::{Simulated, ipc};
 use crate::call::Call;
 use crate::driver::Driver;
 use crate::error::{DriverError, code};
@@ -83,6 +83,7 @@ impl Simulated {
         let there = match op {
             Op::ToDevice { to, .. } => memory.is_memory(to, bytes),
             Op::ToHost { from, .. } => memory.is_memory(from, bytes),
+            Op::OnDevice { to, from, .. } => memory.is_memory(to, bytes) && memory.is_memory(from, bytes),
             Op::Fill { at, .. } => memory.is_memory(at, bytes),
             Op::Write { word, .. } | Op::WaitValue { word, .. } => memory.is_memory(word, 8),
             _ => true,
@@ -457,6 +458,19 @@ unsafe impl Driver for Simulated {
         self.queue(Call::CopyToHost, stream, text, op, bytes)
     }
 
+    unsafe fn copy_on_device(
+        &self,
+        to: DevicePtr,
+        from: DevicePtr,
+        bytes: usize,
+        stream: Stream,
+        _: &DriverToken,
+    ) -> Answer<()> {
+        let op = Op::OnDevice { to: to.0 as usize, from: from.0 as usize, bytes };
+        let text = || format!("cuMemcpyDtoDAsync({:#x}, {:#x}, {bytes}, {stream:?})", to.0, from.0);
+        self.queue(Call::CopyOnDevice, stream, text, op, bytes)
+    }
+
     unsafe fn fill(
         &self,
         at: DevicePtr,
@@ -499,18 +513,42 @@ unsafe impl Driver for Simulated {
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
-    /// The address and length, for whoever compares.
+    /// Of a device that is not shareable: address and length, for whoever compares.
     fn ipc_handle(&self, at: DevicePtr, _: &DriverToken) -> Answer<[u8; 64]> {
         let text = || format!("cuIpcGetMemHandle({:#x})", at.0);
         let mut machine = self.enter(Call::IpcHandle, text)?;
-        match machine.memory.allocations.get(&(at.0 as usize)) {
-            Some((bytes, Kind::Device)) => {
-                let mut handle = [0; 64];
-                handle[..8].copy_from_slice(&at.0.to_le_bytes());
-                handle[8..16].copy_from_slice(&bytes.to_le_bytes());
-                Ok(handle)
+        let start = at.0 as usize;
+        let memory = &machine.memory;
+        match memory.allocations.get(&start) {
+            Some(&(bytes, Kind::Device)) => {
+                Ok(ipc::encode(memory.arena.as_ref(), at.0, memory.offset(start), bytes))
             }
             _ => offence(&mut machine, text(), code::INVALID_VALUE, "not an allocation of cuMemAlloc"),
+        }
+    }
+
+    unsafe fn ipc_open(&self, handle: [u8; 64], _: &DriverToken) -> Answer<DevicePtr> {
+        let text = || format!("cuIpcOpenMemHandle({})", ipc::describe(&handle));
+        let mut machine = self.enter(Call::IpcOpen, text)?;
+        let import = ipc::open(&handle).map_err(|refusal| {
+            let code = if refusal.own { code::INVALID_CONTEXT } else { code::INVALID_VALUE };
+            DriverError::new(text(), code, refusal.reason)
+        })?;
+        let at = import.start();
+        machine.memory.imports.insert(at, import);
+        Ok(DevicePtr(at as u64))
+    }
+
+    unsafe fn ipc_close(&self, at: DevicePtr, _: &DriverToken) -> Answer<()> {
+        let text = || format!("cuIpcCloseMemHandle({:#x})", at.0);
+        let machine = self.enter(Call::IpcClose, text)?;
+        let mut machine = self.wait(machine, "cuIpcCloseMemHandle", Machine::all_idle)?;
+        match machine.memory.imports.remove(&(at.0 as usize)) {
+            Some(import) => {
+                ipc::close(at.0 as usize, import);
+                Ok(())
+            }
+            None => offence(&mut machine, text(), code::INVALID_VALUE, "no opened handle there"),
         }
     }
 }

@@ -23,6 +23,7 @@ pub(super) enum Op {
     Kernel,
     ToDevice { to: usize, from: usize, bytes: usize },
     ToHost { to: usize, from: usize, bytes: usize },
+    OnDevice { to: usize, from: usize, bytes: usize },
     Fill { at: usize, byte: u8, bytes: usize },
     Record(Record),
     WaitRecord(Record),
@@ -79,10 +80,10 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    pub(super) fn new(budget: usize) -> Machine {
+    pub(super) fn new(memory: Memory) -> Machine {
         let mut machine = Machine {
             now: 0,
-            memory: Memory::new(budget),
+            memory,
             streams: BTreeMap::new(),
             events: BTreeMap::new(),
             faults: Faults::new(),
@@ -197,7 +198,9 @@ impl Machine {
         stream.done = done;
         match op {
             Op::Kernel | Op::WaitRecord(_) | Op::WaitValue { .. } => {}
-            Op::ToDevice { to, from, bytes } | Op::ToHost { to, from, bytes } => {
+            Op::ToDevice { to, from, bytes }
+            | Op::ToHost { to, from, bytes }
+            | Op::OnDevice { to, from, bytes } => {
                 // SAFETY: the copier's contract keeps both ranges.
                 unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) }
             }

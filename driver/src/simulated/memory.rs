@@ -1,7 +1,9 @@
 //! The simulated device's memory: addresses with real bytes behind them, which the
-//! kernel provides as they are touched, and a budget.
+//! kernel provides as they are touched, and a budget. Shareable memory is a file
+//! without a name, which other processes map as well.
 #![allow(unsafe_code)]
 
+use super::ipc::{self, Arena, Import};
 use pinyard_hooks::sys;
 use std::collections::BTreeMap;
 
@@ -29,6 +31,10 @@ pub(super) struct Memory {
     pub(super) physical: BTreeMap<u64, (usize, bool)>,
     /// Host memory that was registered.
     pub(super) registered: BTreeMap<usize, usize>,
+    /// What other processes exported, by the address here.
+    pub(super) imports: BTreeMap<usize, Import>,
+    /// The file behind the range, if others may map it.
+    pub(super) arena: Option<Arena>,
     pub(super) budget: usize,
     pub(super) used: usize,
 }
@@ -37,6 +43,15 @@ pub(super) struct Memory {
 const GRAIN: usize = 2 << 20;
 
 impl Memory {
+    /// Shareable memory; ordinary memory where the system gives no file for it.
+    pub(super) fn shareable(budget: usize) -> Memory {
+        let bytes = (budget.next_multiple_of(GRAIN) * 8).max(64 << 30);
+        match Arena::create(bytes) {
+            Ok((arena, start)) => Memory::at(start, bytes, Some(arena), budget),
+            Err(_) => Memory::new(budget),
+        }
+    }
+
     pub(super) fn new(budget: usize) -> Memory {
         let least = budget.next_multiple_of(GRAIN) * 8;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -48,6 +63,10 @@ impl Memory {
         // Fewer where addresses are scarce: under valgrind, or RLIMIT_AS. Without any,
         // every allocation fails, as on a device without memory.
         let (start, bytes) = map(least.max(64 << 30)).or_else(|| map(least)).unwrap_or((0, 0));
+        Memory::at(start, bytes, None, budget)
+    }
+
+    fn at(start: usize, bytes: usize, arena: Option<Arena>, budget: usize) -> Memory {
         let first = start.next_multiple_of(GRAIN);
         Memory {
             start,
@@ -57,6 +76,8 @@ impl Memory {
             mapped: BTreeMap::new(),
             physical: BTreeMap::new(),
             registered: BTreeMap::new(),
+            imports: BTreeMap::new(),
+            arena,
             budget,
             used: 0,
         }
@@ -101,9 +122,11 @@ impl Memory {
         if matches!(kind, Kind::Device | Kind::Managed) {
             self.used -= bytes;
         }
+        // Of a file's pages DONTNEED loses only this process's view.
+        let advice = if self.arena.is_some() { libc::MADV_REMOVE } else { libc::MADV_DONTNEED };
         // SAFETY: our own mapping; what was allocated here is used no more. New
         // memory reads as zeros.
-        let _ = unsafe { sys::madvise(at, bytes.next_multiple_of(4096), libc::MADV_DONTNEED) };
+        let _ = unsafe { sys::madvise(at, bytes.next_multiple_of(4096), advice) };
         true
     }
 
@@ -119,7 +142,18 @@ impl Memory {
         let registered = || {
             self.registered.range(..=at).next_back().is_some_and(|(&start, &length)| within(start, length))
         };
-        allocated || registered() || self.is_mapped(at, bytes)
+        let imported = || {
+            self.imports
+                .range(..=at)
+                .next_back()
+                .is_some_and(|(&start, import)| within(start, import.bytes()))
+        };
+        allocated || registered() || imported() || self.is_mapped(at, bytes)
+    }
+
+    /// Where an allocation begins in the range that addresses come from.
+    pub(super) fn offset(&self, at: usize) -> usize {
+        at - self.start
     }
 
     /// Whether anything is mapped in the range.
@@ -153,6 +187,9 @@ impl Drop for Memory {
         if self.bytes > 0 {
             // SAFETY: our own mapping; the device is gone, and its memory with it.
             let _ = unsafe { sys::munmap(self.start, self.bytes) };
+        }
+        for (start, import) in std::mem::take(&mut self.imports) {
+            ipc::close(start, import);
         }
     }
 }

@@ -9,11 +9,13 @@
 
 mod calls;
 mod faults;
+mod ipc;
 mod machine;
 mod memory;
 
 pub use self::faults::Costs;
 use self::machine::{Machine, Op};
+use self::memory::Memory;
 use crate::call::Call;
 use crate::error::{DriverError, code};
 use crate::token::DriverToken;
@@ -57,7 +59,16 @@ impl Simulated {
             dma_buf: true,
             concurrent_managed: true,
         };
-        Simulated { machine: Mutex::new(Machine::new(bytes)), device, costs }
+        Simulated { machine: Mutex::new(Machine::new(Memory::new(bytes))), device, costs }
+    }
+
+    /// A device whose memory other processes of the same user may open, as a real one's
+    /// (`ipc_handle`, `ipc_open`). Where the system gives no anonymous file, one whose
+    /// memory cannot be exported.
+    pub fn shareable(bytes: usize) -> Simulated {
+        let gpu = Simulated::new(bytes);
+        gpu.machine.lock().memory = Memory::shareable(bytes);
+        gpu
     }
 
     /// Lets the device run by itself, as a real one does: a thread moves the clock to
@@ -161,6 +172,7 @@ impl Simulated {
             ("mappings", memory.mapped.len()),
             ("physical pieces", memory.physical.len()),
             ("host registrations", memory.registered.len()),
+            ("opened handles", memory.imports.len()),
             ("events", machine.events.len()),
             ("streams", streams),
         ];

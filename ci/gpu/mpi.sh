@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# One visit to a machine with two GPUs, of at most $BUDGET seconds (480 unless given): every
+# operation on every path with contents checked, on the real driver; the examples; and the
+# table of Bcast's bandwidth, 1 KiB to 256 MiB: all copied and then broadcast, staged, and
+# through IPC handles. Takes what ci/gpu/mpi-carry.sh collected; results under $OUT.
+#
+#   RANKS=4    ranks, each with a GPU of its own as far as there are so many (2)
+#   DRY=1      on simulated devices: that it runs, no figures
+#   OWN_MPI=1  the Open MPI that was carried, in place of the machine's
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+[ -x "$here/gpu-ranks" ] || here=$(cd "$here/../../carried/mpi" 2> /dev/null && pwd)
+out=${OUT:?where to: OUT=folder ci/gpu/mpi.sh}
+budget=${BUDGET:-480} ranks=${RANKS:-2}
+if [ ! -x "$here/gpu-ranks" ]; then
+    echo "mpi: nothing in carried/mpi: run ci/gpu/mpi-carry.sh where Rust is" >&2
+    exit 1
+fi
+mkdir -p "$out"
+mpirun=$(command -v mpirun || true)
+if [ -n "${OWN_MPI:-}" ] || [ -z "$mpirun" ] || ! ldconfig -p | grep -q 'libmpi.so.40 '; then
+    export OPAL_PREFIX=$here/openmpi PMIX_PREFIX=$here/openmpi PRTE_PREFIX=$here/openmpi
+    export LD_LIBRARY_PATH=$here/openmpi/lib:$here/openmpi/lib/openmpi PATH=$here/openmpi/bin:$PATH
+    chmod +x "$here"/openmpi/bin/*
+    mpirun=$here/openmpi/bin/mpirun
+fi
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+# One node: no network is asked for.
+export OMPI_MCA_btl=self,sm,vader OMPI_MCA_pml=ob1
+"$mpirun" --version 2>&1 | head -1 | grep -q ' 4\.' && export OMPI_MCA_btl=self,vader
+"$mpirun" --version 2>&1 | head -1 | grep -q ' 5\.' && export OMPI_MCA_btl=self,sm
+{
+    echo "pinyard $(cat "$here/commit")"
+    nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
+    nvidia-smi topo -m
+    lscpu | grep 'Model name'
+    nproc
+    uname -r
+    echo "$mpirun"
+    "$mpirun" --version | head -1
+} > "$out/machine.txt" 2>&1
+passed=0 failed=0
+# step SECONDS NAME VARIABLE=VALUE: $program by all ranks, at most so long, and not beyond the
+# budget; its log is NAME.log.
+step() {
+    local most=$1 name=$2 left=$((budget - SECONDS)) began=$SECONDS code=0
+    shift 2
+    [ "$left" -lt "$most" ] && most=$left
+    if [ "$most" -lt 5 ]; then
+        echo "mpi: no time left for $name" | tee -a "$out/machine.txt"
+        failed=$((failed + 1))
+        return
+    fi
+    timeout -k 5 "$most" env "$@" "$mpirun" --oversubscribe --bind-to none -n "$ranks" "${program[@]}" \
+        > "$out/$name.log" 2>&1 < /dev/null || code=$?
+    if [ "$code" -eq 0 ]; then passed=$((passed + 1)); else
+        failed=$((failed + 1))
+        tail -15 "$out/$name.log"
+    fi
+    echo "mpi: $name: status $code after $((SECONDS - began)) s" | tee -a "$out/machine.txt"
+}
+cuda=(--cuda) quick=() device=NVIDIA
+[ -n "${DRY:-}" ] && cuda=() quick=(--quick) device=simulated
+program=("$here/gpu-ranks" "${cuda[@]}")
+for path in ipc staged; do
+    step 60 "ranks-$path" PINYARD_MPI_PATH=$path PINYARD_MPI_CHUNK_BYTES=65536
+done
+step 60 ranks-nodes PINYARD_MPI_RANKS_PER_NODE=1 PINYARD_MPI_CHUNK_BYTES=65536
+for name in bcast_gpu allreduce_gpu halo_exchange; do
+    program=("$here/$name")
+    step 60 "$name" PINYARD_MPI_CHUNKS=4
+    grep -q "^on device 0 ($device" "$out/$name.log" || {
+        failed=$((failed + 1))
+        echo "mpi: $name: not on the device that it is for"
+    }
+done
+program=("$here/gpu-bandwidth" "${quick[@]}")
+step 150 bandwidth PINYARD_MPI_CHUNKS=4
+for chunk in 262144 4194304; do
+    step 100 "bandwidth-$chunk" PINYARD_MPI_CHUNK_BYTES=$chunk
+done
+grep -h '^{' "$out"/bandwidth.log > "$out/bandwidth.jsonl"
+grep -hv '^{' "$out"/bandwidth*.log
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,136 @@
+//! Whether the MPI of this process takes device pointers.
+//!
+//! Asked of the library that is loaded, once: `MPIX_Query_cuda_support` (Open MPI's
+//! mpi-ext.h and MPICH's mpi_proto.h declare it), or else MPICH's
+//! `MPIX_GPU_query_support`. A library can say yes while the transport in use cannot,
+//! and no while UCX could: `PINYARD_CUDA_AWARE=0` or `1` decides then. Nothing is tried
+//! out, and nothing forked, in a process that runs MPI.
+#![allow(unsafe_code)]
+
+use libloading::os::unix::Library;
+use std::ffi::c_int;
+use std::fmt;
+use std::sync::OnceLock;
+
+/// Set to 0 or 1, it decides.
+pub(crate) const VARIABLE: &str = "PINYARD_CUDA_AWARE";
+
+/// `MPIX_GPU_SUPPORT_CUDA` of MPICH's mpi.h.
+const GPU_SUPPORT_CUDA: c_int = 0;
+
+/// Whether, and how that is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Awareness {
+    /// Whether MPI takes device pointers.
+    pub aware: bool,
+    /// Who says so.
+    pub source: Source,
+}
+
+/// Who says whether MPI takes device pointers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Source {
+    /// `PINYARD_CUDA_AWARE`.
+    Environment,
+    /// The program ([`Builder::cuda_aware`](crate::Builder::cuda_aware)).
+    Program,
+    /// A function of the MPI library.
+    Query(&'static str),
+    /// The library has neither function.
+    NoQuery,
+}
+
+impl fmt::Display for Awareness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let takes = if self.aware { "takes" } else { "does not take" };
+        match &self.source {
+            Source::Environment => write!(f, "MPI {takes} device pointers, says {VARIABLE}"),
+            Source::Program => write!(f, "MPI {takes} device pointers, says the program"),
+            Source::Query(function) => write!(f, "MPI {takes} device pointers, says {function}"),
+            Source::NoQuery => write!(f, "MPI {takes} device pointers as far as it says: it has no query"),
+        }
+    }
+}
+
+/// A value of `PINYARD_CUDA_AWARE` that is neither 0 nor 1.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{VARIABLE}={0} is refused: 0 or 1")]
+pub struct BadOverride(pub String);
+
+/// Proof that MPI takes device pointers, for rsmpi's own functions
+/// ([`Settled::direct`](crate::Settled::direct)).
+#[derive(Clone, Copy, Debug)]
+pub struct CudaAware(());
+
+impl CudaAware {
+    /// Where the environment or the library says so; `None` where not.
+    pub fn detected() -> Result<Option<CudaAware>, BadOverride> {
+        Ok(Awareness::detect()?.aware.then_some(CudaAware(())))
+    }
+
+    /// Because the caller knows.
+    ///
+    /// # Safety
+    /// The MPI of this process takes device pointers in every function that is given one.
+    /// Others read and write through them as host addresses.
+    pub unsafe fn assume() -> CudaAware {
+        CudaAware(())
+    }
+}
+
+impl Awareness {
+    /// What the environment says, or else the library. Asked once in a process.
+    pub fn detect() -> Result<Awareness, BadOverride> {
+        static ANSWER: OnceLock<Result<Awareness, BadOverride>> = OnceLock::new();
+        ANSWER.get_or_init(|| from(std::env::var(VARIABLE).ok(), query)).clone()
+    }
+}
+
+fn from(variable: Option<String>, query: impl FnOnce() -> Awareness) -> Result<Awareness, BadOverride> {
+    match variable.as_deref() {
+        Some("0") => Ok(Awareness { aware: false, source: Source::Environment }),
+        Some("1") => Ok(Awareness { aware: true, source: Source::Environment }),
+        Some(other) => Err(BadOverride(other.to_owned())),
+        None => Ok(query()),
+    }
+}
+
+/// Asks what is loaded (dlsym(3), RTLD_DEFAULT).
+fn query() -> Awareness {
+    type Plain = unsafe extern "C" fn() -> c_int;
+    type OfKind = unsafe extern "C" fn(c_int, *mut c_int) -> c_int;
+    let process = Library::this();
+    // SAFETY: the function has this type in mpi-ext.h, and may be called at any time.
+    if let Ok(function) = unsafe { process.get::<Plain>(b"MPIX_Query_cuda_support\0") } {
+        // SAFETY: as above.
+        let aware = unsafe { function() } == 1;
+        return Awareness { aware, source: Source::Query("MPIX_Query_cuda_support") };
+    }
+    // SAFETY: the function has this type in MPICH's mpi_proto.h.
+    if let Ok(function) = unsafe { process.get::<OfKind>(b"MPIX_GPU_query_support\0") } {
+        let mut supported = 0;
+        // SAFETY: stores a number; callable after MPI_Init, before which nobody asks.
+        let answered = unsafe { function(GPU_SUPPORT_CUDA, &mut supported) } == 0;
+        return Awareness {
+            aware: answered && supported == 1,
+            source: Source::Query("MPIX_GPU_query_support"),
+        };
+    }
+    Awareness { aware: false, source: Source::NoQuery }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_decides_and_must_be_0_or_1() {
+        let library = || Awareness { aware: true, source: Source::NoQuery };
+        let answer = |value: Option<&str>| from(value.map(str::to_owned), library);
+        assert!(answer(None).unwrap().aware);
+        assert!(!answer(Some("0")).unwrap().aware);
+        assert_eq!(answer(Some("1")).unwrap().source, Source::Environment);
+        assert_eq!(answer(Some("yes")).unwrap_err().to_string(), "PINYARD_CUDA_AWARE=yes is refused: 0 or 1");
+    }
+}

@@ -1,0 +1,108 @@
+//! Collectives that go on while others copy: on chunks, or on device pointers.
+#![allow(unsafe_code)]
+
+use super::communicator::bytes;
+use super::{Answer, Comm, Request};
+use crate::operations::Reduction;
+use mpi::ffi;
+use mpi::raw::AsRaw;
+use mpi::topology::Rank;
+use std::ffi::{c_int, c_void};
+
+/// What a reduction is of.
+#[derive(Clone, Copy)]
+pub(crate) struct Operand {
+    datatype: ffi::MPI_Datatype,
+    operation: ffi::MPI_Op,
+}
+
+impl Operand {
+    /// `reduction` of elements of a predefined type of MPI's.
+    pub(crate) fn new(datatype: impl AsRaw<Raw = ffi::MPI_Datatype>, reduction: Reduction) -> Operand {
+        // SAFETY: constants of the library's.
+        let operation = unsafe {
+            match reduction {
+                Reduction::Sum => ffi::RSMPI_SUM,
+                Reduction::Min => ffi::RSMPI_MIN,
+                Reduction::Max => ffi::RSMPI_MAX,
+            }
+        };
+        Operand { datatype: datatype.as_raw(), operation }
+    }
+}
+
+/// The collectives that move every rank's share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Rooted {
+    Gather(Rank),
+    Scatter(Rank),
+    AllGather,
+    AllToAll,
+}
+
+/// # Safety
+/// Of all: the addresses have the counts that MPI asks of them, stand until the request
+/// is done, nobody else writes what is sent or uses what is received; and MPI takes such
+/// addresses, where they are a device's.
+impl Comm {
+    /// `MPI_Ibcast` of bytes.
+    pub(crate) unsafe fn start_broadcast(&self, at: *mut u8, count: usize, root: Rank) -> Answer<Request> {
+        // SAFETY: the caller's contract.
+        Request::start("MPI_Ibcast", |request| unsafe {
+            ffi::MPI_Ibcast(at.cast(), count as c_int, bytes(), root, self.raw(), request)
+        })
+    }
+
+    /// `MPI_Iallreduce`, or with a root `MPI_Ireduce`.
+    pub(crate) unsafe fn start_reduce(
+        &self,
+        from: *const u8,
+        to: *mut u8,
+        elements: usize,
+        operand: Operand,
+        root: Option<Rank>,
+    ) -> Answer<Request> {
+        let Operand { datatype, operation } = operand;
+        let (from, to, count) = (from.cast::<c_void>(), to.cast::<c_void>(), elements as c_int);
+        match root {
+            // SAFETY: the caller's contract.
+            None => Request::start("MPI_Iallreduce", |request| unsafe {
+                ffi::MPI_Iallreduce(from, to, count, datatype, operation, self.raw(), request)
+            }),
+            // SAFETY: as above.
+            Some(root) => Request::start("MPI_Ireduce", |request| unsafe {
+                ffi::MPI_Ireduce(from, to, count, datatype, operation, root, self.raw(), request)
+            }),
+        }
+    }
+
+    /// One of those in [`Rooted`], of `count` bytes from or for each rank.
+    pub(crate) unsafe fn start_shares(
+        &self,
+        what: Rooted,
+        from: *const u8,
+        to: *mut u8,
+        count: usize,
+    ) -> Answer<Request> {
+        let (from, to, count) = (from.cast::<c_void>(), to.cast::<c_void>(), count as c_int);
+        let (raw, kind) = (self.raw(), bytes());
+        match what {
+            // SAFETY: the caller's contract.
+            Rooted::Gather(root) => Request::start("MPI_Igather", |request| unsafe {
+                ffi::MPI_Igather(from, count, kind, to, count, kind, root, raw, request)
+            }),
+            // SAFETY: as above.
+            Rooted::Scatter(root) => Request::start("MPI_Iscatter", |request| unsafe {
+                ffi::MPI_Iscatter(from, count, kind, to, count, kind, root, raw, request)
+            }),
+            // SAFETY: as above.
+            Rooted::AllGather => Request::start("MPI_Iallgather", |request| unsafe {
+                ffi::MPI_Iallgather(from, count, kind, to, count, kind, raw, request)
+            }),
+            // SAFETY: as above.
+            Rooted::AllToAll => Request::start("MPI_Ialltoall", |request| unsafe {
+                ffi::MPI_Ialltoall(from, count, kind, to, count, kind, raw, request)
+            }),
+        }
+    }
+}

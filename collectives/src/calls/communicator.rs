@@ -1,0 +1,164 @@
+//! Communicators of our own.
+#![allow(unsafe_code)]
+
+use super::Answer;
+use crate::error::MpiError;
+use mpi::ffi;
+use mpi::raw::AsRaw;
+use mpi::topology::{Communicator, Rank};
+use std::ffi::{c_char, c_int, c_void};
+use std::mem::ManuallyDrop;
+
+/// A communicator that is ours alone, which returns errors. Freed with the value, unless
+/// MPI is finalised by then.
+pub(crate) struct Comm {
+    raw: ffi::MPI_Comm,
+    rank: Rank,
+    size: Rank,
+}
+
+/// `Ok`, or the error with MPI's words for it.
+pub(super) fn check(code: c_int, call: &'static str) -> Answer<()> {
+    if code == ffi::MPI_SUCCESS as c_int {
+        return Ok(());
+    }
+    let mut text = [0 as c_char; ffi::MPI_MAX_ERROR_STRING as usize];
+    let mut length = 0;
+    // SAFETY: the buffer has the length that the standard asks for.
+    let told = unsafe { ffi::MPI_Error_string(code, text.as_mut_ptr(), &mut length) };
+    let text = if told == ffi::MPI_SUCCESS as c_int {
+        text[..length as usize].iter().map(|&byte| byte as u8 as char).collect()
+    } else {
+        "unknown".to_owned()
+    };
+    Err(MpiError { call, code, text })
+}
+
+pub(super) fn bytes() -> ffi::MPI_Datatype {
+    // SAFETY: a constant of the library's.
+    unsafe { ffi::RSMPI_UINT8_T }
+}
+
+pub(super) fn words() -> ffi::MPI_Datatype {
+    // SAFETY: a constant of the library's.
+    unsafe { ffi::RSMPI_UINT64_T }
+}
+
+impl Comm {
+    /// # Safety
+    /// `raw` is a new communicator without another owner.
+    unsafe fn own(raw: ffi::MPI_Comm) -> Answer<Comm> {
+        let (mut rank, mut size) = (0, 0);
+        // SAFETY: a communicator that stands.
+        unsafe {
+            check(ffi::MPI_Comm_set_errhandler(raw, ffi::RSMPI_ERRORS_RETURN), "MPI_Comm_set_errhandler")?;
+            check(ffi::MPI_Comm_rank(raw, &mut rank), "MPI_Comm_rank")?;
+            check(ffi::MPI_Comm_size(raw, &mut size), "MPI_Comm_size")?;
+        }
+        Ok(Comm { raw, rank, size })
+    }
+
+    /// A duplicate of rsmpi's. Collective.
+    pub(crate) fn of(ranks: &impl Communicator) -> Answer<Comm> {
+        let duplicate = ManuallyDrop::new(ranks.duplicate());
+        // SAFETY: new, and its owner is forgotten.
+        let comm = unsafe { Comm::own(duplicate.as_raw()) }?;
+        let mut inter = 0;
+        // SAFETY: stores a number.
+        check(unsafe { ffi::MPI_Comm_test_inter(comm.raw, &mut inter) }, "MPI_Comm_test_inter")?;
+        if inter == 0 {
+            return Ok(comm);
+        }
+        let text = "an inter-communicator: merge it first".to_owned();
+        Err(MpiError { call: "MPI_Comm_test_inter", code: 0, text })
+    }
+
+    /// Another one of the same ranks. Collective.
+    pub(crate) fn again(&self) -> Answer<Comm> {
+        // SAFETY: the null communicator is a constant.
+        let mut new = unsafe { ffi::RSMPI_COMM_NULL };
+        // SAFETY: ours stands; stores the handle.
+        check(unsafe { ffi::MPI_Comm_dup(self.raw, &mut new) }, "MPI_Comm_dup")?;
+        // SAFETY: just made.
+        unsafe { Comm::own(new) }
+    }
+
+    /// `MPI_Comm_split_type`: the ranks that can share memory, in this order. Collective.
+    pub(crate) fn of_node(&self) -> Answer<Comm> {
+        // SAFETY: constants; stores the handle; ours stands.
+        unsafe {
+            let mut new = ffi::RSMPI_COMM_NULL;
+            let (kind, info) = (ffi::RSMPI_COMM_TYPE_SHARED, ffi::RSMPI_INFO_NULL);
+            let code = ffi::MPI_Comm_split_type(self.raw, kind, self.rank, info, &mut new);
+            check(code, "MPI_Comm_split_type")?;
+            Comm::own(new)
+        }
+    }
+
+    /// `MPI_Comm_split`: those of one colour, in this order; none for those without.
+    /// Collective.
+    pub(crate) fn of_colour(&self, colour: Option<i32>) -> Answer<Option<Comm>> {
+        // SAFETY: constants; stores the handle; ours stands.
+        unsafe {
+            let mut new = ffi::RSMPI_COMM_NULL;
+            let colour = colour.unwrap_or(ffi::RSMPI_UNDEFINED);
+            check(ffi::MPI_Comm_split(self.raw, colour, self.rank, &mut new), "MPI_Comm_split")?;
+            if new == ffi::RSMPI_COMM_NULL { Ok(None) } else { Comm::own(new).map(Some) }
+        }
+    }
+
+    pub(crate) fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    pub(crate) fn size(&self) -> Rank {
+        self.size
+    }
+
+    pub(super) fn raw(&self) -> ffi::MPI_Comm {
+        self.raw
+    }
+
+    /// The longest tag (`MPI_TAG_UB`) is at least this.
+    pub(crate) const MOST_TAG: i32 = 32767;
+
+    /// `MPI_Bcast` of bytes.
+    pub(crate) fn broadcast(&self, bytes_: &mut [u8], root: Rank) -> Answer<()> {
+        let (at, count) = (bytes_.as_mut_ptr().cast::<c_void>(), bytes_.len() as c_int);
+        // SAFETY: the slice is borrowed mutably for the whole call.
+        check(unsafe { ffi::MPI_Bcast(at, count, bytes(), root, self.raw) }, "MPI_Bcast")
+    }
+
+    /// `MPI_Allreduce` of words, the largest of each.
+    pub(crate) fn largest<const N: usize>(&self, mine: [u64; N]) -> Answer<[u64; N]> {
+        let mut all = [0; N];
+        let (from, to) = (mine.as_ptr().cast(), all.as_mut_ptr().cast());
+        // SAFETY: both arrays have N words.
+        let code = unsafe { ffi::MPI_Allreduce(from, to, N as c_int, words(), ffi::RSMPI_MAX, self.raw) };
+        check(code, "MPI_Allreduce").map(|()| all)
+    }
+
+    /// `MPI_Allgather` of as many bytes from each rank, in their order.
+    pub(crate) fn gather_all(&self, mine: &[u8]) -> Answer<Vec<u8>> {
+        let mut all = vec![0; mine.len() * self.size as usize];
+        let (from, to, count) = (mine.as_ptr().cast(), all.as_mut_ptr().cast(), mine.len() as c_int);
+        // SAFETY: the vector has the bytes of all ranks.
+        let code = unsafe { ffi::MPI_Allgather(from, count, bytes(), to, count, bytes(), self.raw) };
+        check(code, "MPI_Allgather").map(|()| all)
+    }
+
+    /// `MPI_Barrier`.
+    pub(crate) fn barrier(&self) -> Answer<()> {
+        // SAFETY: ours stands.
+        check(unsafe { ffi::MPI_Barrier(self.raw) }, "MPI_Barrier")
+    }
+}
+
+impl Drop for Comm {
+    fn drop(&mut self) {
+        if !mpi::is_finalized() {
+            // SAFETY: ours, freed once.
+            unsafe { ffi::MPI_Comm_free(&mut self.raw) };
+        }
+    }
+}

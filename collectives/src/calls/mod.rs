@@ -1,0 +1,20 @@
+//! The MPI functions that are called here, with their errors.
+//!
+//! rsmpi's own methods abort or panic where MPI fails, and its requests borrow their
+//! buffers, which a ring of chunks cannot have. All that is unsafe about calling MPI is
+//! in this module.
+
+mod collectives;
+mod communicator;
+mod messages;
+mod request;
+
+pub(crate) use self::{
+    collectives::{Operand, Rooted},
+    communicator::Comm,
+    request::Request,
+};
+
+use crate::error::MpiError;
+
+pub(crate) type Answer<T> = Result<T, MpiError>;

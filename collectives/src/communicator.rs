@@ -1,0 +1,267 @@
+//! A communicator for device buffers: its ranks, their nodes, and its plan.
+
+use crate::awareness::{Awareness, CudaAware};
+use crate::buffers::Gpu;
+use crate::calls::{Answer, Comm};
+use crate::error::{BufferError, CommunicatorError, MpiError};
+use crate::nodes::Nodes;
+use crate::paths::{Imports, MESSAGE, Path, Plan, Ring};
+use crate::probe;
+use crate::settings::Settings;
+use mpi::topology::{Communicator, Rank};
+use pinyard_allocator::DriverToken;
+use std::cell::RefCell;
+use std::marker::PhantomData;
+
+/// Collectives and messages of device buffers among the ranks of an rsmpi communicator.
+///
+/// Made and dropped by all ranks together, as MPI's own communicators are, and before
+/// `MPI_Finalize`. The drop waits for the others where slabs are open: a rank that gives
+/// up alone calls `MPI_Abort` instead. Every operation is blocking: when it returns, the device has what was
+/// received. Not shared between threads.
+pub struct DeviceCommunicator {
+    pub(crate) whole: Comm,
+    /// For answers, so that none is taken for a message.
+    pub(crate) answers: Comm,
+    pub(crate) nodes: Nodes,
+    pub(crate) gpu: Gpu,
+    pub(crate) plan: Plan,
+    pub(crate) state: RefCell<State>,
+    /// Some MPIs' handles may be sent to another thread, some may not.
+    stays: PhantomData<*const ()>,
+}
+
+/// What an operation uses alone.
+pub(crate) struct State {
+    pub(crate) ring: Ring,
+    /// Slots of a message: 0 is sent from, 1 received into.
+    pub(crate) messages: Ring,
+    pub(crate) imports: Imports,
+}
+
+/// See [`DeviceCommunicator::builder`].
+#[derive(Clone, Debug)]
+pub struct Builder {
+    gpu: Gpu,
+    settings: Settings,
+}
+
+impl Builder {
+    /// The path, in place of the best one. All ranks ask for the same.
+    pub fn path(mut self, path: Path) -> Builder {
+        self.settings.path = Some(path);
+        self
+    }
+
+    /// Bytes of a pinned chunk, 4 KiB to 1 GiB; the least of all ranks' counts. Default
+    /// 1 MiB. Shorter transfers are cut into shorter chunks.
+    pub fn chunk_bytes(mut self, bytes: usize) -> Builder {
+        self.settings.chunk_bytes = Settings::bounded_chunk(bytes);
+        self
+    }
+
+    /// Chunks of the ring, 2 to 64; the least of all ranks' counts. Default 4.
+    pub fn chunks(mut self, count: usize) -> Builder {
+        self.settings.chunks = count.clamp(2, 64);
+        self
+    }
+
+    /// Whether MPI takes device pointers, in place of what the library says.
+    pub fn cuda_aware(mut self, proof: Option<CudaAware>) -> Builder {
+        self.settings.set_cuda_aware(proof);
+        self
+    }
+
+    /// Makes the communicator, with one of its own over the ranks of `ranks`. Collective:
+    /// all ranks call it, and all succeed or none.
+    ///
+    /// `PINYARD_MPI_PATH` (auto, direct, ipc, staged, ipc+staged), `PINYARD_MPI_CHUNK_BYTES`,
+    /// `PINYARD_MPI_CHUNKS`, `PINYARD_CUDA_AWARE` (0, 1) and `PINYARD_MPI_RANKS_PER_NODE`
+    /// (ranks that count as a node, for trying out) go before what the program says.
+    pub fn build(self, ranks: &impl Communicator) -> Result<DeviceCommunicator, CommunicatorError> {
+        if !mpi::is_initialized() || mpi::is_finalized() {
+            return Err(CommunicatorError::NoMpi);
+        }
+        let rank = ranks.rank();
+        let failed = |source: MpiError| CommunicatorError::Mpi { rank, source };
+        let whole = Comm::of(ranks).map_err(failed)?;
+        let answers = whole.again().map_err(failed)?;
+        let token = DriverToken::at_entry();
+        let prepared = self
+            .settings
+            .with_environment(rank, |name| std::env::var(name).ok())
+            .and_then(|settings| Ok((settings.0, settings.1, State::new(&self.gpu, rank, &token)?)));
+        agree(&whole, prepared.as_ref().err(), failed)?;
+        let (mut settings, awareness, mut state) = prepared?;
+        settings.agree(&whole).map_err(failed)?;
+        let nodes = Nodes::find(&whole, settings.ranks_per_node).map_err(failed)?;
+        let aware = whole.largest([u64::from(!awareness.aware)]).map_err(failed)? == [0];
+        let (path, reason) = choose(&self.gpu, &settings, aware, &whole, &nodes, &mut state, &token)
+            .map_err(failed)?
+            .map_err(|(path, reason)| CommunicatorError::Path { rank, path: path.name(), reason })?;
+        // The chunks of a path that has none are not wanted.
+        let wanted = if path == Path::Direct { 0 } else { settings.chunk_bytes };
+        let ring = Ring::new(&self.gpu, settings.chunks, wanted.max(MESSAGE), &token);
+        let ring = ring.map_err(|source| CommunicatorError::Staging { rank, source });
+        agree(&whole, ring.as_ref().err(), failed)?;
+        state.ring = ring?;
+        let plan = Plan {
+            path,
+            reason,
+            ranks: whole.size(),
+            nodes: nodes.count(),
+            awareness,
+            chunk_bytes: settings.chunk_bytes,
+            chunks: settings.chunks,
+        };
+        tracing::info!(rank, %plan, "communicator for device buffers");
+        let state = RefCell::new(state);
+        Ok(DeviceCommunicator { whole, answers, nodes, gpu: self.gpu, plan, state, stays: PhantomData })
+    }
+}
+
+/// All go on, or none does.
+fn agree(
+    whole: &Comm,
+    mine: Option<&CommunicatorError>,
+    failed: impl Fn(MpiError) -> CommunicatorError,
+) -> Result<(), CommunicatorError> {
+    let number = mine.map_or(0, |_| whole.rank() as u64 + 1);
+    let [worst] = whole.largest([number]).map_err(failed)?;
+    if worst == 0 || mine.is_some() {
+        return Ok(());
+    }
+    Err(CommunicatorError::Peer { rank: worst as Rank - 1 })
+}
+
+impl Settings {
+    /// What must be the same at every rank.
+    fn agree(&mut self, whole: &Comm) -> Answer<()> {
+        const PATHS: [Option<Path>; 5] =
+            [None, Some(Path::Staged), Some(Path::Ipc), Some(Path::IpcAndStaged), Some(Path::Direct)];
+        let path = PATHS.iter().position(|&path| path == self.path).unwrap_or(0) as u64;
+        let per_node = self.ranks_per_node.unwrap_or(0) as u64;
+        let mine = [!(self.chunk_bytes as u64), !(self.chunks as u64), path, per_node];
+        let [chunk_bytes, chunks, path, per_node] = whole.largest(mine)?;
+        self.chunk_bytes = !chunk_bytes as usize;
+        self.chunks = !chunks as usize;
+        self.path = PATHS[path as usize];
+        self.ranks_per_node = (per_node > 0).then_some(per_node as i32);
+        Ok(())
+    }
+}
+
+impl State {
+    /// With a ring of chunks that is too short for anything yet.
+    fn new(gpu: &Gpu, rank: Rank, token: &DriverToken) -> Result<State, CommunicatorError> {
+        let ring = || -> Result<Ring, BufferError> { Ring::new(gpu, 2, MESSAGE, token) };
+        let staging = |source| CommunicatorError::Staging { rank, source };
+        Ok(State {
+            ring: ring().map_err(staging)?,
+            messages: ring().map_err(staging)?,
+            imports: Imports::new(gpu),
+        })
+    }
+}
+
+type Choice = Result<(Path, String), (Path, String)>;
+
+/// The path with its reason, or why the one that was asked for is none. The same at
+/// every rank.
+fn choose(
+    gpu: &Gpu,
+    settings: &Settings,
+    aware: bool,
+    whole: &Comm,
+    nodes: &Nodes,
+    state: &mut State,
+    token: &DriverToken,
+) -> Answer<Choice> {
+    let asked = settings.path;
+    let because = |path, reason: &str| Ok(Ok((path, reason.to_owned())));
+    match asked {
+        Some(Path::Direct) if aware => return because(Path::Direct, "asked for"),
+        Some(Path::Direct) => {
+            let reason = "the MPI of a rank does not take device pointers".to_owned();
+            return Ok(Err((Path::Direct, reason)));
+        }
+        Some(Path::Staged) => return because(Path::Staged, "asked for"),
+        None if whole.size() == 1 => return because(Path::Staged, "there is one rank"),
+        None if aware => return because(Path::Direct, "every rank's MPI takes device pointers"),
+        None if nodes.are_single() => return because(Path::Staged, "every rank is on a node of its own"),
+        Some(Path::Ipc) if nodes.count() > 1 => {
+            return Ok(Err((Path::Ipc, format!("the ranks are on {} nodes", nodes.count()))));
+        }
+        Some(Path::Ipc | Path::IpcAndStaged) | None => {}
+    }
+    let opened = probe::ipc(gpu, whole, nodes, state, token)?;
+    Ok(match (opened, asked) {
+        (Ok(()), Some(path)) => Ok((path, "asked for".to_owned())),
+        (Ok(()), None) if nodes.count() == 1 => {
+            Ok((Path::Ipc, "all ranks are on one node and open each other's memory".to_owned()))
+        }
+        (Ok(()), None) => Ok((Path::IpcAndStaged, "ranks of a node open each other's memory".to_owned())),
+        (Err(reason), Some(path)) => Err((path, reason)),
+        (Err(reason), None) => Ok((Path::Staged, reason)),
+    })
+}
+
+impl DeviceCommunicator {
+    /// Starts making a communicator for the buffers of `gpu`.
+    pub fn builder(gpu: &Gpu) -> Builder {
+        Builder { gpu: gpu.clone(), settings: Settings::default() }
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> Rank {
+        self.whole.rank()
+    }
+
+    /// Ranks.
+    pub fn size(&self) -> Rank {
+        self.whole.size()
+    }
+
+    /// The device whose buffers it takes.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// How it carries operations out, and why.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// What this rank's MPI takes.
+    pub fn awareness(&self) -> &Awareness {
+        &self.plan.awareness
+    }
+
+    /// Slabs of other ranks that are open here. It grows by the slabs that the others
+    /// broadcast or send from, not by operations.
+    pub fn open_slabs(&self) -> usize {
+        self.state.borrow().imports.count()
+    }
+}
+
+impl Drop for DeviceCommunicator {
+    fn drop(&mut self) {
+        let token = DriverToken::at_entry();
+        let state = self.state.get_mut();
+        state.imports.close(&token);
+        // Slabs may go when every rank has closed them. A rank that panics does not come to
+        // the barrier, so its slabs stay; after MPI_Finalize nobody knows about the others.
+        if self.plan.path.has_ipc() && !std::thread::panicking() && !mpi::is_finalized() {
+            match self.whole.barrier() {
+                Ok(()) => state.imports.release(&token),
+                Err(error) => tracing::warn!(%error, "exported slabs stay"),
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for DeviceCommunicator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DeviceCommunicator").field("rank", &self.rank()).field("plan", &self.plan).finish()
+    }
+}

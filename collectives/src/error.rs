@@ -1,0 +1,287 @@
+//! What can go wrong: the rank, the call, the cause.
+
+use mpi::topology::Rank;
+use pinyard_allocator::device::DeviceError;
+use pinyard_allocator::{AllocError, BuildError};
+use pinyard_driver::{Absent, DriverError};
+use thiserror::Error;
+
+/// Why a device could not be used.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// No driver, or no such device.
+    #[error(transparent)]
+    Absent(#[from] Absent),
+    /// A pool was not made.
+    #[error(transparent)]
+    Pool(#[from] BuildError),
+    /// The registry of the pinned memory was not made.
+    #[error("no registry for pinned memory: {reason}")]
+    Registry {
+        /// The registry's words.
+        reason: String,
+    },
+}
+
+/// Why a buffer was not made, settled or copied.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BufferError {
+    /// No device memory.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// No pinned memory.
+    #[error(transparent)]
+    Pinned(#[from] AllocError),
+    /// The driver refused.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
+    /// A copy between buffers of different lengths.
+    #[error("a copy between {elements} and {other} elements: the lengths must be equal")]
+    Length {
+        /// Elements of the buffer.
+        elements: usize,
+        /// Elements of the other side.
+        other: usize,
+    },
+    /// The size exceeds the address space.
+    #[error("{elements} elements of {element_bytes} bytes exceed the address space: check the count")]
+    TooLong {
+        /// Elements asked for.
+        elements: usize,
+        /// Bytes of one.
+        element_bytes: usize,
+    },
+}
+
+/// An MPI function that failed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{call} failed: {text} (code {code})")]
+pub struct MpiError {
+    /// The function.
+    pub call: &'static str,
+    /// Its code.
+    pub code: i32,
+    /// MPI's words for the code.
+    pub text: String,
+}
+
+/// What went wrong at another rank, as far as it says so; it has the details.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// Its driver refused a copy, or an allocation.
+    #[error("its device's driver refused")]
+    Driver,
+    /// Its buffer has another length.
+    #[error("its buffer has another length")]
+    Length,
+    /// Its buffer belongs to another device than its communicator.
+    #[error("its buffer is another device's")]
+    Device,
+    /// Something else.
+    #[error("it says no more")]
+    Other,
+}
+
+/// Why a communicator for device buffers was not made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CommunicatorError {
+    /// MPI is not there.
+    #[error("MPI is not initialised, or finalised already")]
+    NoMpi,
+    /// An MPI function failed.
+    #[error("rank {rank}: {source}")]
+    Mpi {
+        /// This rank.
+        rank: Rank,
+        /// The cause.
+        source: MpiError,
+    },
+    /// Memory for staging was refused.
+    #[error("rank {rank}: no memory for staging: {source}")]
+    Staging {
+        /// This rank.
+        rank: Rank,
+        /// The cause.
+        source: BufferError,
+    },
+    /// A variable of the environment has no meaning.
+    #[error("rank {rank}: {name}={value} is refused: {allowed}")]
+    Environment {
+        /// This rank.
+        rank: Rank,
+        /// The variable.
+        name: &'static str,
+        /// What it is set to.
+        value: String,
+        /// What it may be.
+        allowed: &'static str,
+    },
+    /// A path was asked for that does not exist here.
+    #[error("rank {rank}: path {path} was asked for, but {reason}")]
+    Path {
+        /// This rank.
+        rank: Rank,
+        /// The path.
+        path: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// Another rank could not go on.
+    #[error("rank {rank} could not make its part of the communicator: see its error")]
+    Peer {
+        /// The other rank.
+        rank: Rank,
+    },
+}
+
+/// Why an operation failed. Ranks that are not named may have succeeded.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// After `MPI_Finalize`.
+    #[error("rank {rank}: MPI is finalised: communicate before the Universe is dropped")]
+    Finalized {
+        /// This rank.
+        rank: Rank,
+    },
+    /// No such rank in the communicator.
+    #[error("rank {rank}: there is no rank {wanted} among {size}")]
+    NoSuchRank {
+        /// This rank.
+        rank: Rank,
+        /// The rank asked for.
+        wanted: Rank,
+        /// Ranks of the communicator.
+        size: Rank,
+    },
+    /// Two ranks' buffers do not fit each other.
+    #[error(
+        "{operation}: rank {rank} has {bytes} bytes where rank {other} has {other_bytes}: their counts must be equal"
+    )]
+    Counts {
+        /// What was to be done.
+        operation: &'static str,
+        /// A rank that differs.
+        rank: Rank,
+        /// Its bytes.
+        bytes: u64,
+        /// The rank it differs from: the root, the sender, or rank 0.
+        other: Rank,
+        /// Its bytes.
+        other_bytes: u64,
+    },
+    /// A buffer that is no multiple of the ranks long.
+    #[error("{operation}: rank {rank} has {elements} elements for {size} ranks: a multiple is needed")]
+    Share {
+        /// What was to be done.
+        operation: &'static str,
+        /// This rank.
+        rank: Rank,
+        /// Elements of its buffer.
+        elements: usize,
+        /// Ranks of the communicator.
+        size: Rank,
+    },
+    /// A buffer of another device, or of the same one through another [`Gpu`](crate::Gpu).
+    #[error(
+        "rank {rank}: a buffer of {buffer} in a communicator of {communicator}: allocate it from that Gpu"
+    )]
+    OtherDevice {
+        /// This rank.
+        rank: Rank,
+        /// The buffer's device.
+        buffer: String,
+        /// The communicator's.
+        communicator: String,
+    },
+    /// More than an MPI count, where the pointer goes through to MPI.
+    #[error("rank {rank}: {bytes} bytes exceed an MPI count, which the direct path is bound to: send ranges")]
+    TooLong {
+        /// This rank.
+        rank: Rank,
+        /// Bytes of one message or share.
+        bytes: usize,
+    },
+    /// Another rank failed; what this rank received is incomplete.
+    #[error("{operation}: rank {rank} failed, seen by rank {seen_by}: {what}")]
+    Peer {
+        /// What was to be done.
+        operation: &'static str,
+        /// The rank that failed.
+        rank: Rank,
+        /// This rank.
+        seen_by: Rank,
+        /// What it says.
+        what: Failure,
+    },
+    /// A message that is none of this crate's: the other rank does something else.
+    #[error("{operation}: rank {rank} received what is not this operation's: {text}")]
+    Foreign {
+        /// What was to be done.
+        operation: &'static str,
+        /// This rank.
+        rank: Rank,
+        /// What is wrong with it.
+        text: String,
+    },
+    /// An MPI function failed.
+    #[error("rank {rank}: {source}")]
+    Mpi {
+        /// This rank.
+        rank: Rank,
+        /// The cause.
+        source: MpiError,
+    },
+    /// The device's driver refused.
+    #[error("rank {rank}: {source}")]
+    Driver {
+        /// This rank.
+        rank: Rank,
+        /// The cause.
+        source: DriverError,
+    },
+    /// No pinned memory for longer chunks.
+    #[error("rank {rank}: no memory for staging: {source}")]
+    Staging {
+        /// This rank.
+        rank: Rank,
+        /// The cause.
+        source: BufferError,
+    },
+}
+
+impl Error {
+    /// What the other ranks are told.
+    pub(crate) fn failure(&self) -> Failure {
+        match self {
+            Error::Driver { .. } | Error::Staging { .. } => Failure::Driver,
+            Error::Counts { .. } | Error::Share { .. } => Failure::Length,
+            Error::OtherDevice { .. } => Failure::Device,
+            _ => Failure::Other,
+        }
+    }
+}
+
+impl Failure {
+    pub(crate) fn number(self) -> u32 {
+        match self {
+            Failure::Driver => 1,
+            Failure::Length => 2,
+            Failure::Device => 3,
+            Failure::Other => 4,
+        }
+    }
+
+    pub(crate) fn of(number: u32) -> Failure {
+        match number {
+            1 => Failure::Driver,
+            2 => Failure::Length,
+            3 => Failure::Device,
+            _ => Failure::Other,
+        }
+    }
+}

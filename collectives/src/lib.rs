@@ -1,0 +1,60 @@
+//! MPI on GPU buffers, whatever the MPI.
+//!
+//! A stock Open MPI takes a device pointer for a host address and ends with a
+//! segmentation fault. A [`DeviceCommunicator`] carries Bcast and its family out on any
+//! MPI, on a path that is chosen once ([`Plan`]):
+//!
+//! ```text
+//! direct      the pointer goes to an MPI that takes it
+//! ipc         MPI carries the handle of a slab; the receiver copies from device to device
+//! staged      load i -> pinned chunk -> MPI i -> pinned chunk -> store i, all three at a time
+//! ipc+staged  ipc on a node, staged between the nodes' first ranks
+//! ```
+//!
+//! MPI sees a buffer only after the streams that use it: [`DeviceBuf::settle`] waits and
+//! returns the only type that operations take, so that to forget it does not compile.
+//!
+//! ```no_run
+//! use mpi::traits::*;
+//! use pinyard_mpi::{DeviceCommunicator, Gpu, Reduction};
+//!
+//! let universe = mpi::initialize().unwrap();
+//! let world = universe.world();
+//! let gpu = Gpu::open(world.rank() % 2)?;
+//! let ranks = DeviceCommunicator::builder(&gpu).build(&world)?;
+//! println!("{}", ranks.plan());
+//!
+//! let stream = gpu.stream()?;
+//! let mut grid = gpu.alloc::<f32>(1 << 20, &stream)?;
+//! grid.write(&vec![1.0; 1 << 20])?; // or a kernel on `stream`
+//! ranks.broadcast_into(0, &mut grid.settle_mut()?)?;
+//! ranks.all_reduce_in_place(&mut grid.settle_mut()?, Reduction::Sum)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+/// The book's page, whose examples are compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/src/gpu-mpi.md")]
+mod book {}
+
+mod awareness;
+mod buffers;
+mod calls;
+mod communicator;
+mod error;
+mod nodes;
+mod operations;
+mod paths;
+mod probe;
+mod settings;
+
+pub use self::{
+    awareness::{Awareness, BadOverride, CudaAware, Source},
+    buffers::{
+        DeviceBuf, Direct, DirectMut, Gpu, HostBuf, Pinned, PinnedBuf, PinnedMut, Settled, SettledMut,
+    },
+    communicator::{Builder, DeviceCommunicator},
+    error::{BufferError, CommunicatorError, Error, Failure, MpiError, OpenError},
+    operations::{Number, Reduction},
+    paths::{Path, Plan},
+};

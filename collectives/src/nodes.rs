@@ -1,0 +1,70 @@
+//! Which ranks share a node.
+
+use crate::calls::{Answer, Comm};
+use mpi::topology::Rank;
+
+/// The nodes of a communicator. Nodes are numbered by their first ranks.
+pub(crate) struct Nodes {
+    /// The ranks of this one.
+    pub(crate) here: Comm,
+    /// The first rank of each node, in the nodes' order: none of the other ranks' has it.
+    pub(crate) leaders: Option<Comm>,
+    /// By rank: its node, and its place there.
+    places: Vec<(Rank, Rank)>,
+    count: Rank,
+}
+
+impl Nodes {
+    /// Those that MPI says can share memory, or `per_node` ranks in a row. Collective.
+    pub(crate) fn find(whole: &Comm, per_node: Option<i32>) -> Answer<Nodes> {
+        let here = match per_node {
+            None => whole.of_node()?,
+            // Every rank has a colour, so a communicator.
+            Some(count) => match whole.of_colour(Some(whole.rank() / count))? {
+                Some(here) => here,
+                None => whole.of_node()?,
+            },
+        };
+        // The leader's rank stands for the node.
+        let mut leader = (whole.rank() as u64).to_le_bytes();
+        here.broadcast(&mut leader, 0)?;
+        let leader = u64::from_le_bytes(leader);
+        let leaders = whole.of_colour((here.rank() == 0).then_some(0))?;
+        let mine = [leader.to_le_bytes(), (here.rank() as u64).to_le_bytes()].concat();
+        let all = whole.gather_all(&mine)?;
+        let word =
+            |at: usize| all[at..at + 8].iter().rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte));
+        let told: Vec<(u64, Rank)> =
+            (0..whole.size() as usize).map(|rank| (word(16 * rank), word(16 * rank + 8) as Rank)).collect();
+        let mut first: Vec<u64> = told.iter().map(|&(leader, _)| leader).collect();
+        first.sort_unstable();
+        first.dedup();
+        let node = |leader: u64| first.partition_point(|&other| other < leader) as Rank;
+        let places = told.iter().map(|&(leader, place)| (node(leader), place)).collect();
+        Ok(Nodes { here, leaders, places, count: first.len() as Rank })
+    }
+
+    pub(crate) fn count(&self) -> Rank {
+        self.count
+    }
+
+    /// The node of a rank.
+    pub(crate) fn of(&self, rank: Rank) -> Rank {
+        self.places[rank as usize].0
+    }
+
+    /// Which of its node's ranks it is.
+    pub(crate) fn place(&self, rank: Rank) -> Rank {
+        self.places[rank as usize].1
+    }
+
+    /// The rank that has a place on a node.
+    pub(crate) fn rank(&self, node: Rank, place: Rank) -> Rank {
+        self.places.iter().position(|&at| at == (node, place)).unwrap_or(0) as Rank
+    }
+
+    /// Whether no two ranks share one.
+    pub(crate) fn are_single(&self) -> bool {
+        self.count as usize == self.places.len()
+    }
+}

@@ -1,0 +1,127 @@
+//! The first message of every transfer: what comes, how, and if it is short, itself.
+//! All of a length, so that a receiver that expects another count learns of it.
+
+use crate::error::Failure;
+use pinyard_driver::DevicePtr;
+
+/// Bytes of a message.
+pub(crate) const MESSAGE: usize = 2048;
+/// Bytes that it may carry itself.
+pub(crate) const INLINE: usize = MESSAGE - AT_PAYLOAD;
+
+const MAGIC: u32 = 0x676e_7069;
+const AT_KIND: usize = 4;
+const AT_BYTES: usize = 8;
+const AT_BASE: usize = 16;
+const AT_OFFSET: usize = 24;
+const AT_HANDLE: usize = 32;
+const AT_PAYLOAD: usize = 96;
+
+/// How the bytes come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Within the message.
+    Inline,
+    /// The receiver copies them from the sender's device.
+    Ipc { slab: DevicePtr, offset: usize, handle: [u8; 64] },
+    /// In pinned chunks, which follow.
+    Staged,
+    /// From device to device, along the ranks of the node.
+    Chain,
+    /// Not at all: the sender failed.
+    Failed(Failure),
+}
+
+/// Kind and bytes; the payload lies behind them in the buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Message {
+    pub(crate) kind: Kind,
+    pub(crate) bytes: u64,
+}
+
+fn put(buffer: &mut [u8], at: usize, word: u64) {
+    buffer[at..at + 8].copy_from_slice(&word.to_le_bytes());
+}
+
+fn take(buffer: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&buffer[at..at + 8]);
+    u64::from_le_bytes(word)
+}
+
+impl Message {
+    /// Writes all but the payload.
+    pub(crate) fn write(&self, buffer: &mut [u8]) {
+        let (kind, detail) = match self.kind {
+            Kind::Inline => (0, 0),
+            Kind::Ipc { .. } => (1, 0),
+            Kind::Staged => (2, 0),
+            Kind::Chain => (4, 0),
+            Kind::Failed(failure) => (3, u64::from(failure.number())),
+        };
+        put(buffer, 0, u64::from(MAGIC) | kind << (8 * AT_KIND as u64));
+        put(buffer, AT_BYTES, self.bytes);
+        put(buffer, AT_BASE, detail);
+        if let Kind::Ipc { slab, offset, handle } = self.kind {
+            put(buffer, AT_BASE, slab.0);
+            put(buffer, AT_OFFSET, offset as u64);
+            buffer[AT_HANDLE..AT_PAYLOAD].copy_from_slice(&handle);
+        }
+    }
+
+    /// Reads it; `None` if it is no message of this crate's.
+    pub(crate) fn read(buffer: &[u8]) -> Option<Message> {
+        let first = take(buffer, 0);
+        if first as u32 != MAGIC {
+            return None;
+        }
+        let base = take(buffer, AT_BASE);
+        let kind = match first >> 32 {
+            0 => Kind::Inline,
+            1 => {
+                let mut handle = [0; 64];
+                handle.copy_from_slice(&buffer[AT_HANDLE..AT_PAYLOAD]);
+                let offset = take(buffer, AT_OFFSET) as usize;
+                Kind::Ipc { slab: DevicePtr(base), offset, handle }
+            }
+            2 => Kind::Staged,
+            3 => Kind::Failed(Failure::of(base as u32)),
+            4 => Kind::Chain,
+            _ => return None,
+        };
+        let message = Message { kind, bytes: take(buffer, AT_BYTES) };
+        (kind != Kind::Inline || message.bytes <= INLINE as u64).then_some(message)
+    }
+
+    /// Where the payload begins.
+    pub(crate) const PAYLOAD: usize = AT_PAYLOAD;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read() {
+        let ipc = Kind::Ipc { slab: DevicePtr(0x7f00_0000_0000), offset: 4096, handle: [9; 64] };
+        let failed = [Failure::Driver, Failure::Length, Failure::Device, Failure::Other].map(Kind::Failed);
+        for kind in [Kind::Inline, ipc, Kind::Staged, Kind::Chain].into_iter().chain(failed) {
+            let mut buffer = [0xff; MESSAGE];
+            let message = Message { kind, bytes: 77 };
+            message.write(&mut buffer);
+            assert_eq!(Message::read(&buffer), Some(message));
+        }
+    }
+
+    #[test]
+    fn what_is_no_message_is_refused() {
+        assert_eq!(Message::read(&[0; MESSAGE]), None);
+        let mut buffer = [0; MESSAGE];
+        Message { kind: Kind::Inline, bytes: INLINE as u64 }.write(&mut buffer);
+        assert!(Message::read(&buffer).is_some());
+        Message { kind: Kind::Inline, bytes: INLINE as u64 + 1 }.write(&mut buffer);
+        assert_eq!(Message::read(&buffer), None);
+        put(&mut buffer, 0, u64::from(MAGIC) | 9 << 32);
+        assert_eq!(Message::read(&buffer), None);
+    }
+}

@@ -1,0 +1,93 @@
+//! Which path a communicator takes, and why.
+
+use crate::awareness::Awareness;
+use mpi::topology::Rank;
+use std::fmt;
+
+/// A way for bytes between devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Path {
+    /// The device pointer goes to MPI, which takes it.
+    Direct,
+    /// All ranks are of one node: copies between devices through IPC handles of slabs;
+    /// MPI carries the handles.
+    Ipc,
+    /// A pipeline of pinned chunks: from the device, through MPI, to the device.
+    Staged,
+    /// [`Ipc`](Path::Ipc) within nodes, [`Staged`](Path::Staged) between them.
+    IpcAndStaged,
+}
+
+impl Path {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Path::Direct => "direct",
+            Path::Ipc => "ipc",
+            Path::Staged => "staged",
+            Path::IpcAndStaged => "ipc+staged",
+        }
+    }
+
+    /// What `PINYARD_MPI_PATH` may be.
+    pub(crate) fn of(name: &str) -> Option<Path> {
+        [Path::Direct, Path::Ipc, Path::Staged, Path::IpcAndStaged]
+            .into_iter()
+            .find(|path| path.name() == name)
+    }
+
+    /// Whether ranks of one node copy from each other's devices.
+    pub(crate) fn has_ipc(self) -> bool {
+        matches!(self, Path::Ipc | Path::IpcAndStaged)
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a communicator decided when it was made. The same at every rank, but for
+/// `awareness.source`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The path of Bcast and of messages. The other collectives take
+    /// [`Staged`](Path::Staged) where this is not [`Direct`](Path::Direct).
+    pub path: Path,
+    /// Why.
+    pub reason: String,
+    /// Ranks of the communicator.
+    pub ranks: Rank,
+    /// Nodes that they are of.
+    pub nodes: Rank,
+    /// What this rank's MPI takes.
+    pub awareness: Awareness,
+    /// Bytes of a pinned chunk.
+    pub chunk_bytes: usize,
+    /// Chunks in flight at most.
+    pub chunks: usize,
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Plan { path, reason, ranks, nodes, awareness, chunk_bytes, chunks } = self;
+        write!(
+            f,
+            "{path}: {reason}; {ranks} ranks on {nodes} nodes; {awareness}; {chunks} pinned chunks of {chunk_bytes} bytes"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_path_is_found_by_its_name() {
+        for path in [Path::Direct, Path::Ipc, Path::Staged, Path::IpcAndStaged] {
+            assert_eq!(Path::of(&path.to_string()), Some(path));
+        }
+        assert_eq!(Path::of("auto"), None);
+    }
+}

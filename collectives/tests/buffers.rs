@@ -1,0 +1,139 @@
+//! Buffers by themselves: settling waits for every stream, memory is reused after it.
+#![allow(unsafe_code, clippy::unwrap_used)]
+
+use mpi::datatype::{Collection, Pointer, PointerMut};
+use pinyard_driver::{Driver, DriverToken, Simulated};
+use pinyard_mpi::{BufferError, CudaAware, DeviceBuf, Gpu};
+use std::sync::Arc;
+
+fn gpu() -> (Arc<Simulated>, Gpu) {
+    let simulated = Arc::new(Simulated::new(256 << 20));
+    let gpu = Gpu::new(simulated.clone()).unwrap();
+    (simulated, gpu)
+}
+
+fn token() -> DriverToken {
+    DriverToken::at_entry()
+}
+
+#[test]
+fn settling_waits_for_the_streams_that_use_it_and_for_no_other() {
+    let (simulated, gpu) = gpu();
+    let (home, user, stranger) = (gpu.stream().unwrap(), gpu.stream().unwrap(), gpu.stream().unwrap());
+    let mut buffer: DeviceBuf<u8> = gpu.alloc(1000, &home).unwrap();
+    for stream in [&home, &user] {
+        simulated.kernel(stream.stream(), 1_000_000, &token());
+    }
+    simulated.kernel(stranger.stream(), 1_000_000_000, &token());
+    buffer.used_by(&user);
+    buffer.used_by(&user);
+    buffer.settle().unwrap();
+    let idle = |stream| simulated.stream_query(stream, &token()).unwrap();
+    assert!(idle(home.stream()) && idle(user.stream()) && !idle(stranger.stream()));
+    // Settled for writing, the use is over.
+    simulated.kernel(user.stream(), 1_000_000, &token());
+    buffer.settle_mut().unwrap();
+    assert!(idle(user.stream()));
+    simulated.kernel(user.stream(), 1_000_000, &token());
+    buffer.settle_mut().unwrap();
+    assert!(!idle(user.stream()));
+}
+
+#[test]
+fn what_a_kernel_writes_late_is_what_is_read() {
+    let (simulated, gpu) = gpu();
+    let stream = gpu.stream().unwrap();
+    let mut buffer: DeviceBuf<u8> = gpu.alloc(1 << 16, &stream).unwrap();
+    buffer.write(&vec![1; 1 << 16]).unwrap();
+    simulated.kernel(stream.stream(), 5_000_000, &token());
+    // SAFETY: the buffer's own memory.
+    unsafe { simulated.fill(buffer.ptr(), 2, 1 << 16, stream.stream(), &token()) }.unwrap();
+    assert!(buffer.to_vec().unwrap().iter().all(|&byte| byte == 2));
+    let mut pinned = gpu.alloc_pinned::<u8>(1 << 16).unwrap();
+    // SAFETY: as above.
+    unsafe { simulated.fill(buffer.ptr(), 3, 1 << 16, stream.stream(), &token()) }.unwrap();
+    pinned.copy_from(&buffer).unwrap();
+    assert!(pinned.settle().unwrap().iter().all(|&byte| byte == 3));
+    pinned.settle_mut().unwrap().fill(4);
+    pinned.copy_to(&mut buffer).unwrap();
+    pinned.settle_mut().unwrap().fill(5);
+    assert!(buffer.to_vec().unwrap().iter().all(|&byte| byte == 4));
+    assert_eq!(simulated.offences(), Vec::<String>::new());
+}
+
+#[test]
+fn pinned_memory_that_a_copy_still_reads_is_not_given_out_again() {
+    let (simulated, gpu) = gpu();
+    let stream = gpu.stream().unwrap();
+    let mut buffer: DeviceBuf<u8> = gpu.alloc(1 << 16, &stream).unwrap();
+    for round in 0..20u8 {
+        let mut pinned = gpu.alloc_pinned::<u8>(1 << 16).unwrap();
+        pinned.settle_mut().unwrap().fill(round);
+        simulated.kernel(stream.stream(), 1_000_000, &token());
+        pinned.copy_to(&mut buffer).unwrap();
+        drop(pinned);
+        // Would be given the same memory, were it free.
+        let mut other = gpu.alloc_pinned::<u8>(1 << 16).unwrap();
+        other.settle_mut().unwrap().fill(0xee);
+        assert!(buffer.to_vec().unwrap().iter().all(|&byte| byte == round));
+    }
+}
+
+#[test]
+fn ranges_lie_where_slices_would() {
+    let (_, gpu) = gpu();
+    let stream = gpu.stream().unwrap();
+    let mut buffer: DeviceBuf<u32> = gpu.alloc(100, &stream).unwrap();
+    let start = buffer.ptr().0 as usize;
+    // SAFETY: nothing is given to MPI.
+    let aware = unsafe { CudaAware::assume() };
+    let settled = buffer.settle().unwrap();
+    let range = settled.slice(10..20).slice(1..=3);
+    assert_eq!((range.direct(&aware).pointer() as usize, range.direct(&aware).count()), (start + 44, 3));
+    let mut settled = buffer.settle_mut().unwrap();
+    let (mut first, mut second) = settled.split_at_mut(30);
+    assert_eq!((first.len(), second.len()), (30, 70));
+    assert_eq!(first.direct_mut(&aware).pointer_mut() as usize, start);
+    assert_eq!(second.slice_mut(..).direct_mut(&aware).pointer_mut() as usize, start + 120);
+    assert!(second.slice_mut(70..).is_empty());
+}
+
+#[test]
+#[should_panic(expected = "range 90..101 of a buffer of 100 elements")]
+fn a_range_beyond_the_end_panics_as_a_slices_does() {
+    let (_, gpu) = gpu();
+    let buffer: DeviceBuf<u32> = gpu.alloc(100, &gpu.stream().unwrap()).unwrap();
+    let _ = buffer.settle().unwrap().slice(90..101);
+}
+
+#[test]
+fn lengths_must_be_equal_and_sizes_must_exist() {
+    let (_, gpu) = gpu();
+    let stream = gpu.stream().unwrap();
+    let mut buffer: DeviceBuf<u64> = gpu.alloc(10, &stream).unwrap();
+    assert!(matches!(buffer.write(&[0; 9]), Err(BufferError::Length { elements: 10, other: 9 })));
+    assert!(matches!(buffer.read(&mut [0; 11]), Err(BufferError::Length { elements: 10, other: 11 })));
+    let mut pinned = gpu.alloc_pinned::<u64>(9).unwrap();
+    assert!(matches!(pinned.copy_from(&buffer), Err(BufferError::Length { .. })));
+    assert!(matches!(gpu.alloc::<u64>(usize::MAX, &stream), Err(BufferError::TooLong { .. })));
+    assert!(matches!(gpu.alloc_pinned::<u64>(usize::MAX), Err(BufferError::Pinned(_))));
+    let text = gpu.alloc::<u8>(1 << 40, &stream).unwrap_err().to_string();
+    assert!(text.contains("1099511627776"), "{text}");
+    let mut none: DeviceBuf<u64> = gpu.alloc(0, &stream).unwrap();
+    none.write(&[]).unwrap();
+    assert!(none.is_empty() && none.to_vec().unwrap().is_empty() && none.settle_mut().unwrap().is_empty());
+    assert!(gpu.alloc_pinned::<u64>(0).unwrap().settle().unwrap().is_empty());
+}
+
+#[test]
+fn a_buffer_that_another_stream_uses_is_not_reused_before_it() {
+    let (simulated, gpu) = gpu();
+    let (home, user) = (gpu.stream().unwrap(), gpu.stream().unwrap());
+    let buffer: DeviceBuf<u8> = gpu.alloc(1 << 20, &home).unwrap();
+    let at = buffer.ptr();
+    simulated.kernel(user.stream(), 1_000_000_000_000, &token());
+    buffer.used_by(&user);
+    drop(buffer);
+    let next: DeviceBuf<u8> = gpu.alloc(1 << 20, &home).unwrap();
+    assert_ne!(next.ptr(), at);
+}

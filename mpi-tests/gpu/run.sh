@@ -1,0 +1,144 @@
+#!/bin/bash
+# Device buffers between the ranks of Open MPI and MPICH, on the simulated device: every
+# operation on every path, the examples, and what must be refused. Ends with
+# "N passed, M failed".
+#
+#   mpi-tests/gpu/run.sh [openmpi] [mpich]     both unless named
+#
+# FULL=1 runs MPICH through the whole matrix as well: its ranks spin, so more of them
+# than cores take a minute longer.
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+[ $# -gt 0 ] || set -- openmpi mpich
+target=${CARGO_TARGET_DIR:-$PWD/target}
+temporary=$(mktemp -d) || exit 2
+trap 'rm -rf "$temporary"' EXIT
+passed=0
+failed=0
+
+# check NAME COMMAND...: counts whether COMMAND succeeds; shows what it said if not.
+check() {
+	local name=$1 began=$SECONDS
+	shift
+	if "$@" >"$temporary/said" 2>&1; then
+		passed=$((passed + 1))
+		printf 'ok      %-56s %3d s\n' "$name" $((SECONDS - began))
+	else
+		failed=$((failed + 1))
+		echo "FAILED  $name"
+		sed 's/^/        /' "$temporary/said" | tail -n 40
+	fi
+}
+
+die() {
+	echo "gpu: $*" >&2
+	echo "0 passed, 1 failed"
+	exit 1
+}
+
+# What an operator may have set is not for here.
+for name in $(compgen -e | grep -E '^(PINYARD_|OMPI_|PMIX_|PRTE_|UCX_|FI_)' || true); do unset "$name"; done
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 UCX_LOG_LEVEL=error
+
+# ranks COUNT VARIABLE=VALUE... PROGRAM...: under the MPI of $mpi.
+ranks() {
+	local count=$1
+	shift
+	case $mpi in
+	openmpi)
+		timeout --foreground -s KILL 60 env "$@" mpirun.openmpi --oversubscribe --bind-to none \
+			--mca mpi_yield_when_idle 1 --mca oob_tcp_if_include lo --mca btl_tcp_if_include lo \
+			-n "$count" "${program[@]}"
+		;;
+	mpich) timeout --foreground -s KILL 60 env "$@" mpirun.mpich -n "$count" "${program[@]}" ;;
+	esac
+}
+
+# operations COUNT PATH WORDS VARIABLE=VALUE...: all of them; the plan has the words.
+operations() {
+	local count=$1 path=$2 words=$3
+	shift 3
+	program=("$programs/gpu-ranks")
+	ranks "$count" PINYARD_MPI_PATH="$path" PINYARD_MPI_CHUNK_BYTES=8192 "$@" >"$temporary/out" || return 1
+	cat "$temporary/out"
+	grep -qE "^gpu-ranks: [0-9]{3} checks, .*$words" "$temporary/out"
+}
+
+# refuses WORDS VARIABLE=VALUE...: no communicator, and why.
+refuses() {
+	local words=$1
+	shift
+	program=("$programs/gpu-ranks")
+	if ranks 2 "$@" >"$temporary/out" 2>&1; then
+		cat "$temporary/out"
+		return 1
+	fi
+	cat "$temporary/out"
+	grep -qE "rank [01]: .*$words" "$temporary/out"
+}
+
+# example COUNT NAME: every rank says that its cells are right.
+example() {
+	local count=$1
+	program=("$programs/examples/$2")
+	ranks "$count" PINYARD_MPI_PATH=auto >"$temporary/out" || return 1
+	cat "$temporary/out"
+	[ "$(grep -cE '^rank [0-9]+: .* are right' "$temporary/out")" -eq "$count" ]
+}
+
+table() {
+	program=("$programs/gpu-bandwidth" --quick)
+	ranks 2 PINYARD_MPI_CHUNKS=4 >"$temporary/out" || return 1
+	cat "$temporary/out"
+	[ "$(grep -c '"path": "staged".*"ranks": 2' "$temporary/out")" -eq 6 ] &&
+		[ "$(grep -c '"path": "ipc".*"ranks": 2' "$temporary/out")" -eq 6 ]
+}
+
+for mpi in "$@"; do
+	case $mpi in
+	openmpi) name="Open MPI" ;;
+	mpich) name=MPICH ;;
+	*) echo "no such MPI: $mpi" && exit 2 ;;
+	esac
+	export MPICC=/usr/bin/mpicc.$mpi
+	cargo build --quiet --release --target-dir "$target/$mpi" -p pinyard-gpu-tests -p pinyard-mpi --bins --examples ||
+		die "the programs do not build for $name"
+	programs=$target/$mpi/release
+
+	counts=(2 3 4)
+	[ "$mpi" = openmpi ] || [ -n "${FULL:-}" ] || counts=(2)
+	for count in "${counts[@]}"; do
+		check "$name, $count ranks: staged" operations "$count" staged 'staged: asked for'
+		check "$name, $count ranks: ipc" operations "$count" auto "ipc: .* $count ranks on 1 nodes"
+		check "$name, $count ranks: the pointer itself" operations "$count" auto 'direct: .*says PINYARD_CUDA_AWARE' PINYARD_CUDA_AWARE=1
+	done
+	check "$name, 3 ranks on 2 nodes" operations 3 auto 'ipc\+staged: .* 3 ranks on 2 nodes' PINYARD_MPI_RANKS_PER_NODE=2
+	check "$name, 4 ranks on 2 nodes" operations 4 auto 'ipc\+staged: .* 4 ranks on 2 nodes' PINYARD_MPI_RANKS_PER_NODE=2
+	if [ "$mpi" = openmpi ] || [ -n "${FULL:-}" ]; then
+		check "$name, 4 ranks on nodes of their own" operations 4 auto 'staged: .* 4 ranks on 4 nodes' PINYARD_MPI_RANKS_PER_NODE=1
+		check "$name, 1 rank" operations 1 auto 'staged: there is one rank'
+		check "$name, 2 ranks, a ring of 2 chunks of 4 KiB" operations 2 staged '2 pinned chunks of 4096' \
+			PINYARD_MPI_CHUNKS=2 PINYARD_MPI_CHUNK_BYTES=4096
+	fi
+	check "$name: refuses the pointer where MPI does not take it" refuses \
+		'path direct was asked for, but the MPI of a rank does not take device pointers' PINYARD_MPI_PATH=direct PINYARD_CUDA_AWARE=0
+	check "$name: refuses ipc between nodes" refuses 'path ipc was asked for, but the ranks are on 2 nodes' \
+		PINYARD_MPI_PATH=ipc PINYARD_MPI_RANKS_PER_NODE=1
+	check "$name: refuses an unknown path" refuses 'PINYARD_MPI_PATH=fast is refused: auto, direct' PINYARD_MPI_PATH=fast
+	check "$name: refuses an answer that is none" refuses 'PINYARD_CUDA_AWARE=yes is refused: 0 or 1' PINYARD_CUDA_AWARE=yes
+	check "$name: example bcast_gpu" example 2 bcast_gpu
+	check "$name: example allreduce_gpu" example 3 allreduce_gpu
+	check "$name: example halo_exchange" example 3 halo_exchange
+	check "$name: the table of bandwidths has its rows" table
+done
+
+# What needs no ranks.
+export MPICC=${MPICC:-/usr/bin/mpicc.openmpi}
+own() {
+	cargo test --quiet --release --target-dir "$target/${MPICC##*.}" -p pinyard-mpi "$@"
+}
+check "the crate's own tests" own --lib --test buffers
+check "the documentation's examples" own --doc
+
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]

@@ -1,0 +1,26 @@
+//! The checks, one file per kind of operation.
+
+mod broadcast;
+mod messages;
+mod reductions;
+mod refusals;
+mod shares;
+
+pub(crate) use self::refusals::after_finalize;
+use crate::bench::Bench;
+
+/// Lengths in bytes around what one message carries and what chunks do.
+fn lengths(chunk: usize) -> Vec<usize> {
+    let mut lengths =
+        vec![0, 1, 1951, 1952, 1953, chunk - 1, chunk, chunk + 1, 3 * chunk + 17, 11 * chunk + 5];
+    lengths.dedup();
+    lengths
+}
+
+pub(crate) fn all(bench: &Bench) -> Result<(), String> {
+    broadcast::all(bench)?;
+    messages::all(bench)?;
+    reductions::all(bench)?;
+    shares::all(bench)?;
+    refusals::all(bench)
+}

@@ -1,0 +1,206 @@
+//! What must be refused, with the rank and the cause, and leave every rank able to go on.
+
+use crate::bench::{Bench, MARGIN, text};
+use pinyard_driver::Call;
+use pinyard_mpi::{DeviceBuf, DeviceCommunicator, Error, Failure, Gpu, Path, Reduction};
+
+pub(crate) fn all(bench: &Bench) -> Result<(), String> {
+    arguments(bench)?;
+    if bench.size() == 1 {
+        return Ok(());
+    }
+    if bench.ranks.plan().path != Path::Direct {
+        counts_of_a_broadcast(bench)?;
+        counts_on_the_way(bench)?;
+        another_device(bench)?;
+        driver(bench)?;
+    }
+    counts_of_a_reduction(bench)?;
+    counts_of_shares(bench)
+}
+
+fn zeros(bench: &Bench, length: usize) -> Result<DeviceBuf<u8>, String> {
+    let mut buffer = bench.gpu.alloc(length, &bench.stream).map_err(text)?;
+    buffer.write(&vec![0; length]).map_err(text)?;
+    Ok(buffer)
+}
+
+/// A rank and a tag that do not exist: refused before anything is sent.
+fn arguments(bench: &Bench) -> Result<(), String> {
+    let mut buffer = zeros(bench, 10)?;
+    let size = bench.ranks.size();
+    for wanted in [-1, size] {
+        let refused = bench.ranks.broadcast_into(wanted, &mut buffer.settle_mut().map_err(text)?);
+        let named = matches!(refused, Err(Error::NoSuchRank { wanted: named, .. }) if named == wanted);
+        bench.check(named, || format!("a broadcast from rank {wanted}: {refused:?}"))?;
+    }
+    let refused = bench.ranks.send(0, 32768, &buffer.settle().map_err(text)?);
+    bench.check(matches!(refused, Err(Error::Foreign { .. })), || format!("tag 32768: {refused:?}"))
+}
+
+/// The last rank has one element less than the root. Nobody hangs; it is named.
+fn counts_of_a_broadcast(bench: &Bench) -> Result<(), String> {
+    let last = bench.size() - 1;
+    for length in [100, 5 * bench.chunk] {
+        let mine = length - usize::from(bench.rank() == last);
+        let mut buffer = zeros(bench, mine)?;
+        let result = bench.ranks.broadcast_into(0, &mut buffer.settle_mut().map_err(text)?);
+        let as_it_should = if bench.rank() == last {
+            matches!(&result, Err(Error::Counts { rank, bytes, other: 0, other_bytes, .. })
+                if *rank == last as i32 && *bytes == mine as u64 && *other_bytes == length as u64)
+        } else if length == 100 {
+            result.is_ok()
+        } else {
+            matches!(&result, Err(Error::Peer { rank, what: Failure::Length, .. }) if *rank == last as i32)
+        };
+        bench.check(as_it_should, || format!("a broadcast of {length} to {mine}: {result:?}"))?;
+    }
+    goes_on(bench)
+}
+
+/// A rank in the middle of a long broadcast's way has too little room: all are told.
+fn counts_on_the_way(bench: &Bench) -> Result<(), String> {
+    let length = 9 * bench.chunk;
+    let mut buffer = zeros(bench, length - usize::from(bench.rank() == 1))?;
+    let result = bench.ranks.broadcast_into(0, &mut buffer.settle_mut().map_err(text)?);
+    let named = match bench.rank() {
+        1 => matches!(&result, Err(Error::Counts { rank: 1, other: 0, .. })),
+        0 => matches!(&result, Err(Error::Peer { rank, .. }) if *rank > 0),
+        // Of the one that failed, or of the one before it in the chain.
+        _ => matches!(&result, Err(Error::Peer { .. })),
+    };
+    bench.check(named, || format!("a long broadcast past a rank with too little room: {result:?}"))?;
+    goes_on(bench)
+}
+
+/// Rank 1 has other counts than all others: every rank names it.
+fn counts_of_a_reduction(bench: &Bench) -> Result<(), String> {
+    let elements = 1000 + usize::from(bench.rank() == 1);
+    let mut buffer = zeros(bench, elements)?;
+    let result = bench.ranks.all_reduce_in_place(&mut buffer.settle_mut().map_err(text)?, Reduction::Sum);
+    let named =
+        matches!(result, Err(Error::Counts { rank: 1, bytes: 1001, other: 0, other_bytes: 1000, .. }));
+    bench.check(named, || format!("an allreduce of 1000 and 1001: {result:?}"))?;
+    // Two buffers of one rank that do not fit each other: it has its cause, others its rank.
+    let (from, mut to) = (zeros(bench, 1000)?, zeros(bench, if bench.rank() == 1 { 999 } else { 1000 })?);
+    let mut target = to.settle_mut().map_err(text)?;
+    let result = bench.ranks.all_reduce_into(&from.settle().map_err(text)?, &mut target, Reduction::Min);
+    let named = if bench.rank() == 1 {
+        matches!(result, Err(Error::Counts { rank: 1, other: 1, .. }))
+    } else {
+        matches!(result, Err(Error::Peer { rank: 1, what: Failure::Length, .. }))
+    };
+    bench.check(named, || format!("an allreduce into 999 of 1000: {result:?}"))?;
+    goes_on(bench)
+}
+
+fn counts_of_shares(bench: &Bench) -> Result<(), String> {
+    let size = bench.size();
+    let (mine, mut all) =
+        (zeros(bench, 64)?, zeros(bench, if bench.rank() == 0 { 64 * size - 1 } else { 64 * size })?);
+    let mut target = all.settle_mut().map_err(text)?;
+    let result = bench.ranks.all_gather_into(&mine.settle().map_err(text)?, &mut target);
+    let named = if bench.rank() == 0 {
+        matches!(result, Err(Error::Share { rank: 0, .. }))
+    } else {
+        matches!(result, Err(Error::Peer { rank: 0, .. }))
+    };
+    bench.check(named, || format!("an allgather into too little: {result:?}"))?;
+    let mine = zeros(bench, 64 + usize::from(bench.rank() == 1))?;
+    let mut all = zeros(bench, mine.len() * size)?;
+    let mut target = all.settle_mut().map_err(text)?;
+    let result = bench.ranks.all_gather_into(&mine.settle().map_err(text)?, &mut target);
+    let named = matches!(result, Err(Error::Counts { rank: 1, bytes: 65, other: 0, other_bytes: 64, .. }));
+    bench.check(named, || format!("an allgather of 64 and 65: {result:?}"))?;
+    goes_on(bench)
+}
+
+/// A buffer of another device, at the root and at another rank.
+fn another_device(bench: &Bench) -> Result<(), String> {
+    let Some(_) = &bench.simulated else { return Ok(()) };
+    let other = Gpu::simulated(64 << 20).map_err(text)?;
+    let stream = other.stream().map_err(text)?;
+    for culprit in [0, bench.size() - 1] {
+        for length in [100, 5 * bench.chunk] {
+            let mut ours = zeros(bench, length)?;
+            let mut theirs: DeviceBuf<u8> = other.alloc(length, &stream).map_err(text)?;
+            let buffer = if bench.rank() == culprit { &mut theirs } else { &mut ours };
+            let result = bench.ranks.broadcast_into(0, &mut buffer.settle_mut().map_err(text)?);
+            let named = if bench.rank() == culprit {
+                matches!(&result, Err(Error::OtherDevice { rank, .. }) if *rank == culprit as i32)
+            } else if length == 100 && culprit != 0 {
+                result.is_ok()
+            } else {
+                matches!(&result, Err(Error::Peer { rank, what: Failure::Device, .. }) if *rank == culprit as i32)
+            };
+            bench.check(named, || format!("another device's buffer at rank {culprit}: {result:?}"))?;
+        }
+    }
+    goes_on(bench)
+}
+
+/// A copy that the driver refuses, at one rank: it has the cause, the others its rank.
+fn driver(bench: &Bench) -> Result<(), String> {
+    let Some(simulated) = &bench.simulated else { return Ok(()) };
+    let last = bench.size() - 1;
+    let (ranks, length) = (&bench.ranks, 5 * bench.chunk);
+    for culprit in [0, last] {
+        let mut buffer = zeros(bench, length)?;
+        if bench.rank() == culprit {
+            for call in [Call::CopyToDevice, Call::CopyToHost] {
+                simulated.fail_next(call, 1, 700);
+            }
+        }
+        let result = ranks.all_reduce_in_place(&mut buffer.settle_mut().map_err(text)?, Reduction::Sum);
+        simulated.fail_never();
+        let named = if bench.rank() == culprit {
+            matches!(&result, Err(Error::Driver { source, .. }) if source.code == 700)
+        } else {
+            matches!(&result, Err(Error::Peer { rank, what: Failure::Driver, .. }) if *rank == culprit as i32)
+        };
+        bench.check(named, || format!("a refused copy at rank {culprit}: {result:?}"))?;
+    }
+    // Of a broadcast: the last rank's copies, from the other device and from the chunks.
+    let mut buffer = zeros(bench, length)?;
+    if bench.rank() == last {
+        for call in [Call::CopyToDevice, Call::CopyOnDevice] {
+            simulated.fail_next(call, 1, 700);
+        }
+    }
+    let result = ranks.broadcast_into(0, &mut buffer.settle_mut().map_err(text)?);
+    simulated.fail_never();
+    let named = if bench.rank() == last {
+        matches!(&result, Err(Error::Driver { source, .. }) if source.code == 700)
+    } else {
+        matches!(&result, Err(Error::Peer { rank, what: Failure::Driver, .. }) if *rank == last as i32)
+    };
+    bench.check(named, || format!("a refused copy of a broadcast: {result:?}"))?;
+    goes_on(bench)
+}
+
+/// The next operations are as if nothing had been.
+fn goes_on(bench: &Bench) -> Result<(), String> {
+    for length in [10, 3 * bench.chunk] {
+        let mine = if bench.rank() == 0 { vec![4u8; length] } else { vec![0u8; length] };
+        let mut buffer = bench.buffer(&mine)?;
+        let mut settled = buffer.settle_mut().map_err(text)?;
+        bench.ranks.broadcast_into(0, &mut settled.slice_mut(MARGIN..MARGIN + length)).map_err(text)?;
+        bench.holds(&buffer, &vec![4u8; length], || "a broadcast after a refusal".to_owned())?;
+    }
+    Ok(())
+}
+
+/// After MPI_Finalize every operation says so.
+pub(crate) fn after_finalize(ranks: &DeviceCommunicator, gpu: &Gpu) -> Result<(), String> {
+    let stream = gpu.stream().map_err(text)?;
+    let mut buffer: DeviceBuf<u8> = gpu.alloc(10, &stream).map_err(text)?;
+    let refused = ranks.broadcast_into(0, &mut buffer.settle_mut().map_err(text)?);
+    if !matches!(refused, Err(Error::Finalized { .. })) {
+        return Err(format!("a broadcast after MPI_Finalize: {refused:?}"));
+    }
+    let refused = ranks.all_reduce_in_place(&mut buffer.settle_mut().map_err(text)?, Reduction::Sum);
+    if !matches!(refused, Err(Error::Finalized { .. })) {
+        return Err(format!("an allreduce after MPI_Finalize: {refused:?}"));
+    }
+    Ok(())
+}

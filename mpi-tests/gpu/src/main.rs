@@ -1,0 +1,73 @@
+//! Every operation among the ranks of a real MPI, with contents checked: sizes around
+//! what a message carries and what a chunk does, every root, and everything that must
+//! be refused. The path is the environment's (PINYARD_MPI_PATH).
+//!
+//! On the simulated device unless `--cuda` is given.
+
+mod bench;
+mod checks;
+
+use bench::Bench;
+use mpi::traits::Communicator;
+use pinyard_driver::Simulated;
+use pinyard_mpi::{DeviceCommunicator, Gpu};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+fn main() -> ExitCode {
+    let Some(universe) = mpi::initialize() else {
+        eprintln!("MPI_Init: MPI is initialised already");
+        return ExitCode::FAILURE;
+    };
+    let world = universe.world();
+    let rank = world.rank();
+    let cuda = std::env::args().any(|argument| argument == "--cuda");
+    let simulated = (!cuda).then(|| Arc::new(Simulated::shareable(1 << 30)));
+    let bench = match open(&simulated, &world) {
+        Ok(bench) => bench,
+        // All ranks have failed, so none waits for this one.
+        Err(text) => {
+            eprintln!("rank {rank}: {text}");
+            return ExitCode::FAILURE;
+        }
+    };
+    if let Err(text) = checks::all(&bench) {
+        eprintln!("rank {rank}: {text}");
+        // Before the communicator's drop, which would wait for the others.
+        world.abort(1);
+    }
+    let checks = bench.checks();
+    // The communicator outlives MPI: it must say so, and its drop must do no harm.
+    let ranks = bench.into_ranks();
+    if rank == 0 {
+        println!("gpu-ranks: {checks} checks, {}", ranks.plan());
+    }
+    drop(universe);
+    let gpu = ranks.gpu().clone();
+    let last = checks::after_finalize(&ranks, &gpu).and_then(|()| {
+        drop((ranks, gpu));
+        match &simulated {
+            Some(simulated) => bench::nothing_wrong(simulated),
+            None => Ok(()),
+        }
+    });
+    if let Err(text) = last {
+        eprintln!("rank {rank}: {text}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+fn open(simulated: &Option<Arc<Simulated>>, world: &impl Communicator) -> Result<Bench, String> {
+    let gpu = match simulated {
+        Some(simulated) => Gpu::new(simulated.clone()),
+        None => {
+            let place = world.split_shared(world.rank()).rank();
+            let count = pinyard_driver::Cuda::count().map_err(|error| error.to_string())?;
+            Gpu::open(place % count.max(1))
+        }
+    };
+    let gpu = gpu.map_err(|error| error.to_string())?;
+    let ranks = DeviceCommunicator::builder(&gpu).build(world).map_err(|error| error.to_string())?;
+    Bench::new(ranks, simulated.clone())
+}
