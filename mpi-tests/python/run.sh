@@ -34,8 +34,13 @@ example torch_train.py pinyard --library "$library" --steps 30
 example torch_mempool.py "$library"
 example cupy_pool.py "$library"
 example rmm_callback.py "$library"
+# What is not run here is Python at least.
 for each in examples/python/*.py; do
-    python3 -m py_compile "$each" && passed=$((passed + 1)) || failed=$((failed + 1))
+    if python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read())' "$each"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+    fi
 done
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]
