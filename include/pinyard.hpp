@@ -507,6 +507,35 @@ inline stream::stream(const pool &of, void *native)
 	check(pny_stream_create(of.handle(), native, &handle_));
 }
 
+/*
+ * The pool of a device that PyTorch, CuPy and RMM allocate from, where they were told to:
+ * the functions that they are given, pny_torch_malloc and its kin, are not called from C++.
+ */
+class plugged {
+public:
+	explicit plugged(int device) noexcept : device_(device) {}
+
+	/* See pny_plug_stats. */
+	pny_pool_counts stats() const
+	{
+		auto counts = sized<pny_pool_counts>();
+		check(pny_plug_stats(device_, &counts));
+		return counts;
+	}
+	/* Bytes given back. */
+	std::size_t trim() const
+	{
+		std::size_t released = 0;
+		check(pny_plug_trim(device_, &released));
+		return released;
+	}
+	/* See pny_plug_retire. */
+	void retire(void *native) const { check(pny_plug_retire(device_, native)); }
+
+private:
+	int device_;
+};
+
 } /* namespace pinyard */
 
 #endif

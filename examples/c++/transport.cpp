@@ -108,6 +108,8 @@ void pools(bool notify)
 	pool.trim();
 	EXPECT(pool.stats().slabs == 0);
 	pool.destroy();
+	/* Nobody has plugged pinyard in here. */
+	EXPECT(status_of([] { pinyard::plugged(0).trim(); }, "allocate there first") == PNY_ERR_NOT_READY);
 }
 
 } /* namespace */
