@@ -54,7 +54,7 @@ step neighbours mpi-tests/neighbours/run.sh
 step soak soak/run.sh
 step mpi mpi-tests/run.sh
 step stress mpi-tests/stress.sh
-step slurm mpi-tests/stress-slurm.sh
+step slurm bash -c 'slurm/testbed/run.sh; status=$?; mpi-tests/stress-slurm.sh && exit $status'
 step cluster mpi-tests/cluster/run.sh
 
 echo

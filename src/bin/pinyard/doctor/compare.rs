@@ -64,12 +64,18 @@ impl Comparison {
         Comparison { nodes, missing, differences }
     }
 
-    /// 0: all alike and nothing to mend; 1: something to mend, or a node without an
-    /// answer; 3: the nodes differ, and no more.
+    /// 0: all alike and nothing to mend; 1: something to mend, on all of them; 3: the
+    /// nodes differ, and nothing is to be mended; 4: a node is worse than others, or gave
+    /// no answer.
     pub(crate) fn exit(&self) -> u8 {
-        let mend = |answer: &Answer| answer.findings.iter().any(|finding| finding.weight == Weight::Mend);
+        let mend = |answer: &'_ Answer| -> Vec<Finding> {
+            answer.findings.iter().filter(|finding| finding.weight == Weight::Mend).cloned().collect()
+        };
+        let mut of_nodes = self.nodes.values().map(mend);
+        let Some(first) = of_nodes.next() else { return 4 };
         match () {
-            () if self.nodes.is_empty() || !self.missing.is_empty() || self.nodes.values().any(mend) => 1,
+            () if !self.missing.is_empty() || of_nodes.any(|other| other != first) => 4,
+            () if !first.is_empty() => 1,
             () if !self.differences.is_empty() => 3,
             () => 0,
         }

@@ -29,7 +29,7 @@ use std::process::ExitCode;
 /// Arguments of `pinyard doctor`.
 ///
 /// Exit status: 0 nothing to mend, 1 something, 2 it cannot say; of --compare also 3, the
-/// nodes differ and nothing is to be mended.
+/// nodes differ and nothing is to be mended, and 4, a node is worse than the others.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true, after_help = AFTER_HELP)]
 pub(crate) struct Options {
@@ -63,8 +63,9 @@ enum Subject {
 const AFTER_HELP: &str = "\
 Examples:
   pinyard doctor
-  srun -l0 pinyard doctor --job > answers; pinyard doctor --compare answers
-Exit status: 0 nothing to mend, 1 something, 2 it cannot say, 3 nodes differ and no more";
+  mkdir answers; srun --output=answers/%N pinyard doctor --job; pinyard doctor --compare answers/*
+Exit status: 0 nothing to mend, 1 something, 2 it cannot say;
+of --compare also 3, nodes differ and no more, and 4, a node is worse than others or missing";
 
 /// What a node says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -41,21 +41,24 @@ fn a_node_with_another_libfabric_stands_out() {
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     // One that hangs is to be mended, by name.
     odd.libfabric = vec![library("/usr/lib/libfabric.so.1", Version(1, 18, 0))];
-    let comparison = Comparison::of(vec![answer(node("n1")), answer(odd)], &[]);
-    assert_eq!(comparison.exit(), 1);
+    let comparison = Comparison::of(vec![answer(node("n1")), answer(odd.clone())], &[]);
+    assert_eq!(comparison.exit(), 4);
     let text = comparison.text(PAPER);
     assert!(text.contains("\n   1. n3: libfabric 1.18 has Open MPI #13149"), "{text}");
     assert!(text.ends_with("\nSomething to mend on n3; 1 difference."), "{text}");
+    // Where all have it, none stands out.
+    let other = Facts { host: "n1".to_owned(), ..odd.clone() };
+    assert_eq!(Comparison::of(vec![answer(other), answer(odd)], &[]).exit(), 1);
 }
 
 #[test]
 fn a_node_that_says_nothing_is_named() {
     let comparison = Comparison::of(vec![answer(node("n1"))], &names(&["n1", "n2"]));
-    assert_eq!(comparison.exit(), 1);
+    assert_eq!(comparison.exit(), 4);
     assert!(comparison.text(PAPER).ends_with("\nNo answer from n2."));
     assert_eq!(comparison.document()["missing"], serde_json::json!(["n2"]));
     let nobody = Comparison::of(Vec::new(), &[]);
-    assert_eq!(nobody.exit(), 1);
+    assert_eq!(nobody.exit(), 4);
     assert!(nobody.text(PAPER).ends_with("No node answered."));
 }
 
@@ -67,7 +70,7 @@ fn limits_that_one_node_has_are_seen_and_named() {
     assert_eq!(comparison.differences[0].label, "locked memory");
     let document = comparison.document();
     assert_eq!(document["differences"][0]["values"][0]["value"], "unlimited");
-    assert_eq!(document["exit"], 1);
+    assert_eq!(document["exit"], 4);
     assert!(comparison.text(PAPER).contains("n2: RLIMIT_MEMLOCK is 64 KiB"));
 }
 

@@ -55,6 +55,9 @@ pub(crate) fn gather() -> Facts {
     let asked = libraries::Asked::ask(&root);
     let cuda = devices::has_gpus(&root).then(probe::Question::cuda);
     let mut facts = of_files(&root);
+    if facts.kernel.release.is_empty() {
+        process::without_proc(&mut facts);
+    }
     facts.kernel.io_uring = process::io_uring();
     facts.kernel.userfaultfd = process::userfaultfd();
     (facts.limits.memlock, facts.limits.memlock_hard) = process::memlock();

@@ -1,7 +1,7 @@
 //! What this process may do: tried, not read.
 #![allow(unsafe_code)]
 
-use crate::doctor::facts::{Facility, Hooks};
+use crate::doctor::facts::{Facility, Facts, Hooks};
 use pinyard::hooks::{Owner, Report, Seen};
 use pinyard_registry::backend::IoUring;
 use rustix::process::{Resource, getrlimit};
@@ -32,6 +32,18 @@ pub(super) fn userfaultfd() -> Facility {
         }
     }
     Facility::Works
+}
+
+/// What `/proc` would have said, as far as the kernel is asked otherwise.
+pub(super) fn without_proc(facts: &mut Facts) {
+    let system = rustix::system::uname();
+    facts.host = system.nodename().to_string_lossy().split('.').next().unwrap_or_default().to_owned();
+    facts.kernel.release = system.release().to_string_lossy().into_owned();
+    let memory = rustix::system::sysinfo();
+    facts.limits.memory = memory.totalram as u64 * u64::from(memory.mem_unit);
+    let effective = rustix::thread::capabilities(None).map(|sets| sets.effective);
+    facts.limits.may_lock_anything =
+        effective.is_ok_and(|set| set.contains(rustix::thread::CapabilitySet::IPC_LOCK));
 }
 
 /// The soft and the hard RLIMIT_MEMLOCK in bytes; none: unlimited.
