@@ -23,8 +23,8 @@
 : "${LAUNCH_OPTIONS:=}"
 # yes: each rank gets a GPU of its node in turn, and the NIC next to it.
 : "${BIND:=no}"
-# KiB of locked memory that a node must allow. Below 64 MiB no registration gets far;
-# "unlimited" is what a cluster with NICs should have.
+# KiB of locked memory that a node must allow, or unlimited, which a cluster with NICs
+# should have. Below 64 MiB no registration gets far.
 : "${MEMLOCK_KIB:=65536}"
 # MiB that the job's cgroup must allow on each node.
 : "${MEMORY_MIB:=256}"
@@ -116,8 +116,8 @@ node_check() {
     # CAP_IPC_LOCK, bit 14 of the effective set: the limit does not bind.
     local capabilities
     capabilities=$(sed -n 's/^CapEff:[[:space:]]*//p' /proc/self/status)
-    if [ "$limit" != unlimited ] && [ "$limit" -lt "$least" ] && ! ((0x${capabilities:-0} >> 14 & 1)); then
-        echo "!! $node: locked memory is limited to $limit KiB (ulimit -l), and $least are needed: set LimitMEMLOCK=infinity in slurmd's unit and PropagateResourceLimitsExcept=MEMLOCK in slurm.conf"
+    if [ "$limit" != unlimited ] && { [ "$least" = unlimited ] || [ "$limit" -lt "$least" ]; } && ! ((0x${capabilities:-0} >> 14 & 1)); then
+        echo "!! $node: locked memory is limited to $limit KiB (ulimit -l), and $least is needed: set LimitMEMLOCK=infinity in slurmd's unit and PropagateResourceLimitsExcept=MEMLOCK in slurm.conf"
     fi
     # The lowest limit from the job's cgroup (version 2, or 1) up.
     local path controllers base

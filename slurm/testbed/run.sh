@@ -192,6 +192,12 @@ memlock_warned() {
     local status=$?
     "$here/slurm.sh" node "$temporary/slurm" n2 && return $status
 }
+# What all nodes have stops nothing, unless it is to.
+alike() { FI_MR_CACHE_MONITOR=memhooks submit "$templates/host.sbatch" ./who && ends 0 && tells '^preflight: 2 nodes are alike, and have something to be mended' '^COMPLETED'; }
+alike_refused() {
+    FI_MR_CACHE_MONITOR=memhooks PREFLIGHT=mend submit "$templates/host.sbatch" ./who && ends 78 && tells '^REFUSED: a node is not fit' &&
+        grep -q '1. n\[1,2\]: FI_MR_CACHE_MONITOR=memhooks does not do what it says' "$folder/output"
+}
 # The second node does not have the installation's libraries.
 no_library() {
     local pid status=0
@@ -286,6 +292,8 @@ check "preload-existing-app.sbatch: Open MPI over libfabric" preload_mpi
 check "array-soak.sbatch: two runs, one summary" soak
 check "locked memory too small on a node: named before anything starts" memlock
 check "locked memory too small, PREFLIGHT=warn: said, and started" memlock_warned
+check "something to be mended on all nodes alike: said, and started" alike
+check "something to be mended on all nodes alike, PREFLIGHT=mend: refused" alike_refused
 check "a node without the library: named" no_library
 check "a node without the command: named" no_command
 check "a killed rank: the node and the signal" killed
