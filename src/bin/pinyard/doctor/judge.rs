@@ -254,7 +254,7 @@ fn faults(facts: &Facts, which: Of, library: &Library, findings: &mut Findings) 
         findings.add(
             if fault.can_be_mended { Weight::Mend } else { Weight::Note },
             &library.path,
-            format!("{name} {version} has {}", fault.incident),
+            format!("{name} {version}: {}", fault.incident),
             fault.what,
             remedy,
         );

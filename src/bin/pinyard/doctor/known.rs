@@ -109,7 +109,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         cured: settings::under_ucx,
     },
     Fault {
-        incident: "UCX: hits wait for a registration",
+        incident: "hits wait for a registration",
         of: Of::Ucx,
         versions: (Version(1, 0, 0), None),
         what: "lookups stand still while another thread registers",

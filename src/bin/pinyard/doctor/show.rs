@@ -66,7 +66,7 @@ pub(crate) fn screen(facts: &Facts, sections: &[Section], findings: &[Finding], 
     for section in sections {
         // A long name gets a line for itself, lest it push all values to the right.
         let lengths = section.lines.iter().map(|line| line.label.len());
-        let label = lengths.filter(|length| *length <= LABEL).max().unwrap_or(0);
+        let label = lengths.filter(|length| *length <= LABEL).max().unwrap_or(LABEL / 2);
         text += &format!("\n{}\n", paper.title(section.title));
         for line in &section.lines {
             text += &of_line(line, label, paper);

@@ -44,7 +44,7 @@ fn a_node_with_another_libfabric_stands_out() {
     let comparison = Comparison::of(vec![answer(node("n1")), answer(odd.clone())], &[]);
     assert_eq!(comparison.exit(), 4);
     let text = comparison.text(PAPER);
-    assert!(text.contains("\n   1. n3: libfabric 1.18 has Open MPI #13149"), "{text}");
+    assert!(text.contains("\n   1. n3: libfabric 1.18: Open MPI #13149"), "{text}");
     assert!(text.ends_with("\nSomething to mend on n3; 1 difference."), "{text}");
     // Where all have it, none stands out.
     let other = Facts { host: "n1".to_owned(), ..odd.clone() };
