@@ -3,7 +3,7 @@
 # batch job. Ends with "N passed, M failed".
 set -u
 cd "$(dirname "$0")/.." || exit 2
-here=$PWD/mpi-tests
+here=$PWD/slurm/testbed
 target=${CARGO_TARGET_DIR:-$PWD/target}
 temporary=$(mktemp -d) || exit 2
 passed=0

@@ -43,7 +43,7 @@ entries() {
         [ -f "$file" ] && entry 644 "$file" "share/doc/pinyard/$file"
     done
     # Ready to be copied and edited.
-    for file in slurm/*.sbatch; do [ -e "$file" ] && entry 644 "$file" "share/pinyard/$file"; done
+    for file in slurm/*.sbatch slurm/env.sh slurm/README.md; do [ -e "$file" ] && entry 644 "$file" "share/pinyard/$file"; done
     return 0
 }
 functions() { sed -n 's/^\t\(pny_[a-z0-9_]*\);$/\1/p' packaging/libpinyard.map; }

@@ -17,6 +17,7 @@ pub use registry::{Access, Lease, MemoryKey, OwnedLease, Registry};
 
 #[allow(unreachable_pub)]
 mod capi;
+pub mod prometheus;
 
 /// The example of the README, compiled.
 #[cfg(doctest)]

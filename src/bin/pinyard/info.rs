@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 /// Arguments of `pinyard info`.
 #[derive(clap::Args)]
+#[command(after_help = "Example: pinyard info --json | jq .hooks")]
 pub(crate) struct Options {
     /// Print one JSON document instead of text
     #[arg(long)]

@@ -25,7 +25,7 @@ struct Arguments {
 enum Command {
     /// Show the hang and the stale pages of other designs beside pinyard, under a real MPI
     Demo(demo::Options),
-    /// Examine this machine: `pinyard doctor hooks`
+    /// Examine this machine, or compare many: what is to be mended, and how
     Doctor(doctor::Options),
     /// Print the version, what the hooks see in this process, and the environment variables
     Info(info::Options),
@@ -58,5 +58,66 @@ fn main() -> ExitCode {
         Command::Replay(options) => replay::run(&options),
         Command::Stress(options) => stress::run(&options),
         Command::WriteManual(options) => manual::run(&options, Arguments::command()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(words: &[&str]) -> String {
+        match Arguments::try_parse_from(words) {
+            Ok(_) => panic!("{words:?} is taken"),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_of_each_subcommand_has_an_example() {
+        let example = |command: &clap::Command, path: &str| {
+            let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(after.contains(path), "the help of `{path}` shows no use of it: {after:?}");
+        };
+        let main = Arguments::command();
+        for command in main.get_subcommands().filter(|command| !command.is_hide_set()) {
+            let path = format!("pinyard {}", command.get_name());
+            example(command, &path);
+            for inner in command.get_subcommands() {
+                example(inner, &format!("{path} {}", inner.get_name()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_typo_gets_a_suggestion() {
+        for (words, meant) in [
+            (&["pinyard", "docter"][..], "'doctor'"),
+            (&["pinyard", "doctor", "hoks"], "'hooks'"),
+            (&["pinyard", "doctor", "--jsno"], "'--json'"),
+            (&["pinyard", "doctor", "--comapre", "x"], "'--compare'"),
+            (&["pinyard", "stres"], "'stress'"),
+            (&["pinyard", "stress", "--tiem", "3"], "'--time'"),
+            (&["pinyard", "info", "--jso"], "'--json'"),
+        ] {
+            let text = refusal(words);
+            assert!(text.contains("similar") && text.contains(meant), "{words:?}: {text}");
+        }
+    }
+
+    #[test]
+    fn options_that_do_not_go_together_are_refused() {
+        for words in [
+            &["pinyard", "doctor", "--job", "--json"][..],
+            &["pinyard", "doctor", "--job", "--compare", "x"],
+            &["pinyard", "doctor", "--expect", "n1"],
+            &["pinyard", "doctor", "--json", "hooks"],
+        ] {
+            assert!(!refusal(words).is_empty());
+        }
     }
 }

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 /// Arguments of `pinyard replay`.
 #[derive(clap::Args)]
+#[command(after_help = "Example: pinyard replay pool.trace --pool limit=40GiB --pool source=virtual")]
 pub(crate) struct Options {
     /// A trace: `DevicePool::trace().write(path)`, or PINYARD_POOL_TRACE_FILE of any program
     #[arg(value_name = "FILE")]

@@ -32,6 +32,7 @@ const QUICK_ROUNDS: u64 = 400;
 
 /// Arguments of `pinyard demo`.
 #[derive(clap::Args)]
+#[command(after_help = "Example: pinyard demo --json > demo.json")]
 pub(crate) struct Options {
     /// Print one JSON document on stdout, and nothing else there
     #[arg(long)]

@@ -27,7 +27,9 @@ const PROGRAM: &str = "pinyard-stress";
 ///
 /// Exit status: 0 clean; 1 wrong bytes; 2 it cannot run; 3 it ended otherwise than it had
 /// to (a hang, a lost rank, a fault without its effect); 130 interrupted.
+// The ranks' options are a group `Options` of their own, and names of groups are unique.
 #[derive(clap::Args)]
+#[group(id = "command")]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Options {
     #[command(flatten)]

@@ -4,12 +4,14 @@
 #
 #   slurm.sh up FOLDER      its configuration is FOLDER/slurm.conf (SLURM_CONF)
 #   slurm.sh down FOLDER    ends it; what is in FOLDER stays
+#   slurm.sh node FOLDER NAME KIB    starts a node anew: its jobs may lock KIB of memory, and
+#                           have not the capability to lock more; without KIB as at first
 #
 # Exits with 77, and one line that says why, where that cannot be had.
 set -uo pipefail
 readonly nodes="n1 n2"
-usage() { sed -n '2,8p' "$0"; exit 2; }
-[ $# -eq 2 ] || usage
+usage() { sed -n '2,10p' "$0"; exit 2; }
+[ $# -ge 2 ] || usage
 command=$1
 mkdir -p "$2" || exit 1
 folder=$(readlink -f "$2")
@@ -45,12 +47,14 @@ print(*(one.getsockname()[1] for one in held))"
 }
 
 up() {
-    local tool host controller ports=() node at=0 end=$((SECONDS + 60))
+    local tool host controller ports=() node at=0
     for tool in slurmctld slurmd srun munged unshare python3; do
         command -v "$tool" > /dev/null || cannot "$tool is not there: ci/deps.sh test installs it"
     done
     [ "$(id -u)" -eq 0 ] || cannot "the nodes' daemons need root"
     unshare -m -u true 2> /dev/null || cannot "unshare -m -u is refused: no host names for the nodes"
+    # What the nodes' jobs may lock, as on a cluster.
+    ulimit -l unlimited 2> /dev/null
     # A process's own address on the loopback interface, whatever the host's name leads to.
     host=$(hostname -s)
     mkdir -p "$folder"/{state,log,pmix} || exit 1
@@ -81,6 +85,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerType=sched/builtin
 MpiDefault=none
+GresTypes=gpu
 PropagateResourceLimitsExcept=MEMLOCK
 ReturnToService=2
 KillWait=5
@@ -88,20 +93,35 @@ SlurmdParameters=config_overrides
 CONF
         for node in $nodes; do
             at=$((at + 1))
-            echo "NodeName=$node NodeHostname=$host NodeAddr=127.0.0.1 Port=${ports[at]} CPUs=4 RealMemory=1000"
+            echo "NodeName=$node NodeHostname=$host NodeAddr=127.0.0.1 Port=${ports[at]} CPUs=4 RealMemory=1000 Gres=gpu:1"
         done
-        echo "PartitionName=all Nodes=ALL Default=YES MaxTime=10 State=UP"
+        echo "PartitionName=all Nodes=ALL Default=YES MaxTime=60 State=UP"
     } > "$folder/slurm.conf"
     touch "$folder/cgroup.conf"
+    # A GPU to ask for; Slurm wants a file of it, and does not open it.
+    echo "Name=gpu File=/dev/zero" > "$folder/gres.conf"
+    # The nodes' names, for launchers that look them up.
+    { cat /etc/hosts; for node in $nodes; do echo "127.0.0.1 $node"; done; } > "$folder/hosts"
     echo "PMIxCliTmpDirBase=$folder/pmix" > "$folder/mpi.conf"
     export SLURM_CONF=$folder/slurm.conf
     slurmctld -c -i -f "$SLURM_CONF" > "$folder/log/ctld.start" 2>&1 || { cat "$folder/log/ctld.start"; exit 1; }
-    for node in $nodes; do
-        mkdir -p "$folder/spool.$node"
-        # PMIx of one machine and user has one folder, which the nodes may not share.
-        unshare -m -u bash -c "mount -t tmpfs none '$folder/pmix' && hostname $node && exec slurmd -N $node -f '$SLURM_CONF'" \
-            > "$folder/log/$node.start" 2>&1 || { cat "$folder/log/$node.start"; exit 1; }
-    done
+    for node in $nodes; do start "$node"; done
+    await
+}
+
+# start NODE COMMAND...: its daemon, by way of a command.
+start() {
+    local node=$1
+    shift
+    mkdir -p "$folder/spool.$node"
+    # PMIx of one machine and user has one folder, which the nodes may not share.
+    unshare -m -u "$@" bash -c "mount -t tmpfs none '$folder/pmix' && mount --bind '$folder/hosts' /etc/hosts && hostname $node && exec slurmd -N $node -f '$SLURM_CONF'" \
+        > "$folder/log/$node.start" 2>&1 || { cat "$folder/log/$node.start"; exit 1; }
+}
+
+# Until both nodes answer.
+await() {
+    local end=$((SECONDS + 60))
     until [ "$(sinfo -h -t idle -o %D 2> /dev/null)" = 2 ]; do
         if ((SECONDS > end)); then
             echo "the nodes are not idle after 60 s:"
@@ -113,11 +133,25 @@ CONF
     done
 }
 
+# restart NAME [KIB]
+restart() {
+    local limit=()
+    # Both need capabilities that the daemon is then without.
+    [ -z "${2:-}" ] || limit=(bash -c "ulimit -l $2 && exec setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock \"\$@\"" restart)
+    export SLURM_CONF=$folder/slurm.conf
+    end "$1"
+    start "$1" "${limit[@]}"
+    # Until the controller has heard of the new one, the old one is idle as well.
+    scontrol update nodename="$1" state=resume 2> /dev/null
+    await
+}
+
 case $command in
 up)
     trap '[ $? -eq 0 ] || down' EXIT
     up
     ;;
+node) restart "${3:?}" "${4:-}" ;;
 down) down ;;
 *) usage ;;
 esac

@@ -8,21 +8,10 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::process::{Command, ExitCode};
 
-/// Arguments of `pinyard doctor`.
+/// Arguments of `pinyard doctor hooks`.
 #[derive(clap::Args)]
+#[command(after_help = "Example: pinyard doctor hooks --json > hooks.json")]
 pub(crate) struct Options {
-    #[command(subcommand)]
-    subject: Subject,
-}
-
-#[derive(clap::Subcommand)]
-enum Subject {
-    /// Try every way of changing a mapping, and judge by bytes whether it is noticed
-    Hooks(Hooks),
-}
-
-#[derive(clap::Args)]
-struct Hooks {
     /// Print one JSON document instead of text
     #[arg(long)]
     json: bool,
@@ -32,8 +21,7 @@ struct Hooks {
 }
 
 /// Fails if a change goes unnoticed in the default set-up.
-pub(crate) fn run(options: &Options) -> ExitCode {
-    let Subject::Hooks(hooks) = &options.subject;
+pub(crate) fn run(hooks: &Options) -> ExitCode {
     if let Some([row, setup]) = hooks.row.as_deref() {
         return match run_here(row, setup) {
             Some(line) => {

@@ -1,0 +1,273 @@
+# shellcheck shell=bash
+# What the templates of this folder share. Not submitted: each template sources it.
+#
+# ---- Settings: in the environment of sbatch, or edited here ---------------------------
+# Where pinyard is installed (bin/pinyard, lib/libpinyard_preload.so). Not set: the
+# installation that this folder is of, or that of the `pinyard` in PATH.
+: "${PINYARD_PREFIX:=}"
+# The MPI of the program: openmpi, mpich or intel. It decides what srun must speak:
+#   openmpi  --mpi=pmix: what Open MPI 4 and 5 are built for; Open MPI 5 knows no other
+#   mpich    --mpi=pmi2: what Debian's and most MPICHs, MVAPICHs and Crays are built for
+#   intel    --mpi=pmi2, with Slurm's own library in I_MPI_PMI_LIBRARY
+# With the wrong one each rank is a world of its own, and a program that does not look
+# computes the same thing many times. `srun --mpi=list` says what this Slurm has.
+: "${MPI:=openmpi}"
+# Another --mpi than that, such as pmix_v4 or cray_shasta.
+: "${MPI_TYPE:=}"
+# srun, or mpirun: the MPI's own launcher, which starts its daemons by srun. For an MPI
+# that was built without Slurm's PMI, or a Slurm without PMIx.
+: "${LAUNCH:=srun}"
+# The mpirun of LAUNCH=mpirun.
+: "${MPIRUN:=mpirun}"
+# Further options for the launcher, separated by space.
+: "${LAUNCH_OPTIONS:=}"
+# yes: each rank gets a GPU of its node in turn, and the NIC next to it.
+: "${BIND:=no}"
+# KiB of locked memory that a node must allow, or unlimited, which a cluster with NICs
+# should have. Below 64 MiB no registration gets far.
+: "${MEMLOCK_KIB:=65536}"
+# MiB that the job's cgroup must allow on each node.
+: "${MEMORY_MIB:=256}"
+# strict: the job ends before its program starts if a node lacks a file or memory that may
+# be locked, gives no answer, or has something to be mended that not all have; mend: also
+# if all have it; warn: it says so and goes on; off: no look.
+: "${PREFLIGHT:=strict}"
+# What the time limit does after the ranks have been told to end: yes, the job is queued
+# again, and begins anew; no, it ends.
+: "${REQUEUE:=no}"
+# Where the output goes, on a file system that all nodes share: a folder per job.
+: "${RESULTS:=${SLURM_SUBMIT_DIR:-$PWD}/${SLURM_JOB_NAME:-job}-${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-0}}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}"
+
+# ---- How the job ends ---------------------------------------------------------------
+# The program's own status; or
+readonly REFUSED=78 # a node is not fit, or something is not there: nothing was started
+readonly LIMIT=75   # the time limit came
+
+# Between the two of a job: fd 3 is Slurm's own output file, which has these lines only.
+say() {
+    echo "$*"
+    [ "$collecting" = no ] || echo "$*" >&3
+}
+collecting=no
+
+refuse() {
+    say "REFUSED: $*"
+    exit $REFUSED
+}
+
+# begin: makes the job's folder. All output goes there from here on.
+begin() {
+    mkdir -p "$RESULTS" || refuse "no folder for the output: mkdir $RESULTS failed on $(hostname -s)"
+    # Kept: what the job wrote before it was queued again.
+    exec 3>&1 >> "$RESULTS/output" 2>&1
+    collecting=yes
+    trap finish EXIT
+    trap 'limited=yes; interrupted=yes; end_of_time' USR1
+    trap 'cancelled=yes; interrupted=yes' TERM
+    case $MPI in
+        openmpi) mpi_type=${MPI_TYPE:-pmix} ;;
+        mpich) mpi_type=${MPI_TYPE:-pmi2} ;;
+        intel)
+            mpi_type=${MPI_TYPE:-pmi2}
+            # Intel MPI speaks PMI through the library that this names.
+            local folder
+            for folder in /usr/lib64 /usr/lib/x86_64-linux-gnu /usr/lib/x86_64-linux-gnu/slurm /opt/slurm/lib; do
+                [ -z "${I_MPI_PMI_LIBRARY:-}" ] && [ -e "$folder/libpmi2.so" ] && export I_MPI_PMI_LIBRARY=$folder/libpmi2.so
+            done
+            ;;
+        *) refuse "MPI is $MPI, and must be openmpi, mpich or intel" ;;
+    esac
+    case $LAUNCH in srun | mpirun) ;; *) refuse "LAUNCH is $LAUNCH, and must be srun or mpirun" ;; esac
+    ranks=${SLURM_NTASKS:-$((SLURM_JOB_NUM_NODES * ${SLURM_NTASKS_PER_NODE:-1}))}
+    find_pinyard
+    say "job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, $ranks ranks, MPI $MPI by $LAUNCH: $RESULTS"
+    [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ] || say "started again, for the ${SLURM_RESTART_COUNT}. time"
+}
+
+find_pinyard() {
+    local own
+    if [ -z "$PINYARD_PREFIX" ]; then
+        own=$(cd "${PINYARD_SLURM:-.}/../../.." 2> /dev/null && pwd)
+        if [ -x "$own/bin/pinyard" ]; then
+            PINYARD_PREFIX=$own
+        else
+            own=$(command -v pinyard) || refuse "no pinyard in PATH on $(hostname -s): set PINYARD_PREFIX to where it is installed"
+            PINYARD_PREFIX=$(cd "${own%/*}/.." && pwd)
+        fi
+    fi
+    pinyard=$PINYARD_PREFIX/bin/pinyard
+    preload=$PINYARD_PREFIX/lib/libpinyard_preload.so
+    [ -e "$preload" ] || preload=$PINYARD_PREFIX/lib64/libpinyard_preload.so
+    [ -x "$pinyard" ] || refuse "no $pinyard on $(hostname -s): set PINYARD_PREFIX to where pinyard is installed"
+}
+
+# ---- Before the program starts ------------------------------------------------------
+# On each node: a line beginning with !! for each thing that would end the job later, and
+# what doctor sees. Runs in a shell of its own there, with nothing but its arguments.
+# node_check PINYARD MEMLOCK_KIB MEMORY_MIB FILE...
+node_check() {
+    local node pinyard=$1 least=$2 memory=$3 file limit folder bytes
+    node=$(hostname -s)
+    shift 3
+    for file in "$pinyard" "$@"; do
+        [ -r "$file" ] || echo "!! $node: there is no $file"
+    done
+    limit=$(ulimit -l)
+    # CAP_IPC_LOCK, bit 14 of the effective set: the limit does not bind.
+    local capabilities
+    capabilities=$(sed -n 's/^CapEff:[[:space:]]*//p' /proc/self/status)
+    if [ "$limit" != unlimited ] && { [ "$least" = unlimited ] || [ "$limit" -lt "$least" ]; } && ! ((0x${capabilities:-0} >> 14 & 1)); then
+        echo "!! $node: locked memory is limited to $limit KiB (ulimit -l), and $least is needed: set LimitMEMLOCK=infinity in slurmd's unit and PropagateResourceLimitsExcept=MEMLOCK in slurm.conf"
+    fi
+    # The lowest limit from the job's cgroup (version 2, or 1) up.
+    local path controllers base
+    while IFS=: read -r _ controllers path; do
+        case ,$controllers, in
+            ,,) base=/sys/fs/cgroup file=memory.max ;;
+            *,memory,*) base=/sys/fs/cgroup/memory file=memory.limit_in_bytes ;;
+            *) continue ;;
+        esac
+        folder=$path
+        while :; do
+            bytes=$(cat "$base$folder/$file" 2> /dev/null) || bytes=max
+            if [ "$bytes" != max ] && [ ${#bytes} -lt 18 ] && [ $((bytes >> 20)) -lt "$memory" ]; then
+                echo "!! $node: the cgroup $folder allows $((bytes >> 20)) MiB of memory, and $memory are needed: ask for more with --mem"
+                break
+            fi
+            case $folder in '' | /) break ;; esac
+            folder=${folder%/*}
+        done
+    done < /proc/self/cgroup
+    # As the program will be started.
+    [ ! -r "${DOCTOR_PRELOAD:-}" ] || export LD_PRELOAD=$DOCTOR_PRELOAD
+    [ ! -x "$pinyard" ] || "$pinyard" doctor --job || [ $? -eq 1 ] || echo "!! $node: $pinyard doctor failed"
+}
+
+# preflight FILE...: looks at every node; the files must be there on each.
+preflight() {
+    [ "$PREFLIGHT" != off ] || return 0
+    local status=0 answers=$RESULTS/preflight expected causes
+    expected=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | tr '\n' ,)
+    if [ "$LAUNCH" = srun ] && ! srun --mpi=list 2>&1 | grep -qwF -- "$mpi_type"; then
+        refuse "this Slurm has no --mpi=$mpi_type (srun --mpi=list): set MPI_TYPE, or LAUNCH=mpirun"
+    fi
+    rm -rf "$answers"
+    mkdir -p "$answers" || refuse "no folder for the preflight: mkdir $answers failed on $(hostname -s)"
+    # A file for each node: in one, long lines of two nodes would be mixed. A node that
+    # cannot even start a shell is told by srun, by name.
+    srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none --kill-on-bad-exit=0 \
+        --output="$answers/%N" --error="$answers/%N" \
+        bash -c "$(declare -f node_check); node_check \"\$@\"" node_check "$pinyard" "$MEMLOCK_KIB" "$MEMORY_MIB" "$@" \
+        2> "$answers.srun" || status=1
+    "$pinyard" doctor --compare "$answers"/* --expect "$expected"
+    case $? in
+        0) say "preflight: $SLURM_JOB_NUM_NODES nodes are alike and fit" ;;
+        3) say "preflight: the nodes differ, see the table in $RESULTS/output" ;;
+        1)
+            say "preflight: $SLURM_JOB_NUM_NODES nodes are alike, and have something to be mended, see $RESULTS/output"
+            [ "$PREFLIGHT" != mend ] || status=1
+            ;;
+        *) status=1 ;;
+    esac
+    causes=$(grep -hE '^(!! |srun: error: )' "$answers"/* "$answers.srun" | sed 's/^!! //' | sort -u | head -n 20)
+    [ $status -ne 0 ] || [ -n "$causes" ] || return 0
+    say "preflight: ${causes:-$(tail -n 1 "$RESULTS/output") See $RESULTS/output}"
+    [ "$PREFLIGHT" = warn ] || refuse "a node is not fit for the job, and nothing was started; PREFLIGHT=warn starts it all the same"
+}
+
+# stress_program: where the program of the stress test is. It links an MPI, so it is not
+# part of every installation.
+stress_program() {
+    local found
+    for found in "${STRESS:-}" "$PINYARD_PREFIX/bin/pinyard-stress" "$(command -v pinyard-stress)"; do
+        [ -z "$found" ] || [ ! -x "$found" ] || { echo "$found" && return; }
+    done
+    return 1
+}
+# shellcheck disable=SC2034 # of the templates
+no_stress="no pinyard-stress: build it with the MPI of the job (cargo build --release -p pinyard-stress), and set STRESS to its path"
+
+# verdict: the last word of a stress test in the output, with its first reason.
+verdict() {
+    grep -E -A 1 '^(Clean|WRONG BYTES|Could not run|Ended badly)' "$RESULTS/output" | tail -n 2 | paste -sd ' ' | tr -s ' '
+}
+
+# ---- The program --------------------------------------------------------------------
+limited=no cancelled=no interrupted=no step=''
+
+# The signal comes before the limit, see --signal in the template. Every rank gets
+# SIGTERM; what it makes of it is its own: pinyard-stress writes its record.
+end_of_time() {
+    say "time limit: the ranks get SIGTERM"
+    case $LAUNCH:$step in
+        *:) ;;
+        srun:*) scancel --signal=TERM "$SLURM_JOB_ID" ;;
+        mpirun:*) kill -TERM "$step" ;;
+    esac
+}
+
+# run PROGRAM ARGUMENT...: on all ranks. Returns its status; says which node and why if
+# it is not 0.
+run() {
+    local status=0 options=() began
+    read -ra options <<< "$LAUNCH_OPTIONS"
+    # shellcheck disable=SC2016
+    [ "$BIND" != yes ] || set -- bash -c 'set -a; eval "$("$0" doctor bind)"; set +a; exec "$@"' "$pinyard" "$@"
+    began=$(wc -l < "$RESULTS/output")
+    case $LAUNCH:$MPI in
+        srun:*) set -- srun --mpi="$mpi_type" --kill-on-bad-exit=1 "${options[@]}" "$@" ;;
+        mpirun:openmpi) set -- "$MPIRUN" -n "$ranks" --map-by node "${options[@]}" "$@" ;;
+        # Hydra, MPICH's and Intel's.
+        mpirun:*) set -- "$MPIRUN" -bootstrap slurm -n "$ranks" "${options[@]}" "$@" ;;
+    esac
+    "$@" &
+    step=$!
+    # A signal ends `wait`, and not what it waits for.
+    while :; do
+        interrupted=no
+        wait "$step"
+        status=$?
+        [ "$interrupted" = yes ] || break
+    done
+    step=''
+    [ $status -eq 0 ] || [ "$limited" = yes ] || cause $status "$began"
+    return $status
+}
+
+# cause STATUS LINE: what the launcher said of the first rank that failed, after a line of
+# the output. Makes `status` that rank's own: srun's is now this rank's and now that of one
+# that srun ended for it.
+cause() {
+    local line
+    line=$(tail -n +"$(($2 + 1))" "$RESULTS/output" |
+        grep -m 1 -E '^srun: error: .*: (task|tasks) [0-9,-]+: |^(mpirun|prterun) noticed that process rank|BAD TERMINATION' |
+        sed 's/^srun: error: //')
+    case $line in
+        *'Exited with exit code '*) status=${line##* } ;;
+        *': Killed') status=137 ;;
+    esac
+    say "FAILED: ${line:-the program ended with status $1}"
+}
+
+# The last line, and what is to be done after it.
+finish() {
+    local status=$?
+    trap - EXIT
+    if [ "$limited" = yes ]; then
+        status=$LIMIT
+        if [ "$REQUEUE" = yes ]; then
+            say "time limit: queued again"
+            echo "$status" > "$RESULTS/status"
+            scontrol requeue "$SLURM_JOB_ID" || say "scontrol requeue failed: the job ends here"
+            exit $status
+        fi
+        say "ENDED by the time limit of the job; --time=… or REQUEUE=yes gives it more"
+    elif [ "$cancelled" = yes ]; then
+        say "ENDED: cancelled"
+        status=143
+    elif [ $status -eq 0 ]; then
+        say "COMPLETED"
+    fi
+    echo $status > "$RESULTS/status"
+    exit $status
+}

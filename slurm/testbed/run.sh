@@ -1,0 +1,311 @@
+#!/bin/bash
+# The templates of slurm/, submitted by sbatch to a real Slurm of two nodes on this machine:
+# those that must complete, with their outputs and reports, and those that must fail, which
+# must name the node and the cause. Ends with "N passed, M failed".
+#
+#   slurm/testbed/run.sh [PATTERN]      only the cases whose names have it
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+here=$PWD/slurm/testbed
+target=${CARGO_TARGET_DIR:-$PWD/target}
+only=${1:-}
+temporary=$(mktemp -d) || exit 2
+passed=0 failed=0
+
+why=$("$here/slurm.sh" up "$temporary/slurm") || {
+    status=$?
+    rm -rf "$temporary"
+    if [ $status -eq 77 ]; then
+        echo "skipped: Slurm: $why"
+        echo "0 passed, 0 failed, 1 skipped"
+        exit 0
+    fi
+    echo "Slurm does not start: $why"
+    echo "0 passed, 1 failed"
+    exit 1
+}
+trap '"$here/slurm.sh" down "$temporary/slurm"; rm -rf "$temporary"' EXIT
+trap 'exit 130' INT TERM
+export SLURM_CONF=$temporary/slurm/slurm.conf
+
+# check NAME COMMAND...: counts whether COMMAND succeeds; shows what it said if not.
+check() {
+    local name=$1 began=$SECONDS
+    shift
+    [[ $name == *$only* ]] || return 0
+    if "$@" > "$temporary/said" 2>&1; then
+        passed=$((passed + 1))
+        printf 'ok      %-72s %3d s\n' "$name" $((SECONDS - began))
+    else
+        failed=$((failed + 1))
+        echo "FAILED  $name"
+        sed 's/^/        /' "$temporary/said" | tail -n 60
+    fi
+}
+
+build() { timeout --foreground -s KILL 900 cargo build --quiet --release "$@" || { echo "cannot build $*"; echo "0 passed, 1 failed"; exit 1; }; }
+build -p pinyard --features cli --bin pinyard
+build -p pinyard-preload
+for mpi in openmpi mpich; do MPICC=/usr/bin/mpicc.$mpi build --target-dir "$target/$mpi" -p pinyard-stress; done
+
+# An installation, as packaging/install.sh makes it.
+prefix=$temporary/prefix
+mkdir -p "$prefix"/{bin,lib,share/pinyard/slurm} "$temporary/work"
+cp "$target/release/pinyard" "$target/openmpi/release/pinyard-stress" "$prefix/bin/"
+cp "$target/release/libpinyard_preload.so" "$prefix/lib/"
+cp slurm/*.sbatch slurm/env.sh "$prefix/share/pinyard/slurm/"
+templates=$prefix/share/pinyard/slurm
+cd "$temporary/work" || exit 2
+
+# The nodes have names of their own and the machine's loopback interface. Open MPI 4.1 does not
+# choose pt2pt by itself there, and has no other windows over TCP.
+export OMPI_MCA_btl_tcp_if_include=lo OMPI_MCA_oob_tcp_if_include=lo OMPI_MCA_osc=pt2pt
+export UCX_NET_DEVICES=lo OMPI_MCA_pml=ob1 OMPI_MCA_mpi_yield_when_idle=1
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 # for mpirun in a job
+export PATH=$PATH:/usr/sbin
+few="--steps 20 --max-bytes 64K --patience 60 --backend io_uring"
+
+# submit TEMPLATE-OR-OPTION...: a job; its number is in $job.
+submit() { job=$(sbatch --parsable "$@") || return 1; }
+
+# state JOB: its word, of the last task of an array.
+state() { scontrol -o show job "$1" | grep -o 'JobState=[A-Z_]*' | tail -n 1 | cut -d = -f 2; }
+
+# ends STATUS: waits for $job; it must end with the exit status. Shows its outputs.
+ends() {
+    local end=$((SECONDS + 60)) code
+    while :; do
+        case $(state "$job") in COMPLETED | FAILED | TIMEOUT | CANCELLED | NODE_FAIL) break ;; esac
+        ((SECONDS < end)) || { echo "job $job does not end: $(state "$job")"; scancel "$job"; break; }
+        sleep 0.2
+    done
+    code=$(scontrol -o show job "$job" | grep -o ' ExitCode=[0-9]*' | tail -n 1 | cut -d = -f 2)
+    out=$(scontrol -o show job "$job" | grep -o ' StdOut=[^ ]*' | tail -n 1 | cut -d = -f 2)
+    folder=$(sed -n 's/^job .*: \(\/.*\)/\1/p' "$out" | head -n 1)
+    echo "---- $out"
+    cat "$out"
+    [ ! -e "$folder/output" ] || { echo "---- $folder/output" && tail -n 40 "$folder/output"; }
+    echo "---- exit $code, $1 wanted"
+    [ "$code" = "$1" ]
+}
+
+# tells PATTERN...: each is in a line of Slurm's own output file.
+tells() {
+    local pattern
+    for pattern in "$@"; do
+        grep -Eq -- "$pattern" "$out" || { echo "does not tell: $pattern"; return 1; }
+    done
+}
+
+# document EXPRESSION: Python, over the JSON document d of the run.
+document() { python3 -c "import json, sys; d = json.load(open('$folder/run.json')); sys.exit(not ($1))" || { echo "not so: $1"; return 1; }; }
+
+# A program of the user's, which runs on every rank.
+program() {
+    cat > "$temporary/work/$1" && chmod 755 "$temporary/work/$1"
+}
+program who << 'PROGRAM'
+#!/bin/bash
+echo "rank $SLURM_PROCID of $SLURM_NTASKS on $(hostname), arguments: $*, preloaded: $(grep -c 'r-xp.*libpinyard_preload' /proc/self/maps), monitor: ${FI_MR_CACHE_MONITOR:-none}"
+PROGRAM
+program dies << 'PROGRAM'
+#!/bin/bash
+[ "$SLURM_PROCID" = 1 ] && kill -KILL $$
+exec sleep 60
+PROGRAM
+program three << 'PROGRAM'
+#!/bin/bash
+[ "$SLURM_PROCID" = 0 ] || exit 3
+PROGRAM
+program stays << 'PROGRAM'
+#!/bin/bash
+# In files: srun may close a step's output before a rank that was told to end has said so.
+trap 'touch ended-$SLURM_JOB_ID-$SLURM_PROCID; exit 0' TERM
+echo begun
+sleep 100 &
+wait
+PROGRAM
+
+# ---- What completes ---------------------------------------------------------------------
+reports() {
+    [ "$(cat "$folder/status")" = 0 ] && [ "$(grep -c '<svg' "$folder/report.html")" -eq 6 ] &&
+        document 'd["verdict"]["exit"] == 0' &&
+        document '{r["machine"]["host"] for r in d["ranks"]} == {"n1", "n2"}' &&
+        grep -q '^{' "$folder/preflight/n1" && grep -q '^{' "$folder/preflight/n2" && tells '^preflight: 2 nodes are alike and fit' '^COMPLETED'
+}
+host() { # ENVIRONMENT...
+    submit --export="ALL,$1" "$templates/host.sbatch" "$2" --time 20 --folder "$temporary/work/ranks-$RANDOM" \
+        --json "$3/run.json" --report "$3/report.html" --steps 20 --max-bytes 64K --patience 60 --backend io_uring || return 1
+    ends 0 && cp "$3"/* "$folder/" && reports
+}
+host_default() {
+    TIME=2 submit "$templates/host.sbatch" && ends 0 && reports && tells 'job .* on n\[1-2\], 2 ranks, MPI openmpi by srun: '
+}
+host_with() { # SETTINGS STRESS
+    local at
+    at=$(mktemp -d -p "$temporary/work")
+    host "$1" "$2" "$at"
+}
+own_program() {
+    submit "$templates/host.sbatch" ./who one "two three" && ends 0 &&
+        grep -q '^rank 0 of 2 on n1, arguments: one two three, preloaded: 0' "$folder/output" &&
+        grep -q '^rank 1 of 2 on n2' "$folder/output"
+}
+stress() {
+    TIME=20 STRESS_OPTIONS=$few submit "$templates/ib-stress.sbatch" && ends 0 && reports && document 'len(d["ranks"]) == 4' && tells '^Clean'
+}
+gpu() {
+    submit "$templates/gpu-bcast.sbatch" "$prefix/bin/pinyard-stress" --time 20 --steps 10 --folder "$temporary/work/gpu" &&
+        ends 0 && tells '^MPI of the program: .*libmpi.so' '  MPI +Open MPI v4' && grep -q '^pinyard .* on n1' "$folder/doctor.txt"
+}
+preload() {
+    FI_MR_CACHE_MONITOR=memhooks submit "$templates/preload-existing-app.sbatch" ./who && ends 0 &&
+        grep -q '^rank 0 of 2 on n1, .* preloaded: 1, monitor: none' "$folder/output" &&
+        grep -q '^rank 1 of 2 on n2, .* preloaded: 1, monitor: none' "$folder/output" &&
+        tells '^FI_MR_CACHE_MONITOR=memhooks is taken out' &&
+        grep -q '"LD_PRELOAD":' "$folder/preflight/n2"
+}
+# Open MPI over libfabric's TCP, where the library says what it does.
+preload_mpi() {
+    OMPI_MCA_pml=cm OMPI_MCA_mtl=ofi OMPI_MCA_mtl_ofi_provider_include='tcp;ofi_rxm' FI_TCP_IFACE=lo \
+        submit "$templates/preload-existing-app.sbatch" "$prefix/bin/pinyard-stress" --time 20 --steps 10 --folder "$temporary/work/preload" &&
+        ends 0 && tells '^2 lines of pinyard' && grep -q '^pinyard: rank 1, pid .*: libfabric 1\.' "$folder/output"
+}
+soak() {
+    local folder
+    TIME=20 STRESS_OPTIONS=$few submit --array=1-2%2 "$templates/array-soak.sbatch" && ends 0 &&
+        cat ./*.summary && grep -Eq '^seed 1001 status 0 .* Clean' "pinyard-soak-$job.summary" &&
+        grep -Eq '^seed 1002 status 0 .* Clean' "pinyard-soak-$job.summary" && [ -s "pinyard-soak-${job}_2/report.html" ]
+}
+
+# ---- What does not ----------------------------------------------------------------------
+# A node whose jobs may lock 64 KiB.
+memlock() {
+    "$here/slurm.sh" node "$temporary/slurm" n2 64 || return 1
+    submit "$templates/host.sbatch" ./who && ends 78 &&
+        tells '^preflight: n2: locked memory is limited to 64 KiB' '^REFUSED: a node is not fit' &&
+        ! grep -q '^rank' "$folder/output" && ! grep -q 'n1: locked' "$out" &&
+        grep -q 'n2: RLIMIT_MEMLOCK is 64 KiB' "$folder/output" && grep -Eq '^  locked memory  n1  ' "$folder/output"
+}
+memlock_warned() {
+    PREFLIGHT=warn submit "$templates/host.sbatch" ./who && ends 0 && tells '^preflight: n2: locked memory' '^COMPLETED'
+    local status=$?
+    "$here/slurm.sh" node "$temporary/slurm" n2 && return $status
+}
+# What all nodes have stops nothing, unless it is to.
+alike() { FI_MR_CACHE_MONITOR=memhooks submit "$templates/host.sbatch" ./who && ends 0 && tells '^preflight: 2 nodes are alike, and have something to be mended' '^COMPLETED'; }
+alike_refused() {
+    FI_MR_CACHE_MONITOR=memhooks PREFLIGHT=mend submit "$templates/host.sbatch" ./who && ends 78 && tells '^REFUSED: a node is not fit' &&
+        grep -q '1. n\[1,2\]: FI_MR_CACHE_MONITOR=memhooks does not do what it says' "$folder/output"
+}
+# The second node does not have the installation's libraries.
+no_library() {
+    local pid status=0
+    pid=$(cat "$temporary/slurm/n2.pid") && mkdir -p "$temporary/empty" &&
+        nsenter -t "$pid" -m mount --bind "$temporary/empty" "$prefix/lib" || return 1
+    submit "$templates/preload-existing-app.sbatch" ./who && ends 78 &&
+        tells "^preflight: n2: there is no $prefix/lib/libpinyard_preload.so" && ! grep -q '^rank' "$folder/output" || status=1
+    nsenter -t "$pid" -m umount "$prefix/lib" && return $status
+}
+no_command() {
+    local pid status=0
+    pid=$(cat "$temporary/slurm/n2.pid") && mkdir -p "$temporary/empty" &&
+        nsenter -t "$pid" -m mount --bind "$temporary/empty" "$prefix/bin" || return 1
+    submit "$templates/host.sbatch" ./who && ends 78 &&
+        tells "^preflight: n2: there is no $prefix/bin/pinyard" && grep -q 'No answer from n2' "$folder/output" || status=1
+    nsenter -t "$pid" -m umount "$prefix/bin" && return $status
+}
+killed() { submit "$templates/host.sbatch" ./dies && ends 137 && tells '^FAILED: n2: task 1: Killed' && ! grep -q '^COMPLETED' "$out"; }
+fails() { submit "$templates/host.sbatch" ./three && ends 3 && tells '^FAILED: n2: task 1: Exited with exit code 3'; }
+faulty() {
+    TIME=20 STRESS_OPTIONS="--fault kill-rank --fault-rank 1 --fault-after 1 --backend io_uring --max-bytes 64K" \
+        submit --ntasks-per-node=1 "$templates/ib-stress.sbatch" && ends 137 &&
+        tells '^FAILED: n2: task 1: Killed' && grep -q 'rank 1 was killed at .* as asked' "$folder/output" && [ -s "$folder/report.html" ]
+}
+refused() { # SETTING PATTERN
+    env "$1" sbatch --parsable "$templates/host.sbatch" ./who > job.id && job=$(cat job.id) && ends 78 && tells "^REFUSED: .*$2"
+}
+# Slurm's own signal before the limit: asked for 45 s before the end of a minute.
+limit_begun() { submit --time=1 --signal=B:USR1@45 "$templates/host.sbatch" ./stays && limit=$job; }
+limit_ended() {
+    job=$limit && ends 75 && tells '^time limit: the ranks get SIGTERM' '^ENDED by the time limit' &&
+        [ "$(cat "$folder/status")" = 75 ] && ranks_ended
+}
+ranks_ended() { [ -e "ended-$job-0" ] && [ -e "ended-$job-1" ]; }
+# The same signal, sent by hand once the ranks are at work.
+limit_of_stress() {
+    local end=$((SECONDS + 30))
+    TIME=100 STRESS_OPTIONS="--backend io_uring --max-bytes 64K" submit --ntasks-per-node=1 "$templates/ib-stress.sbatch" || return 1
+    until [ "$(od -An -td8 -j16 -N8 "pinyard-ib-stress-$job/ranks/rank-1.progress" 2> /dev/null || echo 0)" -gt 5 ]; do
+        ((SECONDS < end)) || break
+        sleep 0.1
+    done
+    scancel --batch --signal=USR1 "$job" && ends 75 && tells '^time limit: the ranks get SIGTERM' &&
+        document 'len(d["ranks"]) == 2 and d["verdict"]["exit"] == 3' && [ -s "$folder/report.html" ] &&
+        grep -q 'rank 1 was ended by signal 15' "$folder/output"
+}
+requeued() {
+    local end=$((SECONDS + 30))
+    REQUEUE=yes submit "$templates/host.sbatch" ./stays || return 1
+    out=pinyard-host-$job.out folder=pinyard-host-$job
+    until [ "$(grep -c '^begun' "$folder/output" 2> /dev/null)" = 2 ]; do ((SECONDS < end)) || break; sleep 0.1; done
+    scancel --batch --signal=USR1 "$job"
+    until scontrol -o show job "$job" | grep -q ' Restarts=1 '; do ((SECONDS < end)) || break; sleep 0.1; done
+    cat "$out" "$folder/output"
+    scontrol -o show job "$job" | grep ' Restarts=1 ' | grep 'JobState=PENDING' && scancel "$job" &&
+        tells '^time limit: queued again' && ranks_ended
+}
+cancelled() {
+    local end=$((SECONDS + 30))
+    submit "$templates/host.sbatch" ./stays || return 1
+    folder=pinyard-host-$job
+    until [ "$(grep -c '^begun' "$folder/output" 2> /dev/null)" = 2 ]; do ((SECONDS < end)) || break; sleep 0.1; done
+    scancel --full --signal=TERM "$job" && ends 143 && tells '^ENDED: cancelled'
+}
+
+# ---- The command and the files ----------------------------------------------------------
+# Where there is nothing but what the loader needs.
+bare() {
+    local root=$temporary/bare file
+    mkdir -p "$root/bin"
+    cp "$prefix/bin/pinyard" "$root/bin/"
+    for file in $(ldd "$prefix/bin/pinyard" | grep -oE '/[^ ]+'); do mkdir -p "$root${file%/*}" && cp "$file" "$root$file"; done
+    env -i PATH="$PATH" chroot "$root" /bin/pinyard doctor > bare.txt || [ $? -eq 1 ] || return 1
+    cat bare.txt
+    [ "$(grep -c 'none found$' bare.txt)" -eq 5 ] && grep -Eq '^(Nothing to mend|[0-9]+ things? to mend)\.$' bare.txt
+}
+lint() { (cd "$here/../.." && shellcheck -x slurm/*.sbatch slurm/env.sh slurm/testbed/*.sh); }
+
+# The one that takes Slurm's own time runs beside the others.
+limit_begun
+check "doctor in a root with nothing installed" bare
+if command -v shellcheck > /dev/null; then check "shellcheck" lint; else echo "skipped: shellcheck is not there"; fi
+check "host.sbatch: the stress test, reports in the job's folder" host_default
+check "host.sbatch: a program of one's own, with arguments" own_program
+check "host.sbatch: MPICH, srun --mpi=pmi2" host_with MPI=mpich "$target/mpich/release/pinyard-stress"
+check "host.sbatch: Open MPI by mpirun" host_with LAUNCH=mpirun,MPIRUN=mpirun.openmpi,LAUNCH_OPTIONS="--mca plm_slurm_args --mpi=none" "$prefix/bin/pinyard-stress"
+check "host.sbatch: MPICH by mpirun (Hydra)" host_with MPI=mpich,LAUNCH=mpirun,MPIRUN=mpirun.mpich "$target/mpich/release/pinyard-stress"
+check "ib-stress.sbatch: four ranks, clean" stress
+check "gpu-bcast.sbatch: a program, and what the first node is" gpu
+check "preload-existing-app.sbatch: in every rank, and nowhere else" preload
+check "preload-existing-app.sbatch: Open MPI over libfabric" preload_mpi
+check "array-soak.sbatch: two runs, one summary" soak
+check "locked memory too small on a node: named before anything starts" memlock
+check "locked memory too small, PREFLIGHT=warn: said, and started" memlock_warned
+check "something to be mended on all nodes alike: said, and started" alike
+check "something to be mended on all nodes alike, PREFLIGHT=mend: refused" alike_refused
+check "a node without the library: named" no_library
+check "a node without the command: named" no_command
+check "a killed rank: the node and the signal" killed
+check "a rank that fails: the node and its status" fails
+check "ib-stress.sbatch, a rank is killed: the others' records are a report" faulty
+check "an --mpi that this Slurm has not" refused MPI_TYPE=pmix_v9 'no --mpi=pmix_v9'
+check "an MPI that there is not" refused MPI=lam 'MPI is lam'
+check "no installation there" refused PINYARD_PREFIX=/nowhere 'no /nowhere/bin/pinyard on n1'
+check "time limit with REQUEUE=yes: queued again" requeued
+check "scancel: said" cancelled
+check "ib-stress.sbatch, time limit: the ranks' records are a report" limit_of_stress
+check "time limit: the ranks are told, and end" limit_ended
+
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]

@@ -1,0 +1,135 @@
+//! Variables of the environment that change how registrations are cached, and what each
+//! really does. Pure.
+
+use super::facts::Facts;
+
+/// Those that are looked at.
+pub(crate) const NAMES: &[&str] = &[
+    "LD_PRELOAD",
+    MONITOR,
+    COUNT,
+    "FI_MR_CACHE_MAX_SIZE",
+    CUDA_MONITOR,
+    "FI_PROVIDER",
+    "UCX_MEM_EVENTS",
+    "UCX_MEM_MMAP_HOOK_MODE",
+    "UCX_RCACHE_ENABLE",
+    "UCX_RCACHE_MAX_REGIONS",
+    "UCX_RCACHE_MAX_SIZE",
+    "UCX_RCACHE_MAX_UNRELEASED",
+    "UCX_RCACHE_PURGE_ON_FORK",
+    "UCX_NET_DEVICES",
+    "UCX_TLS",
+    "OMPI_MCA_memory",
+    "OMPI_MCA_mpi_leave_pinned",
+    "OMPI_MCA_pml",
+    "OMPI_MCA_mtl",
+    "OMPI_MCA_btl",
+    "MPIR_CVAR_ENABLE_GPU",
+    "IBV_FORK_SAFE",
+    "RDMAV_FORK_SAFE",
+    "PINYARD_HOOKS",
+    "PINYARD_PRELOAD",
+    "PINYARD_LIBFABRIC",
+    "PINYARD_UCX",
+];
+
+pub(crate) const MONITOR: &str = "FI_MR_CACHE_MONITOR";
+pub(crate) const COUNT: &str = "FI_MR_CACHE_MAX_COUNT";
+pub(crate) const CUDA_MONITOR: &str = "FI_MR_CUDA_CACHE_MONITOR_ENABLED";
+
+/// Whether programs here are started with `libpinyard_preload.so`, and it is not off.
+pub(crate) fn preloaded(facts: &Facts) -> bool {
+    let off = |name: &str| is(facts, name, &["off", "0"]);
+    facts.environment.get("LD_PRELOAD").is_some_and(|list| list.contains("libpinyard_preload"))
+        && !off("PINYARD_PRELOAD")
+}
+
+/// Whether the preload library puts its monitor under libfabric's cache.
+pub(crate) fn under_libfabric(facts: &Facts) -> bool {
+    let chosen = facts.environment.contains_key(MONITOR);
+    preloaded(facts) && !chosen && !is(facts, "PINYARD_LIBFABRIC", &["off", "0"])
+}
+
+/// Whether the preload library tells UCX of changes.
+pub(crate) fn under_ucx(facts: &Facts) -> bool {
+    preloaded(facts) && !is(facts, "PINYARD_UCX", &["0", "off"])
+}
+
+/// Whether libfabric is told to cache nothing.
+pub(crate) fn no_cache(facts: &Facts) -> bool {
+    is(facts, COUNT, &["0"])
+}
+
+pub(crate) fn is(facts: &Facts, name: &str, values: &[&str]) -> bool {
+    facts.environment.get(name).is_some_and(|value| values.iter().any(|one| value.eq_ignore_ascii_case(one)))
+}
+
+pub(crate) fn has_open_mpi(facts: &Facts) -> bool {
+    facts.mpi.iter().any(|mpi| mpi.name.as_deref().is_some_and(|name| name.starts_with("Open MPI")))
+}
+
+/// What `name`, being `value`, does here.
+pub(crate) fn effect(facts: &Facts, name: &str, value: &str) -> String {
+    let no = ["n", "no", "0", "off", "false"].iter().any(|word| value.eq_ignore_ascii_case(word));
+    let text = match name {
+        "LD_PRELOAD" if preloaded(facts) => "pinyard is under libfabric's and UCX's caches in every program",
+        "LD_PRELOAD" => "loaded into every program, pinyard's library not among them",
+        MONITOR if has_open_mpi(facts) => {
+            "overridden by what Open MPI imports into libfabric; and libpinyard_preload.so, seeing it, leaves \
+             libfabric alone"
+        }
+        MONITOR => {
+            "libfabric's own way of noticing changes; libpinyard_preload.so, seeing it, leaves libfabric alone"
+        }
+        COUNT if value == "0" => "libfabric caches no registration: no hang, nothing stale, and slower",
+        COUNT => "registrations that libfabric keeps, per domain",
+        "FI_MR_CACHE_MAX_SIZE" => "bytes that libfabric keeps registered, per domain",
+        CUDA_MONITOR if no => "libfabric caches no registration of device memory",
+        CUDA_MONITOR => "libfabric asks the CUDA driver at each hit, with its lock held",
+        "FI_PROVIDER" => "the providers that libfabric offers; tcp, shm and sockets cache no registration",
+        "UCX_MEM_EVENTS" if no => "UCX hears of no change, so its registration cache is not made",
+        "UCX_MEM_MMAP_HOOK_MODE" if value == "none" => {
+            "UCX patches nothing; without changes from elsewhere its registration cache is not made"
+        }
+        "UCX_MEM_MMAP_HOOK_MODE" if value == "reloc" => {
+            "UCX redirects procedure linkage tables, which no later patch of libc undoes; calls inside libc are missed"
+        }
+        "UCX_MEM_MMAP_HOOK_MODE" | "UCX_MEM_EVENTS" => {
+            "UCX writes over libc's functions; a later patcher undoes it"
+        }
+        "UCX_RCACHE_ENABLE" if no => "UCX registers anew for each transfer",
+        "UCX_RCACHE_ENABLE" => "UCX caches registrations",
+        "UCX_RCACHE_MAX_REGIONS" | "UCX_RCACHE_MAX_SIZE" => {
+            "what UCX keeps registered, per context; unset, without limit"
+        }
+        "UCX_RCACHE_MAX_UNRELEASED" => {
+            "bytes of changes beyond which a thread of UCX's empties the queue (1.20: a race with lookups, by reading)"
+        }
+        "UCX_RCACHE_PURGE_ON_FORK" if no => "a forked child keeps the parent's registrations in UCX's cache",
+        "UCX_RCACHE_PURGE_ON_FORK" => "every fork has UCX register everything anew",
+        "UCX_NET_DEVICES" => "the only devices that UCX uses",
+        "UCX_TLS" => "the only transports that UCX uses",
+        "OMPI_MCA_memory" if value.contains("^patcher") => {
+            "Open MPI imports no monitor; libfabric then patches libc itself, with the same hang"
+        }
+        "OMPI_MCA_mpi_leave_pinned" => {
+            "Open MPI's own cache, of btl openib, uct and ofi; not UCX's nor libfabric's"
+        }
+        "OMPI_MCA_memory" | "OMPI_MCA_pml" | "OMPI_MCA_mtl" | "OMPI_MCA_btl" => {
+            "Open MPI's choice of components"
+        }
+        "MPIR_CVAR_ENABLE_GPU" if no => "MPICH takes no pointers to device memory",
+        "MPIR_CVAR_ENABLE_GPU" => "MPICH takes pointers to device memory, if it was built for it",
+        "IBV_FORK_SAFE" | "RDMAV_FORK_SAFE" => {
+            "registered pages stay out of forked children; each registration is slower"
+        }
+        "PINYARD_HOOKS" => "how pinyard notices changes; unset, it chooses",
+        "PINYARD_PRELOAD" if no => "libpinyard_preload.so does nothing",
+        "PINYARD_LIBFABRIC" if no => "libpinyard_preload.so leaves libfabric alone",
+        "PINYARD_UCX" if no => "libpinyard_preload.so leaves UCX alone",
+        "PINYARD_PRELOAD" | "PINYARD_LIBFABRIC" | "PINYARD_UCX" => "libpinyard_preload.so works",
+        _ => "",
+    };
+    text.to_owned()
+}

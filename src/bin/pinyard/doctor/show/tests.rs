@@ -1,0 +1,81 @@
+use super::*;
+use crate::doctor::facts::{Facts, Version};
+use crate::doctor::judge::judge;
+use crate::doctor::lines::lines;
+use crate::doctor::made_up::{good_node, gpu_node, library};
+
+const PLAIN: Paper = Paper { width: 80, colour: false };
+
+fn rendered(facts: &Facts, paper: Paper) -> String {
+    let findings = judge(facts);
+    screen(facts, &lines(facts, &findings), &findings, paper)
+}
+
+fn bad_node() -> Facts {
+    let mut facts = gpu_node();
+    facts.limits.memlock = Some(64 << 10);
+    facts.limits.memlock_hard = Some(64 << 10);
+    facts.libfabric =
+        vec![library("/opt/a/rather/long/prefix/of/some/site/lib/libfabric.so.1", Version(1, 18, 0))];
+    facts.environment.insert("FI_MR_CACHE_MONITOR".to_owned(), "disabled".to_owned());
+    facts.environment.insert("LD_PRELOAD".to_owned(), "/a/path/without/any/space".repeat(9));
+    facts.nics[1].ports[0].state = "DOWN".to_owned();
+    facts
+}
+
+fn nothing() -> Facts {
+    Facts { host: "bare".to_owned(), pinyard: "0.1.0".to_owned(), ..Facts::default() }
+}
+
+#[test]
+fn no_line_is_wider_than_the_paper() {
+    for facts in [good_node(), gpu_node(), bad_node(), nothing()] {
+        for width in [NARROWEST, 80, 100, WIDEST] {
+            for colour in [false, true] {
+                let text = rendered(&facts, Paper { width, colour });
+                for line in text.lines() {
+                    assert!(visible(line) <= width, "{width}: {line}");
+                    assert_eq!(line.trim_end(), line, "no space at the end");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn colour_changes_no_word() {
+    let coloured = rendered(&bad_node(), Paper { colour: true, ..PLAIN });
+    assert!(coloured.contains("\u{1b}["));
+    assert_eq!(anstream::adapter::strip_str(&coloured).to_string(), rendered(&bad_node(), PLAIN));
+    assert!(!rendered(&bad_node(), PLAIN).contains('\u{1b}'));
+}
+
+#[test]
+fn each_line_has_its_mark_and_each_thing_to_mend_its_remedy() {
+    let text = rendered(&bad_node(), PLAIN);
+    for line in [
+        "  MEND  locked memory  64 KiB",
+        "  MEND  libfabric  1.18; known faults: Open MPI #13149",
+        "  MEND  FI_MR_CACHE_MONITOR",
+        "  MEND  mlx5_1",
+        "  ok    mlx5_0",
+        "  ok    CUDA driver  works",
+        "  ok    GPU's NIC    0000:3e:00.0 to mlx5_0:1 (same PCIe switch)",
+        "\nTo mend\n   1. RLIMIT_MEMLOCK is 64 KiB\n      then  ",
+        "      mend  unset FI_MR_CACHE_MONITOR\n",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+    let number = judge(&bad_node()).iter().filter(|finding| finding.weight == Weight::Mend).count();
+    assert!(text.ends_with(&format!("\n{number} things to mend.")), "{text}");
+    assert!(rendered(&good_node(), PLAIN).ends_with("Nothing to mend."));
+}
+
+#[test]
+fn a_machine_with_nothing_says_so() {
+    let text = rendered(&nothing(), PLAIN);
+    for what in ["MPI", "libfabric", "UCX", "NIC", "GPU"] {
+        let line = text.lines().find(|line| line.starts_with("  -   ") && line.contains(what));
+        assert!(line.is_some_and(|line| line.ends_with("none found")), "{what}\n{text}");
+    }
+}
