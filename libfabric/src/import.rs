@@ -11,7 +11,8 @@ use core::ffi::{c_int, c_void};
 use core::ptr::{null, null_mut};
 use std::time::Duration;
 
-/// libfabric prefers what this names to an imported monitor.
+/// libfabric prefers what this names to a monitor that was imported before it started; a
+/// later import replaces it.
 const MONITOR_VARIABLE: &str = "FI_MR_CACHE_MONITOR";
 
 /// What libfabric holds a pointer to: its structure, and ours behind it.
