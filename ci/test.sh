@@ -51,6 +51,7 @@ step python mpi-tests/python/run.sh
 step install mpi-tests/install/run.sh
 step incidents mpi-tests/incidents/run.sh
 step preload mpi-tests/preload/run.sh
+step beside mpi-tests/preload/beside.sh 3
 step neighbours mpi-tests/neighbours/run.sh
 step soak soak/run.sh
 step mpi mpi-tests/run.sh
