@@ -252,7 +252,7 @@ allocators() {
 	expect "mimalloc 2 in front of it" 0 'fresh 400 hits 400 stale 0' -- \
 		env LD_PRELOAD="libmimalloc.so.2:$preload:$device" "$build/client" rounds 400 libc
 	# The soak links it from the crate's sources; here it is a library of its own.
-	source=$(cargo metadata --format-version 1 --offline 2>/dev/null |
+	source=$(cargo metadata --format-version 1 --offline --filter-platform "$(rustc -vV | sed -n 's/^host: //p')" 2>/dev/null |
 		grep -oE '"[^"]*/libmimalloc-sys-[^"]*/Cargo.toml"' | head -n 1 | tr -d '"')
 	source=${source%/Cargo.toml}/c_src/mimalloc/v3
 	library=$build/libmimalloc3.so
