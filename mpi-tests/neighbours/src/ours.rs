@@ -37,7 +37,9 @@ impl Ours {
         self.expect(pages, 2, "a third get")?;
         let after = self.registry.stats();
         if !pinyard_hooks::verify() {
-            return Err(format!("calls escape ours:\n{}", self.report()));
+            let (sealed, untouched) = (pinyard_hooks::is_sealed(), pinyard_hooks::untouched());
+            let state = format!("text sealed: {sealed}, entries untouched: {untouched}");
+            return Err(format!("calls escape ours ({state}):\n{}", self.report()));
         }
         if after.hits == before.hits { Err("ours does not cache any more".to_owned()) } else { Ok(()) }
     }
