@@ -140,6 +140,9 @@ def a_child_is_refused():
     child = os.fork()
     if child == 0:
         refused = library.pny_torch_malloc(100, 0, None) is None and "fork" in last_error()
+        now, released = Counts(size=ctypes.sizeof(Counts)), ctypes.c_size_t()
+        refused &= library.pny_plug_stats(0, ctypes.byref(now)) != 0 and "fork" in last_error()
+        refused &= library.pny_plug_trim(0, ctypes.byref(released)) != 0 and "fork" in last_error()
         library.pny_torch_free(block, 100, 0, None)
         os._exit(0 if refused else 1)
     assert os.waitpid(child, 0)[1] == 0

@@ -33,10 +33,15 @@ pub(crate) struct Ahead {
 }
 
 impl Resident {
+    /// Whether too few slots from `next` on are resident.
+    fn is_short(&self, next: SlotId) -> bool {
+        next >= FEW && next + AHEAD / 2 > self.slots
+    }
+
     /// Slot `next` is about to be used for the first time.
     #[inline]
     pub(crate) fn take(&mut self, next: SlotId) {
-        if next >= FEW && next + AHEAD / 2 > self.slots && self.asked != Some(self.slots) {
+        if self.is_short(next) && self.asked != Some(self.slots) {
             self.asked = Some(self.slots);
             self.is_due = true;
         }
@@ -52,7 +57,7 @@ impl Writer {
 
     fn plan(&mut self, slots: usize) -> Option<Ahead> {
         let (next, resident) = (self.next_slot, &mut self.resident);
-        if next < FEW || next + AHEAD / 2 <= resident.slots {
+        if !resident.is_short(next) {
             return None;
         }
         let until = (next + AHEAD).min(slots as SlotId);

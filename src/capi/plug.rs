@@ -10,7 +10,7 @@
 //! and some of them use it. So the cause also goes to stderr.
 #![allow(unsafe_code)]
 
-use super::pools::{counts_of_device, pny_pool_counts};
+use super::pools::{counts_of_device, pny_pool_counts, trim_device};
 use super::sized;
 use super::status::{Failure, at_boundary, pny_last_error, pny_status, pny_status::*};
 use core::ffi::{CStr, c_int, c_void};
@@ -263,7 +263,7 @@ pub unsafe extern "C" fn pny_plug_stats(device: c_int, counts: *mut pny_pool_cou
         sized::required("counts", counts.cast())?;
         // SAFETY: the caller's contract.
         unsafe { sized::claimed(counts) }?;
-        let shared = made(device)?.ok_or_else(|| nothing_yet(device))?;
+        let shared = used(device)?;
         // SAFETY: the caller's contract.
         unsafe { sized::write(counts, &counts_of_device(shared.pool.pool())) }
     })
@@ -280,8 +280,7 @@ pub unsafe extern "C" fn pny_plug_stats(device: c_int, counts: *mut pny_pool_cou
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pny_plug_trim(device: c_int, released: *mut usize) -> pny_status {
     at_boundary("pny_plug_trim", || {
-        let shared = made(device)?.ok_or_else(|| nothing_yet(device))?;
-        let bytes = shared.pool.pool().trim(PATIENCE);
+        let bytes = trim_device(used(device)?.pool.pool(), PATIENCE);
         if !released.is_null() {
             // SAFETY: the caller's contract.
             unsafe { released.write(bytes) };
@@ -303,8 +302,7 @@ pub unsafe extern "C" fn pny_plug_trim(device: c_int, released: *mut usize) -> p
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pny_plug_retire(device: c_int, stream: *mut c_void) -> pny_status {
     at_boundary("pny_plug_retire", || {
-        let shared = made(device)?.ok_or_else(|| nothing_yet(device))?;
-        shared.own()?;
+        let shared = used(device)?;
         // SAFETY: the caller's contract.
         let (_, id) = unsafe { shared.number(stream) }?;
         let known = shared.streams.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
@@ -312,6 +310,11 @@ pub unsafe extern "C" fn pny_plug_retire(device: c_int, stream: *mut c_void) -> 
     })
 }
 
-fn nothing_yet(device: c_int) -> Failure {
-    Failure::new(PNY_ERR_NOT_READY, format!("device {device} has no pool: allocate there first"))
+/// The device's pool, in which this process has allocated.
+fn used(device: c_int) -> Result<&'static Shared, Failure> {
+    let shared = made(device)?.ok_or_else(|| {
+        Failure::new(PNY_ERR_NOT_READY, format!("device {device} has no pool: allocate there first"))
+    })?;
+    shared.own()?;
+    Ok(shared)
 }

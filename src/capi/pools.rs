@@ -120,17 +120,7 @@ impl Pooled {
     fn trim(&self) -> usize {
         match &self.memory {
             Memory::Host(pool) => pool.trim(),
-            Memory::Device { pool, .. } => {
-                // Blocks that others had used are their stream's again at the end of a pass,
-                // and their slabs are found free by the next.
-                let mut released = pool.trim(self.patience);
-                loop {
-                    match pool.trim(self.patience) {
-                        0 => return released,
-                        more => released += more,
-                    }
-                }
-            }
+            Memory::Device { pool, .. } => trim_device(pool, self.patience),
         }
     }
 
@@ -161,6 +151,18 @@ impl Pooled {
     pub(super) fn end(self) {
         if self.is_forked() {
             std::mem::forget(self);
+        }
+    }
+}
+
+pub(super) fn trim_device(pool: &DevicePool, patience: Duration) -> usize {
+    // Blocks that others had used are their stream's again at the end of a pass, and their
+    // slabs are found free by the next.
+    let mut released = pool.trim(patience);
+    loop {
+        match pool.trim(patience) {
+            0 => return released,
+            more => released += more,
         }
     }
 }
