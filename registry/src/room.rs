@@ -106,8 +106,8 @@ fn reserve_among_others<'a>(
             }
             let buried = locked.writer.counters.deregistrations;
             let unlocked = locked.unlock();
-            let again =
-                bury_and_wait(inner, unlocked, buried) || no_room == NoRoom::Bytes && others_made_room(inner);
+            let again = bury_and_wait(inner, unlocked, buried)
+                || no_room == NoRoom::Bytes && (others_made_room(inner) || has_room(inner, range));
             return if again { Ok(Step::Again) } else { Err(refusal(inner, no_room, pages, unlocked)) };
         }
     }
@@ -136,6 +136,13 @@ fn others_made_room(inner: &Inner) -> bool {
         }
         GivenWay::Soon | GivenWay::Nothing => false,
     }
+}
+
+/// Whether it fits by now: another registry may have given back what was missing before it
+/// was asked, and then it has nothing to give.
+fn has_room(inner: &Inner, range: PageRange) -> bool {
+    let budget = &inner.cache.geometry.budget;
+    budget.pinned().saturating_add(range.len()) <= budget.bytes()
 }
 
 /// Asks every registry of the budget what it holds: not for under the lock.
