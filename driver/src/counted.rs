@@ -5,7 +5,8 @@ use crate::call::{CALLS, Call};
 use crate::driver::Driver;
 use crate::error::DriverError;
 use crate::token::DriverToken;
-use crate::types::{Capture, Device, DevicePtr, Event, MemInfo, Physical, Stream};
+use crate::types::{Capture, Device, DevicePtr, Event, Function, MemInfo, Module, Physical, Stream};
+use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -109,6 +110,8 @@ unsafe impl Driver for Counted {
         event_record(event: Event, stream: Stream) -> (), EventRecord;
         event_query(event: Event) -> bool, EventQuery;
         event_synchronize(event: Event) -> (), EventSynchronize;
+        module_load(ptx: &CStr) -> Module, ModuleLoad;
+        module_function(module: Module, name: &CStr) -> Function, ModuleFunction;
         host_function(stream: Stream, work: Box<dyn FnOnce() + Send>) -> (), HostFunction;
         synchronize() -> (), Synchronize;
         dma_buf(at: DevicePtr, bytes: usize) -> OwnedFd, DmaBuf;
@@ -132,6 +135,8 @@ unsafe impl Driver for Counted {
         copy_to_device(to: DevicePtr, from: *const u8, bytes: usize, stream: Stream) -> (), CopyToDevice;
         copy_to_host(to: *mut u8, from: DevicePtr, bytes: usize, stream: Stream) -> (), CopyToHost;
         copy_on_device(to: DevicePtr, from: DevicePtr, bytes: usize, stream: Stream) -> (), CopyOnDevice;
+        module_unload(module: Module) -> (), ModuleUnload;
+        launch(function: Function, grid: u32, block: u32, arguments: &[u64], stream: Stream) -> (), Launch;
         ipc_open(handle: [u8; 64]) -> DevicePtr, IpcOpen;
         ipc_close(at: DevicePtr) -> (), IpcClose;
         fill(at: DevicePtr, byte: u8, bytes: usize, stream: Stream) -> (), Fill;

@@ -3,7 +3,8 @@
 
 use crate::error::DriverError;
 use crate::token::DriverToken;
-use crate::types::{Capture, Device, DevicePtr, Event, MemInfo, Physical, Stream};
+use crate::types::{Capture, Device, DevicePtr, Event, Function, MemInfo, Module, Physical, Stream};
+use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 
 /// One device. Called from any thread, several at a time.
@@ -243,6 +244,40 @@ pub unsafe trait Driver: Send + Sync {
         at: DevicePtr,
         byte: u8,
         bytes: usize,
+        stream: Stream,
+        token: &DriverToken,
+    ) -> Result<(), DriverError>;
+
+    /// `cuModuleLoadData`: compiles PTX text for the device. Takes up to seconds the first
+    /// time on a machine; the driver keeps what it has compiled.
+    fn module_load(&self, ptx: &CStr, token: &DriverToken) -> Result<Module, DriverError>;
+
+    /// `cuModuleUnload`.
+    ///
+    /// # Safety
+    /// No kernel of it runs or is launched any more.
+    unsafe fn module_unload(&self, module: Module, token: &DriverToken) -> Result<(), DriverError>;
+
+    /// `cuModuleGetFunction`.
+    fn module_function(
+        &self,
+        module: Module,
+        name: &CStr,
+        token: &DriverToken,
+    ) -> Result<Function, DriverError>;
+
+    /// `cuLaunchKernel`, of `grid` blocks of `block` threads, with arguments that all have 64
+    /// bits.
+    ///
+    /// # Safety
+    /// The module stands until the work has passed; the kernel takes these arguments, and may
+    /// do what it does with the memory that they name until then.
+    unsafe fn launch(
+        &self,
+        function: Function,
+        grid: u32,
+        block: u32,
+        arguments: &[u64],
         stream: Stream,
         token: &DriverToken,
     ) -> Result<(), DriverError>;

@@ -19,6 +19,8 @@ pub(crate) mod code {
     pub(crate) const INVALID_VALUE: i32 = 1;
     pub(crate) const OUT_OF_MEMORY: i32 = 2;
     pub(crate) const INVALID_CONTEXT: i32 = 201;
+    pub(crate) const INVALID_PTX: i32 = 218;
+    pub(crate) const NOT_FOUND: i32 = 500;
     pub(crate) const NOT_READY: i32 = 600;
     pub(crate) const INVALID_HANDLE: i32 = 400;
     pub(crate) const CONTEXT_IS_DESTROYED: i32 = 709;

@@ -27,6 +27,7 @@ mod counted;
 mod cuda;
 mod driver;
 mod error;
+pub mod reduction;
 mod simulated;
 mod token;
 mod types;
@@ -39,5 +40,5 @@ pub use self::{
     error::{Absent, DriverError},
     simulated::{Costs, Simulated},
     token::DriverToken,
-    types::{Capture, Device, DevicePtr, Event, MemInfo, Physical, Stream},
+    types::{Capture, Device, DevicePtr, Event, Function, MemInfo, Module, Physical, Stream},
 };

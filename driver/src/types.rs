@@ -61,6 +61,14 @@ impl fmt::Debug for Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Physical(pub u64);
 
+/// A module of kernels that is loaded: `CUmodule`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Module(pub(crate) usize);
+
+/// A kernel of a loaded module: `CUfunction`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Function(pub(crate) usize);
+
 /// Whether a stream's work is recorded into a graph instead of run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capture {

@@ -5,8 +5,8 @@ use super::{Cuda, check, sys};
 use crate::driver::Driver;
 use crate::error::{DriverError, code};
 use crate::token::DriverToken;
-use crate::types::{Capture, Device, DevicePtr, Event, MemInfo, Physical, Stream};
-use std::ffi::{c_int, c_void};
+use crate::types::{Capture, Device, DevicePtr, Event, Function, MemInfo, Module, Physical, Stream};
+use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -463,6 +463,58 @@ unsafe impl Driver for Cuda {
             // SAFETY: the caller's contract.
             let result = unsafe { (functions.fill)(at.0, byte, bytes, handle(stream)) };
             check(functions, result, || format!("cuMemsetD8Async({:#x}, {byte}, {bytes}, {stream:?})", at.0))
+        })
+    }
+
+    fn module_load(&self, ptx: &CStr, _: &DriverToken) -> Answer<Module> {
+        self.outside_captures("cuModuleLoadData", |functions| {
+            let mut module = ptr::null_mut();
+            // SAFETY: stores the module; the text is terminated.
+            let result = unsafe { (functions.module_load)(&mut module, ptx.as_ptr().cast()) };
+            check(functions, result, || format!("cuModuleLoadData({} bytes of PTX)", ptx.count_bytes()))
+                .map(|()| Module(module as usize))
+        })
+    }
+
+    unsafe fn module_unload(&self, module: Module, _: &DriverToken) -> Answer<()> {
+        self.outside_captures("cuModuleUnload", |functions| {
+            // SAFETY: the caller's contract.
+            let result = unsafe { (functions.module_unload)(module.0 as *mut c_void) };
+            check(functions, result, || format!("cuModuleUnload({:#x})", module.0))
+        })
+    }
+
+    fn module_function(&self, module: Module, name: &CStr, _: &DriverToken) -> Answer<Function> {
+        self.within("cuModuleGetFunction", |functions| {
+            let mut function = ptr::null_mut();
+            // SAFETY: the module stands (its type's contract); stores the function.
+            let result =
+                unsafe { (functions.module_function)(&mut function, module.0 as *mut c_void, name.as_ptr()) };
+            check(functions, result, || format!("cuModuleGetFunction({:#x}, {name:?})", module.0))
+                .map(|()| Function(function as usize))
+        })
+    }
+
+    unsafe fn launch(
+        &self,
+        function: Function,
+        grid: u32,
+        block: u32,
+        arguments: &[u64],
+        stream: Stream,
+        _: &DriverToken,
+    ) -> Answer<()> {
+        self.within("cuLaunchKernel", |functions| {
+            // The driver copies the arguments before it returns.
+            let mut at: Vec<*mut c_void> =
+                arguments.iter().map(|argument| ptr::from_ref(argument).cast_mut().cast()).collect();
+            let (kernel, at) = (function.0 as *mut c_void, at.as_mut_ptr());
+            let (stream, none) = (handle(stream), ptr::null_mut());
+            // SAFETY: the caller's contract.
+            let result = unsafe { (functions.launch)(kernel, grid, 1, 1, block, 1, 1, 0, stream, at, none) };
+            check(functions, result, || {
+                format!("cuLaunchKernel({:#x}, {grid}, {block}, {stream:?})", function.0)
+            })
         })
     }
 

@@ -151,6 +151,34 @@ impl Cuda {
             .ok_or_else(|| DriverError::new(name, code::NOT_SUPPORTED, "this driver has no such function"))
     }
 
+    /// The device whose memory lies at an address, whoever allocated it
+    /// (`cuPointerGetAttribute`); managed memory counts as the device's that it was
+    /// allocated for. `None` for the host's, pinned or not.
+    pub fn device_at(&self, at: DevicePtr, _: &DriverToken) -> Result<Option<i32>, DriverError> {
+        self.within("cuPointerGetAttribute", |functions| {
+            let get = Self::optional(functions.pointer_attribute, "cuPointerGetAttribute")?;
+            let attribute = |which: c_int| {
+                let mut value = [0 as c_int; 2];
+                // SAFETY: these attributes are an int or shorter; an address that the driver
+                // does not know is refused.
+                match unsafe { get(value.as_mut_ptr().cast(), which, at.0) } {
+                    0 => Ok(Some(value[0])),
+                    code::INVALID_VALUE => Ok(None),
+                    result => {
+                        Err(failed(functions, result, format!("cuPointerGetAttribute({which}, {:#x})", at.0)))
+                    }
+                }
+            };
+            let Some(kind) = attribute(sys::POINTER_MEMORY_TYPE)? else { return Ok(None) };
+            // The attribute is a byte; the rest of the int was 0.
+            let managed = attribute(sys::POINTER_IS_MANAGED)?.is_some_and(|managed| managed != 0);
+            if kind != sys::MEMORY_TYPE_DEVICE && !managed {
+                return Ok(None);
+            }
+            attribute(sys::POINTER_DEVICE_ORDINAL)
+        })
+    }
+
     /// `cuMemAllocAsync` from the device's default pool: the peer in benchmarks. No
     /// pool of pinyard's uses it.
     pub fn alloc_async(

@@ -35,6 +35,10 @@ pub(super) const CAPTURE_STATUS_ACTIVE: c_int = 1;
 pub(super) const ALLOC_GRANULARITY_RECOMMENDED: c_int = 1;
 pub(super) const RANGE_HANDLE_TYPE_DMA_BUF_FD: c_int = 1;
 pub(super) const ACCESS_READWRITE: c_int = 3;
+pub(super) const POINTER_MEMORY_TYPE: c_int = 2;
+pub(super) const POINTER_IS_MANAGED: c_int = 8;
+pub(super) const POINTER_DEVICE_ORDINAL: c_int = 9;
+pub(super) const MEMORY_TYPE_DEVICE: c_int = 2;
 pub(super) const MEMPOOL_ATTR_RELEASE_THRESHOLD: c_int = 4;
 
 /// `CUmemLocation`.
@@ -171,6 +175,10 @@ functions! {
     copy_to_host = "cuMemcpyDtoHAsync_v2" (*mut c_void, u64, usize, StreamHandle);
     copy_on_device = "cuMemcpyDtoDAsync_v2" (u64, u64, usize, StreamHandle);
     fill = "cuMemsetD8Async" (u64, u8, usize, StreamHandle);
+    module_load = "cuModuleLoadData" (*mut *mut c_void, *const c_void);
+    module_unload = "cuModuleUnload" (*mut c_void);
+    module_function = "cuModuleGetFunction" (*mut *mut c_void, *mut c_void, *const c_char);
+    launch = "cuLaunchKernel" (*mut c_void, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, StreamHandle, *mut *mut c_void, *mut *mut c_void);
     launch_host = "cuLaunchHostFunc" (StreamHandle, HostFunction, *mut c_void);
     ipc_handle = "cuIpcGetMemHandle" (*mut IpcHandle, u64);
     ipc_open = "cuIpcOpenMemHandle_v2" (*mut u64, IpcHandle, c_uint);
@@ -184,6 +192,7 @@ functions! {
     capture_info_v3 = "cuStreamGetCaptureInfo_v3" (StreamHandle, *mut c_int, *mut u64, *mut Graph, *mut *const c_void, *mut *const c_void, *mut usize);
     capture_info_v2 = "cuStreamGetCaptureInfo_v2" (StreamHandle, *mut c_int, *mut u64, *mut Graph, *mut *const c_void, *mut usize);
     range_handle = "cuMemGetHandleForAddressRange" (*mut c_void, u64, usize, c_int, u64);
+    pointer_attribute = "cuPointerGetAttribute" (*mut c_void, c_int, u64);
     mem_alloc_async = "cuMemAllocAsync" (*mut u64, usize, StreamHandle);
     mem_free_async = "cuMemFreeAsync" (u64, StreamHandle);
     default_mem_pool = "cuDeviceGetDefaultMemPool" (*mut *mut c_void, DeviceHandle);

@@ -3,13 +3,15 @@
 
 use super::machine::{EventState, Machine, Op, Record};
 use super::memory::Kind;
-use super::{Simulated, ipc};
+use super::{Simulated, ipc, kernels};
 use crate::call::Call;
 use crate::driver::Driver;
 use crate::error::{DriverError, code};
+use crate::reduction;
 use crate::token::DriverToken;
-use crate::types::{Capture, Device, DevicePtr, Event, MemInfo, Physical, Stream};
+use crate::types::{Capture, Device, DevicePtr, Event, Function, MemInfo, Module, Physical, Stream};
 use parking_lot::MutexGuard;
+use std::ffi::CStr;
 use std::os::fd::{FromRawFd, OwnedFd};
 
 type Answer<T> = Result<T, DriverError>;
@@ -85,6 +87,9 @@ impl Simulated {
             Op::ToHost { from, .. } => memory.is_memory(from, bytes),
             Op::OnDevice { to, from, .. } => memory.is_memory(to, bytes) && memory.is_memory(from, bytes),
             Op::Fill { at, .. } => memory.is_memory(at, bytes),
+            Op::Reduce(ref reduction) => {
+                reduction.ranges().all(|(at, bytes)| bytes == 0 || memory.is_memory(at, bytes))
+            }
             Op::Write { word, .. } | Op::WaitValue { word, .. } => memory.is_memory(word, 8),
             _ => true,
         };
@@ -482,6 +487,75 @@ unsafe impl Driver for Simulated {
         let op = Op::Fill { at: at.0 as usize, byte, bytes };
         let text = || format!("cuMemsetD8Async({:#x}, {byte}, {bytes}, {stream:?})", at.0);
         self.queue(Call::Fill, stream, text, op, bytes)
+    }
+
+    /// Of any text: its entries.
+    fn module_load(&self, ptx: &CStr, _: &DriverToken) -> Answer<Module> {
+        let text = || format!("cuModuleLoadData({} bytes of PTX)", ptx.count_bytes());
+        let mut machine = self.enter(Call::ModuleLoad, text)?;
+        let entries = kernels::entries(&ptx.to_string_lossy());
+        if entries.is_empty() {
+            return refused(text(), code::INVALID_PTX, "no entry in the text");
+        }
+        let handle = machine.handle();
+        machine.modules.insert(handle, entries);
+        Ok(Module(handle))
+    }
+
+    unsafe fn module_unload(&self, module: Module, _: &DriverToken) -> Answer<()> {
+        let text = || format!("cuModuleUnload({:#x})", module.0);
+        let mut machine = self.enter(Call::ModuleUnload, text)?;
+        machine.functions.retain(|_, (owner, _)| *owner != module.0);
+        match machine.modules.remove(&module.0) {
+            Some(_) => Ok(()),
+            None => offence(&mut machine, text(), code::INVALID_HANDLE, "no such module"),
+        }
+    }
+
+    fn module_function(&self, module: Module, name: &CStr, _: &DriverToken) -> Answer<Function> {
+        let text = || format!("cuModuleGetFunction({:#x}, {name:?})", module.0);
+        let mut machine = self.enter(Call::ModuleFunction, text)?;
+        let name = name.to_string_lossy().into_owned();
+        match machine.modules.get(&module.0) {
+            Some(names) if names.contains(&name) => {
+                let handle = machine.handle();
+                machine.functions.insert(handle, (module.0, name));
+                Ok(Function(handle))
+            }
+            Some(_) => refused(text(), code::NOT_FOUND, "no such kernel in the module"),
+            None => offence(&mut machine, text(), code::INVALID_HANDLE, "no such module"),
+        }
+    }
+
+    /// Of the kernels that pinyard ships ([`reduction`]).
+    unsafe fn launch(
+        &self,
+        function: Function,
+        grid: u32,
+        block: u32,
+        arguments: &[u64],
+        stream: Stream,
+        _: &DriverToken,
+    ) -> Answer<()> {
+        let text = || format!("cuLaunchKernel({:#x}, {grid}, {block}, {stream:?})", function.0);
+        let mut machine = self.enter(Call::Launch, text)?;
+        let Some((_, name)) = machine.functions.get(&function.0) else {
+            return offence(&mut machine, text(), code::INVALID_HANDLE, "no such kernel");
+        };
+        let Some(kernel) = reduction::named(name) else {
+            return refused(
+                text(),
+                code::NOT_SUPPORTED,
+                "the simulated device knows pinyard's kernels alone",
+            );
+        };
+        match kernels::Reduction::new(kernel, arguments).filter(|_| grid > 0 && (1..=1024).contains(&block)) {
+            Some(reduction) => {
+                let bytes = reduction.bytes();
+                self.queue_within(machine, stream, text, Op::Reduce(reduction), bytes)
+            }
+            None => offence(&mut machine, text(), code::INVALID_VALUE, "not the kernel's arguments"),
+        }
     }
 
     fn host_function(&self, stream: Stream, work: Box<dyn FnOnce() + Send>, _: &DriverToken) -> Answer<()> {

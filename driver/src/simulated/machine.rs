@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use super::faults::Faults;
+use super::kernels::Reduction;
 use super::memory::Memory;
 use crate::types::Capture;
 use std::collections::{BTreeMap, VecDeque};
@@ -25,6 +26,7 @@ pub(super) enum Op {
     ToHost { to: usize, from: usize, bytes: usize },
     OnDevice { to: usize, from: usize, bytes: usize },
     Fill { at: usize, byte: u8, bytes: usize },
+    Reduce(Reduction),
     Record(Record),
     WaitRecord(Record),
     Write { word: usize, value: u64 },
@@ -70,6 +72,10 @@ pub(super) struct Machine {
     pub(super) memory: Memory,
     pub(super) streams: BTreeMap<usize, StreamState>,
     pub(super) events: BTreeMap<usize, EventState>,
+    /// Loaded modules: their kernels.
+    pub(super) modules: BTreeMap<usize, Vec<String>>,
+    /// Kernels that were asked for: their modules and names.
+    pub(super) functions: BTreeMap<usize, (usize, String)>,
     pub(super) faults: Faults,
     /// What was done wrong.
     pub(super) offences: Vec<String>,
@@ -86,6 +92,8 @@ impl Machine {
             memory,
             streams: BTreeMap::new(),
             events: BTreeMap::new(),
+            modules: BTreeMap::new(),
+            functions: BTreeMap::new(),
             faults: Faults::new(),
             offences: Vec::new(),
             handles: 0x1000,
@@ -208,6 +216,8 @@ impl Machine {
                 // SAFETY: the caller's contract keeps the range.
                 unsafe { std::ptr::write_bytes(at as *mut u8, byte, bytes) }
             }
+            // SAFETY: the launcher's contract keeps the ranges.
+            Op::Reduce(reduction) => unsafe { reduction.run() },
             // Queued once, so not set before.
             Op::Record(record) => drop(record.set(done)),
             Op::Write { word, value } => {

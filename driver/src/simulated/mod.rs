@@ -10,6 +10,7 @@
 mod calls;
 mod faults;
 mod ipc;
+mod kernels;
 mod machine;
 mod memory;
 
@@ -174,6 +175,7 @@ impl Simulated {
             ("host registrations", memory.registered.len()),
             ("opened handles", memory.imports.len()),
             ("events", machine.events.len()),
+            ("modules", machine.modules.len()),
             ("streams", streams),
         ];
         let left: Vec<String> =
