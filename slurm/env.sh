@@ -32,6 +32,9 @@
 # be locked, gives no answer, or has something to be mended that not all have; mend: also
 # if all have it; warn: it says so and goes on; off: no look.
 : "${PREFLIGHT:=strict}"
+# yes: each rank leaves a trace in the job's folder (PINYARD_TRACE), of which trace.html is
+# made at the end. counters: for `pinyard top` alone, while the job runs.
+: "${TRACE:=no}"
 # What the time limit does after the ranks have been told to end: yes, the job is queued
 # again, and begins anew; no, it ends.
 : "${REQUEUE:=no}"
@@ -78,6 +81,12 @@ begin() {
         *) refuse "MPI is $MPI, and must be openmpi, mpich or intel" ;;
     esac
     case $LAUNCH in srun | mpirun) ;; *) refuse "LAUNCH is $LAUNCH, and must be srun or mpirun" ;; esac
+    case $TRACE in
+        no) ;;
+        yes | counters) export PINYARD_TRACE=$RESULTS/trace ;;
+        *) refuse "TRACE is $TRACE, and must be yes, counters or no" ;;
+    esac
+    [ "$TRACE" != counters ] || export PINYARD_TRACE_EVENTS=0
     ranks=${SLURM_NTASKS:-$((SLURM_JOB_NUM_NODES * ${SLURM_NTASKS_PER_NODE:-1}))}
     find_pinyard
     say "job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, $ranks ranks, MPI $MPI by $LAUNCH: $RESULTS"
@@ -209,14 +218,17 @@ end_of_time() {
 # run PROGRAM ARGUMENT...: on all ranks. Returns its status; says which node and why if
 # it is not 0.
 run() {
-    local status=0 options=() began
+    local status=0 options=() traced=() began
+    # Open MPI's launcher hands on no variable that it is not told.
+    [ "$TRACE" = no ] || traced=(-x PINYARD_TRACE)
+    [ "$TRACE" != counters ] || traced+=(-x PINYARD_TRACE_EVENTS)
     read -ra options <<< "$LAUNCH_OPTIONS"
     # shellcheck disable=SC2016
     [ "$BIND" != yes ] || set -- bash -c 'set -a; eval "$("$0" doctor bind)"; set +a; exec "$@"' "$pinyard" "$@"
     began=$(wc -l < "$RESULTS/output")
     case $LAUNCH:$MPI in
         srun:*) set -- srun --mpi="$mpi_type" --kill-on-bad-exit=1 "${options[@]}" "$@" ;;
-        mpirun:openmpi) set -- "$MPIRUN" -n "$ranks" --map-by node "${options[@]}" "$@" ;;
+        mpirun:openmpi) set -- "$MPIRUN" -n "$ranks" --map-by node "${traced[@]}" "${options[@]}" "$@" ;;
         # Hydra, MPICH's and Intel's.
         mpirun:*) set -- "$MPIRUN" -bootstrap slurm -n "$ranks" "${options[@]}" "$@" ;;
     esac
@@ -253,6 +265,9 @@ cause() {
 finish() {
     local status=$?
     trap - EXIT
+    if [ "$TRACE" = yes ] && compgen -G "$PINYARD_TRACE/*.trace" > /dev/null; then
+        "$pinyard" report "$PINYARD_TRACE" -o "$RESULTS/trace.html"
+    fi
     if [ "$limited" = yes ]; then
         status=$LIMIT
         if [ "$REQUEUE" = yes ]; then

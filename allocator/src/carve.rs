@@ -84,7 +84,7 @@ impl Core {
         let rounds = if class == OVERSIZE { 0 } else { classes::rounds(class) as u32 };
         let blocks = cold.unplaced.split_off(cold.unplaced.len() - count).into_boxed_slice();
         let span = Box::new(Span {
-            kind: Kind { core: self, class, rounds, block_bytes, poisoned: self.poison.is_some() },
+            kind: Kind { core: self, class, rounds, block_bytes, watched: self.watched },
             key,
             slab,
             start,

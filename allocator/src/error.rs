@@ -125,6 +125,9 @@ pub enum BuildError {
     /// A setting of the environment.
     #[error(transparent)]
     Config(#[from] crate::config::ConfigError),
+    /// The trace that `PINYARD_TRACE` asks for could not be begun.
+    #[error("{0}")]
+    Trace(&'static pinyard_trace::StartError),
     /// The driver refused what the pool itself needs.
     #[error(transparent)]
     Driver(pinyard_driver::DriverError),

@@ -10,6 +10,7 @@ use crate::shared::{Cold, Core};
 use crate::pool::Handle;
 use crate::slab::Slab;
 use crate::source::DriverToken;
+use crate::trace;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 
@@ -128,6 +129,9 @@ impl Handle {
         }
         let slab = born?;
         let bounds = slab.bounds();
+        if let Some(traced) = core.traced {
+            traced.slab(trace::Kind::Grow, bounds.start, bounds.bytes);
+        }
         core.registrations.fetch_add(1, Relaxed);
         let mut cold = core.lock(token);
         cold.reserved += bounds.bytes - growth.reserved;

@@ -14,6 +14,7 @@ use crate::slab::Supplier;
 use crate::source::{HostMemory, Source};
 use crate::sources::PinnedSource;
 use crate::stats::PoolStats;
+use crate::trace::{Kind, Traced};
 use bytemuck::Pod;
 use pinyard_driver::Driver;
 use pinyard_hooks::PAGE_SIZE;
@@ -118,19 +119,23 @@ impl Pool {
                 None => return Err(self.refusal::<T>(elements, align)),
             },
         };
-        if core.poison.is_some() {
+        if core.watched {
             self.inspect(block, bytes);
         }
         Ok(PoolBuf::new(block, elements))
     }
 
-    /// Of a pool that poisons.
+    /// Of a pool that is watched.
     #[cold]
     #[inline(never)]
     fn inspect(&self, block: BlockRef, wanted: usize) {
         let place = block.place();
         // SAFETY: the span stands while a block of it is in use.
-        let bytes = unsafe { place.span.as_ref() }.kind.block_bytes;
+        let span = unsafe { place.span.as_ref() };
+        let bytes = span.kind.block_bytes;
+        if let Some(traced) = self.handle.core.traced {
+            traced.block(Kind::Alloc, place.address, wanted, bytes, span.slab.start);
+        }
         if let Some(poison) = &self.handle.core.poison {
             // SAFETY: the block's memory, which is the host's and about to be the caller's.
             unsafe { poison.allocated(place.address, bytes, wanted) };
@@ -258,10 +263,12 @@ impl Builder {
         membarrier::prepare();
         fork::prepare();
         let Builder { registry, source, access, limit, poison, .. } = self;
+        let traced = Traced::new(source.name());
         let supplier = Arc::new(Supplier { registry, source, access });
-        Ok(Pool {
-            handle: Arc::new(Handle { core: Core::new(largest, poison), supplier, slab_bytes, limit }),
-        })
+        let core = Core::new(largest, poison, traced);
+        let publisher: std::sync::Weak<Core> = Arc::downgrade(&core);
+        pinyard_trace::counters::publish(publisher);
+        Ok(Pool { handle: Arc::new(Handle { core, supplier, slab_bytes, limit }) })
     }
 }
 

@@ -24,7 +24,9 @@ use crate::span::Kind;
 use crate::stats::PoolStats;
 use crate::sync::heavy_fence;
 use crate::threads;
+use crate::trace::{self, Traced};
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use pinyard_trace::counters::{self, Publisher};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::sync::{Arc, OnceLock};
@@ -42,6 +44,10 @@ pub(crate) struct Core {
     pub(crate) closed: AtomicBool,
     /// Looks for writes to freed memory.
     pub(crate) poison: Option<Box<Poison>>,
+    /// The pool's place in the process's trace.
+    pub(crate) traced: Option<Traced>,
+    /// One of the two: what an allocation asks, and a free finds in its span.
+    pub(crate) watched: bool,
     /// The fork generation of the process that made the pool.
     forks: u32,
     /// Waits for the last block of a closed pool.
@@ -69,7 +75,7 @@ pub(crate) struct Cold {
 }
 
 impl Core {
-    pub(crate) fn new(largest: Class, poison: bool) -> Arc<Core> {
+    pub(crate) fn new(largest: Class, poison: bool, traced: Option<Traced>) -> Arc<Core> {
         Arc::new(Core {
             bins: Bins::new(),
             deferred: Deferred::new(),
@@ -78,6 +84,8 @@ impl Core {
             registrations: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             poison: poison.then(|| Box::new(Poison::new())),
+            traced,
+            watched: poison || traced.is_some(),
             forks: fork::generation(),
             drain: OnceLock::new(),
             grown: Condvar::new(),
@@ -124,9 +132,9 @@ impl Core {
     pub(crate) fn free(block: BlockRef) {
         // SAFETY: a block in use has a span. Copied, because it may go once the block
         // is pushed.
-        let Kind { core, class, rounds, block_bytes, poisoned } = unsafe { block.place().span.as_ref() }.kind;
-        if poisoned {
-            Core::spoil(block);
+        let Kind { core, class, rounds, block_bytes, watched } = unsafe { block.place().span.as_ref() }.kind;
+        if watched {
+            Core::look_at_free(block);
         }
         let done = threads::with_existing(core, |core, cache| {
             // SAFETY: the thread's own cache; the section pushes to magazines,
@@ -144,12 +152,13 @@ impl Core {
         }
     }
 
-    /// Of a pool that poisons: the block is free and still ours.
+    /// Of a pool that is watched: the block is free and still ours.
     #[cold]
     #[inline(never)]
-    fn spoil(block: BlockRef) {
+    fn look_at_free(block: BlockRef) {
         // SAFETY: as in `free`.
-        let Kind { core, block_bytes, .. } = unsafe { block.place().span.as_ref() }.kind;
+        let span = unsafe { block.place().span.as_ref() };
+        let Kind { core, block_bytes, .. } = span.kind;
         // SAFETY: the core stands while the block is in use, which it is until it is pushed.
         let core = unsafe { &*core };
         if let Some(poison) = &core.poison
@@ -157,6 +166,9 @@ impl Core {
         {
             // SAFETY: the block's memory, which its owner has given up and nobody has yet.
             unsafe { poison.freed(block.place().address, block_bytes) };
+        }
+        if let Some(traced) = core.traced {
+            traced.block(trace::Kind::Free, block.place().address, 0, block_bytes, span.slab.start);
         }
     }
 
@@ -203,6 +215,12 @@ impl Core {
         if core.is_forked() {
             return;
         }
+        if let Some(traced) = core.traced {
+            // SAFETY: as in `free`.
+            let span = unsafe { block.place().span.as_ref() };
+            let (at, bytes) = (block.place().address, span.kind.block_bytes);
+            traced.block(trace::Kind::Fence, at, 0, bytes, span.slab.start);
+        }
         core.deferred.push(fence, block);
         core.wake_drain();
     }
@@ -215,6 +233,9 @@ impl Core {
         let mut bytes = 0;
         for slab in slabs {
             let bounds = slab.bounds();
+            if let Some(traced) = self.traced {
+                traced.slab(trace::Kind::Trim, bounds.start, bounds.bytes);
+            }
             if let Some(poison) = &self.poison {
                 // SAFETY: the slab is ours, and mapped until it is released.
                 unsafe { poison.released(bounds.start, bounds.bytes) };
@@ -300,5 +321,15 @@ impl Core {
             allocations: counts.allocations,
             frees: counts.frees,
         }
+    }
+}
+
+impl Publisher for Core {
+    fn publish(&self, to: &mut counters::Counters) {
+        let stats = self.stats();
+        to.pool_bytes += stats.reserved_bytes;
+        to.live_bytes += stats.live_bytes;
+        to.allocations += stats.allocations;
+        to.frees += stats.frees;
     }
 }

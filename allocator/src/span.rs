@@ -27,8 +27,8 @@ pub(crate) struct Kind {
     /// Blocks in a full magazine of the class.
     pub(crate) rounds: u32,
     pub(crate) class: Class,
-    /// The core has a [`Poison`](crate::poison::Poison).
-    pub(crate) poisoned: bool,
+    /// The core's own (`Core::watched`).
+    pub(crate) watched: bool,
 }
 
 impl Span {

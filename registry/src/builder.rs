@@ -1,6 +1,6 @@
 //! How a registry is made.
 
-use crate::backend::Backend;
+use crate::backend::{Backend, Unlocked};
 use crate::budget::Budget;
 use crate::cache::{Cache, Geometry, map_size};
 use crate::coarsen::Coarsen;
@@ -8,6 +8,7 @@ use crate::error::BuildError;
 use crate::owner::{Owner, Owners};
 use crate::range::CACHED_LIMIT;
 use crate::registry::{Inner, Registry};
+use crate::traced::Traced;
 use crate::trust::{Mechanism, Trust};
 use crate::{clock, limits, membarrier, reaper};
 use std::sync::Arc;
@@ -118,10 +119,12 @@ impl Builder {
                 return Err(BuildError::HooksIncomplete(Box::new(report)));
             }
         }
+        pinyard_trace::start_from_environment().map_err(BuildError::Trace)?;
         let trust = Trust::new(events == Events::Hooks, patches, forced, self.trust_shared)
             .map_err(|why| BuildError::Mechanism { name: forced.map_or("", Mechanism::name), why })?;
         clock::prepare();
         membarrier::prepare();
+        let traced = Traced::new(backend.name());
         let of_backend = backend.limits();
         let regions = self.max_regions.min(of_backend.max_regions).clamp(1, MOST_REGIONS);
         let geometry = Geometry {
@@ -141,6 +144,7 @@ impl Builder {
             events: if patches { Events::Hooks } else { Events::NotifyOnly },
             coarsen: self.coarsen,
             trust,
+            traced,
             forks: pinyard_hooks::fork_generation(),
             changed: parking_lot::Condvar::new(),
             reaper_sleeps: AtomicBool::new(false),
@@ -148,6 +152,9 @@ impl Builder {
         });
         let member: std::sync::Weak<Inner> = Arc::downgrade(&inner);
         inner.cache.geometry.budget.join(member);
+        inner.cache.lock(&mut Unlocked::at_entry()).writer.traced = traced;
+        let publisher: std::sync::Weak<Inner> = Arc::downgrade(&inner);
+        pinyard_trace::counters::publish(publisher);
         reaper::start(&inner).map_err(|source| BuildError::Thread { source })?;
         Ok(Registry { inner: Owner::new(inner) })
     }

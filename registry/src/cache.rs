@@ -29,7 +29,9 @@ use crate::regions::{self, Counts, Held, Wanted};
 use crate::stats::Counters;
 use crate::sync::{MAX_COMING, Mutex, MutexGuard, SHARDS, lock};
 use crate::times::Ticks;
+use crate::traced::Traced;
 use pinyard_hooks::map::{Map, MapSize, Slot, SlotId};
+use pinyard_trace::Kind;
 use std::collections::VecDeque;
 use std::ops::Deref;
 use std::sync::atomic::Ordering::Relaxed;
@@ -103,6 +105,8 @@ pub(crate) struct Writer {
     pub(crate) now: u64,
     /// How often the directory has changed.
     changes: u64,
+    /// The registry's place in the process's trace.
+    pub(crate) traced: Traced,
     /// Who is called back when a slot's registration is gone.
     waiting: Vec<(SlotId, Completion)>,
 }
@@ -210,6 +214,7 @@ impl<M: Deref<Target = Map>> Cache<M> {
                 retired: VecDeque::new(),
                 now: 0,
                 changes: 0,
+                traced: Traced::default(),
                 waiting: Vec::new(),
             }),
         })
@@ -451,6 +456,11 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
             Reason::Invalidated | Reason::Flushed => writer.counters.invalidations += 1,
             Reason::Merged => writer.counters.merges += 1,
             Reason::Evicted => writer.counters.evictions += 1,
+        }
+        match reason {
+            Reason::Invalidated | Reason::Flushed => writer.traced.event(Kind::Invalidate, range),
+            Reason::Evicted => writer.traced.event(Kind::Evict, range),
+            Reason::Merged => {}
         }
     }
 

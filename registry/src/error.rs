@@ -240,6 +240,9 @@ pub enum BuildError {
         /// mmap's errno.
         source: std::io::Error,
     },
+    /// The trace that `PINYARD_TRACE` asks for could not be begun.
+    #[error("{0}")]
+    Trace(&'static pinyard_trace::StartError),
     /// The reaper's thread was refused.
     #[error("the reaper's thread could not be started: {source}")]
     Thread {

@@ -44,6 +44,7 @@ mod regions;
 mod stats;
 mod sync;
 mod times;
+mod traced;
 
 #[cfg(not(loom))]
 mod builder;

@@ -18,6 +18,7 @@ use crate::registry::Inner;
 use crate::room;
 use crate::trust::Begun;
 use crate::{diagnose, trust};
+use pinyard_trace::Kind;
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -246,7 +247,14 @@ fn register(inner: &Inner, ticket: &Ticket, unlocked: &Unlocked) -> Result<Memor
     // After `begin` watched the range, before a page is pinned: a hook that
     // passed its filter too early for the first publishes again after its change.
     pinyard_hooks::begin_registration();
-    in_backend(|| inner.backend.register(ticket.range, effective(ticket.access), unlocked))
+    let call = inner.traced.begin();
+    let answer = in_backend(|| inner.backend.register(ticket.range, effective(ticket.access), unlocked));
+    if let Some(call) = call
+        && answer.is_ok()
+    {
+        call.end(inner.traced, Kind::Register, ticket.range);
+    }
+    answer
 }
 
 /// Marks the thread while it is in a backend's call.

@@ -19,9 +19,12 @@ use crate::regions::{Held, Wanted};
 use crate::room;
 use crate::shards;
 use crate::stats::Stats;
+use crate::traced::Traced;
 use crate::trust::{self, Serving, Trust, Uncached};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use pinyard_hooks::MapPlace;
+use pinyard_trace::Kind;
+use pinyard_trace::counters::{Counters, Publisher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
 
@@ -43,6 +46,7 @@ pub(crate) struct Inner {
     pub(crate) events: Events,
     pub(crate) coarsen: Coarsen,
     pub(crate) trust: Trust,
+    pub(crate) traced: Traced,
     /// The fork generation of the process that made the registry.
     pub(crate) forks: u32,
     /// Signalled when a registration has landed or graves have been buried.
@@ -195,34 +199,7 @@ impl Registry {
     /// retires what events have touched. All zero in a forked child, where another
     /// thread may have held the lock.
     pub fn stats(&self) -> Stats {
-        if self.inner.is_forked() {
-            return Stats::default();
-        }
-        let mut unlocked = Unlocked::at_entry();
-        self.inner.tidy(&mut unlocked);
-        let tick = clock::tick();
-        let locked = self.inner.cache.lock(&mut unlocked);
-        let (regions, graveyard) = locked.population();
-        let counters = locked.writer.counters;
-        Stats {
-            hits: self.inner.cache.counts.hits() + counters.hits,
-            misses: counters.misses,
-            registrations: counters.registrations,
-            deregistrations: counters.deregistrations,
-            failed_deregistrations: counters.failed_deregistrations,
-            invalidations: counters.invalidations,
-            merges: counters.merges,
-            evictions: counters.evictions,
-            flushes: counters.flushes,
-            overflows: counters.overflows,
-            retries: counters.retries,
-            uncached: counters.uncached,
-            regions: regions as u64,
-            graveyard: graveyard as u64,
-            pinned_bytes: locked.writer.pinned as u64,
-            registering: locked.writer.registering.in_time(tick),
-            deregistering: locked.writer.deregistering.in_time(tick),
-        }
+        self.inner.stats()
     }
 
     /// Regions that somebody holds a lease of. Exact when no other thread is at work.
@@ -247,7 +224,51 @@ impl Registry {
     }
 }
 
+impl Publisher for Inner {
+    fn publish(&self, to: &mut Counters) {
+        let stats = self.stats();
+        to.hits += stats.hits;
+        to.misses += stats.misses;
+        to.registrations += stats.registrations;
+        to.deregistrations += stats.deregistrations;
+        to.invalidations += stats.invalidations;
+        to.evictions += stats.evictions;
+        to.pinned_bytes += stats.pinned_bytes;
+    }
+}
+
 impl Inner {
+    pub(crate) fn stats(&self) -> Stats {
+        if self.is_forked() {
+            return Stats::default();
+        }
+        let mut unlocked = Unlocked::at_entry();
+        self.tidy(&mut unlocked);
+        let tick = clock::tick();
+        let locked = self.cache.lock(&mut unlocked);
+        let (regions, graveyard) = locked.population();
+        let counters = locked.writer.counters;
+        Stats {
+            hits: self.cache.counts.hits() + counters.hits,
+            misses: counters.misses,
+            registrations: counters.registrations,
+            deregistrations: counters.deregistrations,
+            failed_deregistrations: counters.failed_deregistrations,
+            invalidations: counters.invalidations,
+            merges: counters.merges,
+            evictions: counters.evictions,
+            flushes: counters.flushes,
+            overflows: counters.overflows,
+            retries: counters.retries,
+            uncached: counters.uncached,
+            regions: regions as u64,
+            graveyard: graveyard as u64,
+            pinned_bytes: locked.writer.pinned as u64,
+            registering: locked.writer.registering.in_time(tick),
+            deregistering: locked.writer.deregistering.in_time(tick),
+        }
+    }
+
     pub(crate) fn is_forked(&self) -> bool {
         self.forks != pinyard_hooks::fork_generation()
     }
@@ -303,11 +324,15 @@ impl Inner {
     pub(crate) fn deregister(&self, graves: &mut Graves, unlocked: &Unlocked) {
         for grave in &mut graves.list {
             let began = grave.is_timed.then(clock::ticks);
+            let call = self.traced.begin();
             let deregister = || self.backend.deregister(grave.key, grave.range, unlocked);
             // A custom backend's panic must not take the reaper, or the budget, with it.
             let answer = catch_unwind(AssertUnwindSafe(|| miss::in_backend(deregister)))
                 .unwrap_or_else(|_| Err(BackendError::new("deregister: the backend panicked", 0)));
             grave.failed = answer.is_err();
+            if let Some(call) = call {
+                call.end(self.traced, Kind::Deregister, grave.range);
+            }
             if grave.watched {
                 self.trust.end(grave.range);
             }

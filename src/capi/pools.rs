@@ -228,7 +228,7 @@ impl From<DriverError> for Failure {
 impl From<BuildError> for Failure {
     fn from(error: BuildError) -> Failure {
         let status = match &error {
-            BuildError::Config(_) => PNY_ERR_REFUSED,
+            BuildError::Config(_) | BuildError::Trace(_) => PNY_ERR_REFUSED,
             BuildError::Driver(_) => PNY_ERR_BACKEND,
             BuildError::Thread { .. } => PNY_ERR_RESOURCES,
             _ => PNY_ERR_INVALID,

@@ -100,7 +100,9 @@ impl From<BuildError> for Failure {
     fn from(error: BuildError) -> Failure {
         let status = match &error {
             BuildError::HooksIncomplete(_) => PNY_ERR_HOOKS_INCOMPLETE,
-            BuildError::UnknownMechanism { .. } | BuildError::Mechanism { .. } => PNY_ERR_REFUSED,
+            BuildError::UnknownMechanism { .. } | BuildError::Mechanism { .. } | BuildError::Trace(_) => {
+                PNY_ERR_REFUSED
+            }
             BuildError::NoBackend => PNY_ERR_INVALID,
             _ => PNY_ERR_RESOURCES,
         };

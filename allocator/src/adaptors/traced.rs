@@ -3,7 +3,7 @@
 
 use super::{Allocate, Block, Held};
 use crate::device::{DeviceError, PoolStream};
-use crate::trace::{Event, Kind, Record, Ring, Stack, Trace};
+use crate::trace::{Event, Kind, Record, Ring, Trace};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
@@ -23,10 +23,10 @@ pub struct Traced<A> {
 }
 
 impl<A> Traced<A> {
-    /// Records what passes to `upstream`, the last `events` events of it; 64 bytes each,
+    /// Records what passes to `upstream`, the last `events` events of it; 88 bytes each,
     /// allocated now. At least one.
     pub fn new(upstream: A, events: usize) -> Traced<A> {
-        let ring = Ring::new(events.max(1), false);
+        let ring = Ring::new(events, 0);
         Traced {
             upstream,
             shared: Arc::new(Shared { ring, began: Instant::now(), blocks: AtomicU64::new(0) }),
@@ -36,7 +36,8 @@ impl<A> Traced<A> {
     /// What stands in the ring. Waits for nobody.
     pub fn trace(&self) -> Trace {
         let (records, lost) = self.shared.ring.read();
-        Trace { events: records.into_iter().map(|(record, stack)| Event::of(record, &stack)).collect(), lost }
+        let events = records.into_iter().map(|(record, _)| Event::of(record, Vec::new()));
+        Trace::with_lost(events.collect(), lost)
     }
 
     /// What it is around.
@@ -49,10 +50,8 @@ impl Shared {
     fn push(&self, kind: Kind, stream: u64, bytes: u64, block: u64, address: u64) {
         let time_ns = self.began.elapsed().as_nanos() as u64;
         let thread = crate::trace::thread_number();
-        self.ring.push(
-            Record { time_ns, thread, kind, stream, bytes, block_bytes: 0, block, address },
-            &Stack::NONE,
-        );
+        let record = Record { time_ns, thread, stream, bytes, block, address, ..Record::of(kind) };
+        self.ring.push(record, &[]);
     }
 }
 

@@ -22,6 +22,7 @@ use crate::fork;
 use crate::pressure::{Bound, Watermarks};
 use crate::source::{DriverToken, Source, SourceError};
 use crate::sources::{DeviceSource, VirtualSource};
+use crate::trace::Traced;
 use pinyard_driver::{Counted, Driver, DriverError, Stream};
 use pinyard_registry::{Access, Registry};
 use std::path::PathBuf;
@@ -569,8 +570,8 @@ impl DeviceBuilder {
     /// Makes the pool. It has no slab yet.
     pub fn build(self) -> Result<DevicePool, BuildError> {
         const MOST: usize = 1 << 45;
-        let environment =
-            if self.environment { Overrides::from_environment()? } else { Overrides::default() };
+        let heeds = self.environment;
+        let environment = if heeds { Overrides::from_environment()? } else { Overrides::default() };
         let DeviceBuilder {
             driver,
             sources,
@@ -600,6 +601,13 @@ impl DeviceBuilder {
             }
         }
         fork::prepare();
+        // A pool that does not heed the environment is not in the process's trace either.
+        let process = if heeds {
+            pinyard_trace::start_from_environment().map_err(BuildError::Trace)?;
+            Traced::new(sources[0].name())
+        } else {
+            None
+        };
         let token = DriverToken::at_entry();
         let words = match marks {
             MarkKind::Best if driver.device().stream_values => {
@@ -613,10 +621,14 @@ impl DeviceBuilder {
             registrar,
             settings,
             words,
-            Watch::new(poison, fork::generation()),
+            Watch::new(poison, process, fork::generation()),
         ));
         if let Some(options) = trace {
             core.watch.start(options);
+        }
+        if heeds {
+            let publisher: std::sync::Weak<Core> = Arc::downgrade(&core);
+            pinyard_trace::counters::publish(publisher);
         }
         if let Some(heir) = heir {
             let _ = core.heir.set(heir);

@@ -94,6 +94,21 @@ impl RawPool {
         Err(self.refusal(at))
     }
 
+    /// The block that `at` lies in, at its beginning or further on: where it begins, its
+    /// bytes as asked for, and where its slab begins, and the slab's bytes. Looks through
+    /// all of them: not for hot paths.
+    pub fn find(&self, at: DevicePtr) -> Option<(DevicePtr, usize, DevicePtr, usize)> {
+        if self.pool.core().is_forked() {
+            return None;
+        }
+        self.shards.iter().find_map(|shard| {
+            let shard = shard.lock();
+            let (&start, block) = shard.range(..=at.0).next_back()?;
+            (at.0 - start < block.len() as u64)
+                .then(|| (DevicePtr(start), block.len(), block.slab_base(), block.slab_bytes()))
+        })
+    }
+
     /// Why there is no such block.
     #[cold]
     fn refusal(&self, at: DevicePtr) -> Misuse {

@@ -2,6 +2,7 @@
 
 use super::core::{Central, Core};
 use crate::source::DriverToken;
+use pinyard_trace::counters::{Counters, Publisher};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -103,6 +104,16 @@ impl Hits {
 
 pub(super) fn part(one: u64, all: u64) -> f64 {
     if all == 0 { 0.0 } else { one as f64 / all as f64 }
+}
+
+impl Publisher for Core {
+    fn publish(&self, to: &mut Counters) {
+        let stats = self.stats(&mut DriverToken::at_entry());
+        to.pool_bytes += stats.reserved_bytes;
+        to.live_bytes += stats.live_bytes;
+        to.allocations += stats.allocations;
+        to.frees += stats.frees;
+    }
 }
 
 impl Core {

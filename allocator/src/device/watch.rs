@@ -12,7 +12,7 @@ use super::misuse::{Misuse, Offence};
 use super::stream::StreamState;
 use crate::fork;
 use crate::source::DriverToken;
-use crate::trace::{Event, Kind, Record, Ring, Stack, Trace, thread_number};
+use crate::trace::{DEPTH, Event, Kind, Record, Ring, Stack, Trace, Traced, thread_number};
 use parking_lot::Mutex;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -24,7 +24,7 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TraceOptions {
-    /// Events that the ring holds; 64 bytes each, 256 with stacks. Set by the first start.
+    /// Events that the ring holds; 88 bytes each, 280 with stacks. Set by the first start.
     pub events: usize,
     /// Keep the stack of each event: 2 to 5 microseconds each.
     pub stacks: bool,
@@ -36,7 +36,7 @@ impl TraceOptions {
 }
 
 impl Default for TraceOptions {
-    /// 65,536 events without stacks: 4 MiB.
+    /// 65,536 events without stacks: 5.5 MiB.
     fn default() -> TraceOptions {
         TraceOptions { events: 1 << 16, stacks: false }
     }
@@ -53,6 +53,8 @@ pub(super) struct Watch {
     forks: u32,
     tracing: AtomicBool,
     poison: bool,
+    /// The process's trace has this pool's events as well.
+    process: Option<Traced>,
     began: Instant,
     ring: OnceLock<Ring>,
     pub(super) ledger: Ledger,
@@ -61,12 +63,13 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn new(poison: bool, forks: u32) -> Watch {
+    pub(super) fn new(poison: bool, process: Option<Traced>, forks: u32) -> Watch {
         Watch {
-            plain: AtomicU32::new(if poison { WATCHED } else { forks }),
+            plain: AtomicU32::new(if poison || process.is_some() { WATCHED } else { forks }),
             forks,
             tracing: AtomicBool::new(false),
             poison,
+            process,
             began: Instant::now(),
             ring: OnceLock::new(),
             ledger: Ledger::default(),
@@ -93,8 +96,9 @@ impl Watch {
     /// Starts, or starts anew. The ring is made once.
     pub(super) fn start(&self, options: TraceOptions) {
         let events = options.events.clamp(*TraceOptions::EVENTS.start(), *TraceOptions::EVENTS.end());
-        self.ring.get_or_init(|| Ring::new(events, options.stacks)).clear();
-        if !self.poison {
+        let depth = if options.stacks { DEPTH } else { 0 };
+        self.ring.get_or_init(|| Ring::new(events, depth)).clear();
+        if !self.stays_watched() {
             self.ledger.clear();
         }
         self.tracing.store(true, Relaxed);
@@ -103,7 +107,12 @@ impl Watch {
 
     pub(super) fn stop(&self) {
         self.tracing.store(false, Relaxed);
-        self.plain.store(if self.poison { WATCHED } else { self.forks }, Relaxed);
+        self.plain.store(if self.stays_watched() { WATCHED } else { self.forks }, Relaxed);
+    }
+
+    /// Whether or not a trace of its own is kept.
+    fn stays_watched(&self) -> bool {
+        self.poison || self.process.is_some()
     }
 
     fn now(&self) -> u64 {
@@ -121,10 +130,16 @@ impl Watch {
     }
 
     fn push(&self, note: &Note, record: impl FnOnce() -> Record) {
-        if self.tracing.load(Relaxed)
-            && let Some(ring) = self.ring.get()
-        {
-            ring.push(record(), &note.stack);
+        let ring = self.ring.get().filter(|_| self.tracing.load(Relaxed));
+        if ring.is_none() && self.process.is_none() {
+            return;
+        }
+        let record = Record { time_ns: note.time_ns, thread: note.thread, ..record() };
+        if let Some(ring) = ring {
+            ring.push(record, &note.stack.0);
+        }
+        if let Some(process) = self.process {
+            process.pass_on(record);
         }
     }
 
@@ -138,18 +153,7 @@ impl Watch {
     #[cold]
     fn of_pool(&self, kind: Kind, stream: u64, bytes: usize, address: u64) {
         let note = self.note();
-        let Note { time_ns, thread, .. } = note;
-        let bytes = bytes as u64;
-        self.push(&note, || Record {
-            time_ns,
-            thread,
-            kind,
-            stream,
-            bytes,
-            block_bytes: 0,
-            block: 0,
-            address,
-        });
+        self.push(&note, || Record { stream, bytes: bytes as u64, address, ..Record::of(kind) });
     }
 
     /// A block was handed out, to nobody yet.
@@ -186,8 +190,7 @@ impl Watch {
 
     fn of_block(&self, kind: Kind, note: &Note, stream: u64, block: BlockRef, bytes: u64, id: u64) {
         let (address, block_bytes) = (block.address.get(), block.bytes.get() as u64);
-        let Note { time_ns, thread, .. } = *note;
-        self.push(note, || Record { time_ns, thread, kind, stream, bytes, block_bytes, block: id, address });
+        self.push(note, || Record { stream, bytes, block_bytes, block: id, address, ..Record::of(kind) });
     }
 
     /// How long ago the block there was handed out.
@@ -199,8 +202,8 @@ impl Watch {
     pub(super) fn trace(&self) -> Trace {
         let Some(ring) = self.ring.get() else { return Trace::default() };
         let (records, lost) = ring.read();
-        let events = records.into_iter().map(|(record, stack)| Event::of(record, &stack));
-        Trace { events: events.collect(), lost }
+        let events = records.into_iter().map(|(record, stack)| Event::of(record, Stack::of(&stack).names()));
+        Trace::with_lost(events.collect(), lost)
     }
 
     /// To `path`, the process and a number that no file has.

@@ -222,7 +222,7 @@ impl Run {
                 }
             }
             // What another pool did about its own memory.
-            Kind::Wait | Kind::Grow | Kind::Trim | Kind::Oom => {}
+            _ => {}
         }
         Ok(())
     }

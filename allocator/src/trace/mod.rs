@@ -1,21 +1,11 @@
-//! What happened in a pool, kept in a ring of fixed size, and files of it.
-//!
-//! The format `pinyard-trace`, version 1: lines of JSON. The first is the [`Header`], each
-//! other one an [`Event`], oldest first. Fields that a reader does not know are
-//! skipped; a field changes its meaning only with the version.
+//! What happened in a pool: its trace, of the format of [`pinyard_trace`], and stacks.
 
-mod event;
-mod file;
-mod read;
-mod ring;
+mod process;
 mod stack;
 
-pub use self::{
-    event::{Event, Kind},
-    file::{Header, Trace, TraceFileError},
-    read::{ReadError, Reader},
-};
 pub(crate) use self::{
-    ring::{Record, Ring},
-    stack::{Stack, thread_number},
+    process::Traced,
+    stack::{DEPTH, Stack},
 };
+pub use pinyard_trace::{Event, Header, Kind, ReadError, Reader, Trace, TraceFileError};
+pub(crate) use pinyard_trace::{Record, Ring, thread_number};

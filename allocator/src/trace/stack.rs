@@ -1,7 +1,5 @@
 //! Where a thread is: return addresses, without names until somebody reads them.
-#![allow(unsafe_code)] // gettid(2)
 
-use std::cell::Cell;
 use std::ffi::c_void;
 
 /// Frames that are kept, ours at the top included.
@@ -13,6 +11,13 @@ pub(crate) struct Stack(pub(crate) [u64; DEPTH]);
 
 impl Stack {
     pub(crate) const NONE: Stack = Stack([0; DEPTH]);
+
+    /// Of so many words, or fewer.
+    pub(crate) fn of(words: &[u64]) -> Stack {
+        let mut stack = Stack::NONE;
+        stack.0.iter_mut().zip(words).for_each(|(frame, &word)| *frame = word);
+        stack
+    }
 
     /// The caller's. Walks the unwind tables: a few microseconds; allocates nothing
     /// after the first time, and takes no lock but the unwinder's own.
@@ -68,16 +73,4 @@ fn is_ours(name: &str, file: &str) -> bool {
     CRATES.iter().any(|path| name.starts_with(path))
         || file.contains(sources)
         || LIBRARIES.iter().any(|path| file.contains(path))
-}
-
-/// The thread's number, as the kernel has it; asked for once per thread.
-pub(crate) fn thread_number() -> u32 {
-    thread_local!(static NUMBER: Cell<u32> = const { Cell::new(0) });
-    // A thread that is ending asks again.
-    NUMBER.try_with(Cell::get).ok().filter(|&number| number != 0).unwrap_or_else(|| {
-        // SAFETY: gettid(2) has no conditions.
-        let number = unsafe { libc::gettid() } as u32;
-        let _ = NUMBER.try_with(|cell| cell.set(number));
-        number
-    })
 }

@@ -3,7 +3,7 @@
 //! that a page names exists, every scenario's test is named, every atomic has its row
 //! in the page of orderings, every planted mistake of `ci/guards.sh` in that of
 //! mutations, the table of the hooks is the one that the rows' test checks, and that of
-//! a pool's settings the one that the pool reads (`--update` writes them).
+//! a pool's and of a trace's settings those that are read (`--update` writes them).
 
 use mdbook_driver::MDBook;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +17,8 @@ fn main() -> ExitCode {
     let (hooks, settings) = (pinyard_coverage::promised(), pinyard_allocator::config::markdown());
     problems.extend(table(&root.join("docs/src/hooks.md"), "table", &hooks, update));
     problems.extend(table(&root.join("docs/src/pools.md"), "settings", &settings, update));
+    let trace = pinyard_trace::settings::markdown();
+    problems.extend(table(&root.join("docs/src/reports.md"), "trace", &trace, update));
     for problem in &problems {
         eprintln!("book: {problem}");
     }

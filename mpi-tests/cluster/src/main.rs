@@ -149,7 +149,11 @@ impl Owner {
         registry.flush()?;
         let [status, ..] = self.ask(false, at, rkey)?;
         let seen = format!("status {status}");
-        self.tally.report(status == REMOTE_ACCESS_ERROR.into(), "pinyard, a key that was taken back", &seen);
+        self.tally.report(
+            status == u64::from(REMOTE_ACCESS_ERROR),
+            "pinyard, a key that was taken back",
+            &seen,
+        );
         Ok(())
     }
 }

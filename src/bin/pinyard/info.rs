@@ -44,11 +44,11 @@ fn text(report: &Report) -> String {
     };
     text += "\nMechanisms that tell a registry of changes\n";
     text += &mechanisms();
-    text += "\nEnvironment\n";
-    for variable in VARIABLES {
-        let value = value_of(variable.name)
-            .map_or_else(|| format!("not set: {}", variable.default), |value| format!("{value:?}"));
-        text += &format!("  {:<19} {:<42} {value}\n", variable.name, variable.meaning);
+    text += "\nThe trace of a process\n";
+    for setting in pinyard_trace::settings::TABLE {
+        let value = value_of(setting.name)
+            .map_or_else(|| format!("not set: {}", setting.default), |value| format!("{value:?}"));
+        text += &format!("  {:<26} {value}\n", setting.name);
     }
     text += "\nSettings of device pools\n";
     for setting in TABLE {
@@ -85,6 +85,15 @@ fn document(report: &Report) -> Value {
             "value": value_of(setting.name),
         })
     });
+    let trace = pinyard_trace::settings::TABLE.iter().map(|setting| {
+        json!({
+            "name": setting.name,
+            "meaning": setting.meaning,
+            "allowed": setting.allowed,
+            "default": setting.default,
+            "value": value_of(setting.name),
+        })
+    });
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "hooks": {
@@ -93,6 +102,7 @@ fn document(report: &Report) -> Value {
         },
         "mechanisms": mechanisms().lines().map(str::trim).collect::<Vec<_>>(),
         "environment": variables.collect::<Vec<_>>(),
+        "trace": trace.collect::<Vec<_>>(),
         "pools": settings.collect::<Vec<_>>(),
     })
 }

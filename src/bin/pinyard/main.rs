@@ -8,6 +8,7 @@ mod manual;
 mod replay;
 mod report;
 mod stress;
+mod traces;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::io::{self, Write};
@@ -31,8 +32,12 @@ enum Command {
     Info(info::Options),
     /// Run a device pool's trace through other configurations, on a simulated device
     Replay(replay::Options),
+    /// Make a page of the traces of a run: timeline, slabs, latencies, ranks side by side
+    Report(traces::report::Options),
     /// Stress MPI, the registry and the pool on this machine or a cluster, and report
     Stress(Box<stress::Options>),
+    /// Show the counters of a running job, a row per process
+    Top(traces::top::Options),
     /// Write the manual's pages of this command into a folder
     #[command(hide = true)]
     WriteManual(manual::Options),
@@ -56,7 +61,9 @@ fn main() -> ExitCode {
         Command::Doctor(options) => doctor::run(&options),
         Command::Info(options) => info::run(&options),
         Command::Replay(options) => replay::run(&options),
+        Command::Report(options) => traces::report::run(&options),
         Command::Stress(options) => stress::run(&options),
+        Command::Top(options) => traces::top::run(&options),
         Command::WriteManual(options) => manual::run(&options, Arguments::command()),
     }
 }
@@ -103,6 +110,9 @@ mod tests {
             (&["pinyard", "stres"], "'stress'"),
             (&["pinyard", "stress", "--tiem", "3"], "'--time'"),
             (&["pinyard", "info", "--jso"], "'--json'"),
+            (&["pinyard", "reprot", "x"], "'report'"),
+            (&["pinyard", "report", "x", "--perfeto", "y"], "'--perfetto'"),
+            (&["pinyard", "top", "x", "--onec"], "'--once'"),
         ] {
             let text = refusal(words);
             assert!(text.contains("similar") && text.contains(meant), "{words:?}: {text}");

@@ -28,7 +28,7 @@ fn write(folder: &Path, command: clap::Command) -> std::io::Result<()> {
     clap_mangen::generate_to(command, folder)
 }
 
-/// What [`VARIABLES`] and the pools' table say.
+/// What [`VARIABLES`] and the tables of traces and pools say.
 fn environment() -> String {
     let variables = VARIABLES
         .iter()
@@ -36,6 +36,9 @@ fn environment() -> String {
     let settings = TABLE
         .iter()
         .map(|setting| format!("{}: {}; not set: {}", setting.name, setting.meaning, setting.default));
-    let lines: Vec<String> = variables.chain(settings).collect();
+    let trace = pinyard_trace::settings::TABLE
+        .iter()
+        .map(|setting| format!("{}: {}; not set: {}", setting.name, setting.meaning, setting.default));
+    let lines: Vec<String> = variables.chain(trace).chain(settings).collect();
     format!("Environment:\n\n{}", lines.join("\n\n"))
 }

@@ -1,6 +1,7 @@
 //! A trace as a file.
 
-use super::event::Event;
+use crate::event::Event;
+use crate::process::Process;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -12,6 +13,8 @@ use thiserror::Error;
 pub(crate) const FORMAT: &str = "pinyard-trace";
 /// Raised when a field changes its meaning.
 pub(crate) const VERSION: u32 = 1;
+/// A process's.
+pub(crate) const PROCESS: u32 = 2;
 
 /// The first line of a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,13 +22,17 @@ pub(crate) const VERSION: u32 = 1;
 pub struct Header {
     /// `pinyard-trace`.
     pub format: String,
-    /// 1.
+    /// 1, a pool's; or 2, a process's.
     pub version: u32,
-    /// Events that follow.
+    /// Events that follow, of version 1.
+    #[serde(default)]
     pub events: u64,
     /// Events since the start that do not: overwritten by later ones.
     #[serde(default)]
     pub lost: u64,
+    /// The process, of version 2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<Process>,
 }
 
 /// Events of a pool, oldest first.
@@ -58,6 +65,11 @@ impl Trace {
         Trace { events, lost: 0 }
     }
 
+    /// The same, of which so many are missing.
+    pub fn with_lost(events: Vec<Event>, lost: u64) -> Trace {
+        Trace { events, lost }
+    }
+
     /// Writes a new file, for its owner alone (mode 0600). A path where something is
     /// already, a symbolic link included, is refused (`O_EXCL`, `O_NOFOLLOW`, open(2)).
     /// What could not be written completely stays, shorter: its header tells.
@@ -67,9 +79,7 @@ impl Trace {
             let hint = if exists { "; traces overwrite nothing: choose another path" } else { "" };
             TraceFileError { call, path: path.to_owned(), source, hint }
         };
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
-        let file = options.open(path).map_err(|error| failed("open", error))?;
+        let file = create(path).map_err(|error| failed("open", error))?;
         self.write_to(BufWriter::new(file)).map_err(|error| failed("write", error))
     }
 
@@ -81,7 +91,8 @@ impl Trace {
     /// Writes the lines of a file.
     pub fn lines(&self, to: &mut impl Write) -> io::Result<()> {
         let events = self.events.len() as u64;
-        let header = Header { format: FORMAT.to_owned(), version: VERSION, events, lost: self.lost };
+        let header =
+            Header { format: FORMAT.to_owned(), version: VERSION, events, lost: self.lost, process: None };
         serde_json::to_writer(&mut *to, &header)?;
         to.write_all(b"\n")?;
         for event in &self.events {
@@ -90,4 +101,12 @@ impl Trace {
         }
         to.flush()
     }
+}
+
+/// A new file, for its owner alone: refused where something is, a symbolic link included
+/// (`O_EXCL`, `O_NOFOLLOW`, open(2)).
+pub(crate) fn create(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC);
+    options.open(path)
 }

@@ -1,8 +1,8 @@
 //! A trace from a file, which anybody may have written: bounded lines, bounded
 //! numbers, every refusal with its line.
 
-use super::event::{Event, Kind};
-use super::file::{FORMAT, Header, VERSION};
+use crate::event::{Event, Kind};
+use crate::file::{FORMAT, Header, PROCESS, VERSION};
 use std::collections::HashSet;
 use std::io::{self, BufRead, Read};
 use thiserror::Error;
@@ -43,7 +43,7 @@ pub enum ReadError {
         reason: String,
     },
     /// The first line is no header of a format that is known.
-    #[error("line 1: {reason}; expected a header with format {FORMAT:?} and version {VERSION}")]
+    #[error("line 1: {reason}; expected a header with format {FORMAT:?} and version {VERSION} or {PROCESS}")]
     Format {
         /// What is there.
         reason: String,
@@ -66,6 +66,12 @@ pub enum ReadError {
         /// Events that the header promises.
         promised: u64,
     },
+    /// A process's trace has no last event.
+    #[error("the file ends after line {line} without the event `end`: its process was killed, or still runs")]
+    Unfinished {
+        /// The last line.
+        line: u64,
+    },
 }
 
 /// Reads a trace event by event, checking each. After an error there is nothing more.
@@ -78,12 +84,13 @@ pub struct Reader<R> {
     time: u64,
     live: HashSet<u64>,
     done: bool,
+    ended: bool,
 }
 
 impl<R: BufRead> Reader<R> {
     /// Reads the header.
     pub fn new(from: R) -> Result<Reader<R>, ReadError> {
-        let header = Header { format: String::new(), version: 0, events: 0, lost: 0 };
+        let header = Header { format: String::new(), version: 0, events: 0, lost: 0, process: None };
         let mut reader = Reader {
             from,
             line: 0,
@@ -93,13 +100,15 @@ impl<R: BufRead> Reader<R> {
             time: 0,
             live: HashSet::new(),
             done: false,
+            ended: false,
         };
         if !reader.next_line()? {
             return Err(ReadError::Format { reason: "the file is empty".to_owned() });
         }
         let header: Header = serde_json::from_slice(&reader.buffer)
             .map_err(|error| ReadError::Format { reason: error.to_string() })?;
-        if header.format != FORMAT || header.version != VERSION {
+        let expected = if header.process.is_some() { PROCESS } else { VERSION };
+        if header.format != FORMAT || header.version != expected {
             let Header { format, version, .. } = header;
             let format: String = format.chars().take(40).collect();
             return Err(ReadError::Format { reason: format!("format {format:?}, version {version}") });
@@ -108,7 +117,7 @@ impl<R: BufRead> Reader<R> {
         Ok(reader)
     }
 
-    /// The first line.
+    /// The first line; of a process's trace `lost` grows with what was read.
     pub fn header(&self) -> &Header {
         &self.header
     }
@@ -134,6 +143,9 @@ impl<R: BufRead> Reader<R> {
     fn read(&mut self) -> Result<Option<Event>, ReadError> {
         if !self.next_line()? {
             let (line, found, promised) = (self.line, self.found, self.header.events);
+            if self.header.process.is_some() {
+                return if self.ended { Ok(None) } else { Err(ReadError::Unfinished { line }) };
+            }
             return if found < promised {
                 Err(ReadError::Truncated { line, found, promised })
             } else {
@@ -148,7 +160,7 @@ impl<R: BufRead> Reader<R> {
         })?;
         self.check(&event).map_err(|reason| ReadError::Impossible { line, reason })?;
         self.found += 1;
-        if self.found > self.header.events {
+        if self.found > self.header.events && self.header.process.is_none() {
             let reason = format!("more events than the {} that the header promises", self.header.events);
             return Err(ReadError::Impossible { line, reason });
         }
@@ -156,25 +168,43 @@ impl<R: BufRead> Reader<R> {
     }
 
     fn check(&mut self, event: &Event) -> Result<(), String> {
+        if self.ended {
+            return Err("an event after the last one".to_owned());
+        }
         // Threads note their time before their place: a moment's disorder is usual.
         const DISORDER: u64 = 1_000_000_000;
-        if event.time_ns.saturating_add(DISORDER) < self.time {
-            return Err(format!("time {} lies before {}", event.time_ns, self.time));
-        }
         if event.time_ns > MOST_TIME {
             return Err(format!("time {} is 36 years after the start", event.time_ns));
         }
-        self.time = self.time.max(event.time_ns);
+        if event.duration_ns > MOST_TIME {
+            return Err(format!("{} ns: nothing takes 36 years", event.duration_ns));
+        }
+        // What takes time is recorded at its end.
+        let end = event.time_ns + event.duration_ns;
+        if end.saturating_add(DISORDER) < self.time {
+            return Err(format!("time {end} lies before {}", self.time));
+        }
+        self.time = self.time.max(end);
         if event.bytes > MOST || event.block_bytes > MOST {
             return Err(format!("{} bytes: no device has them", event.bytes.max(event.block_bytes)));
         }
+        // What is not there cannot be missed.
+        let complete = self.header.lost == 0;
         match event.event {
+            Kind::Lost if self.header.process.is_some() => {
+                self.header.lost = self.header.lost.saturating_add(event.bytes);
+                Ok(())
+            }
+            Kind::End if self.header.process.is_some() => {
+                self.ended = true;
+                Ok(())
+            }
             Kind::Alloc if event.block == 0 => Err("an allocation without a block".to_owned()),
             Kind::Alloc if event.bytes == 0 => Err("an allocation of no bytes".to_owned()),
-            Kind::Alloc if !self.live.insert(event.block) => {
+            Kind::Alloc if !self.live.insert(event.block) && (complete || self.header.process.is_none()) => {
                 Err(format!("block {} is allocated, and not free", event.block))
             }
-            Kind::Free if event.block != 0 && !self.live.remove(&event.block) && self.header.lost == 0 => {
+            Kind::Free if event.block != 0 && !self.live.remove(&event.block) && complete => {
                 Err(format!("block {} is freed, and not in use", event.block))
             }
             _ => Ok(()),
