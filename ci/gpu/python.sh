@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # PyTorch, CuPy and RMM on pinyard's pool, on a machine with a GPU and without Rust: the
 # examples, and the training with either allocator in turns, three times each. Wants
-# carried/libpinyard.so (`cargo build --release -p pinyard`, stripped); results under $OUT.
+# what ci/gpu/python-carry.sh collects in carried/; results under $OUT.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 out=${OUT:?where to: OUT=folder ci/gpu/python.sh}
@@ -21,6 +21,12 @@ for example in torch_mempool cupy_pool rmm_callback; do
     echo "status $ended" >> "$out/$example.txt"
     sed "s/^/$example: /" "$out/$example.txt"
 done
+# Between ranks; on one GPU both have it.
+ci/gpu/python-mpi.sh > "$out/mpi4py_bcast.txt" 2>&1
+ended=$?
+case $ended in 0) ;; 77) echo "skipped: a library is not installed" >> "$out/mpi4py_bcast.txt" ;; *) status=1 ;; esac
+echo "status $ended" >> "$out/mpi4py_bcast.txt"
+sed "s/^/mpi4py_bcast: /" "$out/mpi4py_bcast.txt"
 for _ in 1 2 3; do
     for allocator in torch pinyard; do
         timeout 100 python3 examples/python/torch_train.py "$allocator" --library "$library" --steps "${STEPS:-200}" --json \

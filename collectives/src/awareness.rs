@@ -1,14 +1,18 @@
 //! Whether the MPI of this process takes device pointers.
 //!
-//! Asked of the library that is loaded, once: `MPIX_Query_cuda_support` (Open MPI's
-//! mpi-ext.h and MPICH's mpi_proto.h declare it), or else MPICH's
-//! `MPIX_GPU_query_support`. A library can say yes while the transport in use cannot,
-//! and no while UCX could: `PINYARD_CUDA_AWARE=0` or `1` decides then. Nothing is tried
-//! out, and nothing forked, in a process that runs MPI.
+//! In this order: `PINYARD_CUDA_AWARE`; the program; what `pinyard-mpi-probe` has found out for
+//! this library ([`probed`](crate::probed)); the world's `mpi_memory_alloc_kinds` (MPI 4.1,
+//! 11.4.3), if it has `cuda`; `MPIX_Query_cuda_support` (Open MPI's mpi-ext.h and MPICH's
+//! mpi_proto.h declare it), or else MPICH's `MPIX_GPU_query_support`. A library can say yes
+//! while the transport in use cannot, and no while UCX could, so what was tried goes
+//! before what is said. Nothing is tried out, and nothing forked, in a process that runs
+//! MPI.
 #![allow(unsafe_code)]
 
+use crate::probed;
 use libloading::os::unix::Library;
-use std::ffi::c_int;
+use mpi::ffi;
+use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
 use std::sync::OnceLock;
 
@@ -35,6 +39,10 @@ pub enum Source {
     Environment,
     /// The program ([`Builder::cuda_aware`](crate::Builder::cuda_aware)).
     Program,
+    /// `pinyard-mpi-probe`, which has tried it with this library.
+    Probe,
+    /// The world's `mpi_memory_alloc_kinds`.
+    AllocKinds,
     /// A function of the MPI library.
     Query(&'static str),
     /// The library has neither function.
@@ -47,6 +55,8 @@ impl fmt::Display for Awareness {
         match &self.source {
             Source::Environment => write!(f, "MPI {takes} device pointers, says {VARIABLE}"),
             Source::Program => write!(f, "MPI {takes} device pointers, says the program"),
+            Source::Probe => write!(f, "MPI {takes} device pointers, as pinyard-mpi-probe has tried"),
+            Source::AllocKinds => write!(f, "MPI {takes} device pointers, says mpi_memory_alloc_kinds"),
             Source::Query(function) => write!(f, "MPI {takes} device pointers, says {function}"),
             Source::NoQuery => write!(f, "MPI {takes} device pointers as far as it says: it has no query"),
         }
@@ -83,7 +93,7 @@ impl Awareness {
     /// What the environment says, or else the library. Asked once in a process.
     pub fn detect() -> Result<Awareness, BadOverride> {
         static ANSWER: OnceLock<Result<Awareness, BadOverride>> = OnceLock::new();
-        ANSWER.get_or_init(|| from(std::env::var(VARIABLE).ok(), query)).clone()
+        ANSWER.get_or_init(|| from(std::env::var(VARIABLE).ok(), || tried().unwrap_or_else(query))).clone()
     }
 }
 
@@ -96,10 +106,49 @@ fn from(variable: Option<String>, query: impl FnOnce() -> Awareness) -> Result<A
     }
 }
 
+/// What was found out before.
+fn tried() -> Option<Awareness> {
+    probed::of_loaded().map(|aware| Awareness { aware, source: Source::Probe })
+}
+
+/// Whether the world's kinds of memory include CUDA's. The standard has implementations
+/// list what they take; one that lists nothing says nothing.
+fn kinds_have_cuda() -> bool {
+    const KEY: &CStr = c"mpi_memory_alloc_kinds";
+    if !mpi::is_initialized() || mpi::is_finalized() {
+        return false;
+    }
+    let mut text = [0 as c_char; 1024];
+    let mut found = 0;
+    // SAFETY: the world stands; the handle is stored, asked and freed; the text has a byte
+    // more than MPI is told.
+    unsafe {
+        let mut info = ffi::RSMPI_INFO_NULL;
+        if ffi::MPI_Comm_get_info(ffi::RSMPI_COMM_WORLD, &mut info) != ffi::MPI_SUCCESS as c_int {
+            return false;
+        }
+        let asked = ffi::MPI_Info_get(info, KEY.as_ptr(), 1023, text.as_mut_ptr(), &mut found);
+        ffi::MPI_Info_free(&mut info);
+        if asked != ffi::MPI_SUCCESS as c_int {
+            return false;
+        }
+    }
+    let kinds: String = text.iter().take_while(|&&byte| byte != 0).map(|&byte| byte as u8 as char).collect();
+    found != 0 && has_cuda(&kinds)
+}
+
+/// A kind is a word, with restrictors behind colons.
+fn has_cuda(kinds: &str) -> bool {
+    kinds.split(',').any(|kind| kind.split(':').next().is_some_and(|kind| kind.trim() == "cuda"))
+}
+
 /// Asks what is loaded (dlsym(3), RTLD_DEFAULT).
 fn query() -> Awareness {
     type Plain = unsafe extern "C" fn() -> c_int;
     type OfKind = unsafe extern "C" fn(c_int, *mut c_int) -> c_int;
+    if kinds_have_cuda() {
+        return Awareness { aware: true, source: Source::AllocKinds };
+    }
     let process = Library::this();
     // SAFETY: the function has this type in mpi-ext.h, and may be called at any time.
     if let Ok(function) = unsafe { process.get::<Plain>(b"MPIX_Query_cuda_support\0") } {
@@ -123,6 +172,12 @@ fn query() -> Awareness {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_kind_is_a_word_of_the_list() {
+        assert!(has_cuda("system,mpi,cuda") && has_cuda("mpi, cuda:device:host"));
+        assert!(!has_cuda("") && !has_cuda("system,mpi:cuda,rocm") && !has_cuda("cudax"));
+    }
 
     #[test]
     fn the_environment_decides_and_must_be_0_or_1() {

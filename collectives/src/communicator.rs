@@ -1,17 +1,20 @@
 //! A communicator for device buffers: its ranks, their nodes, and its plan.
 
 use crate::awareness::{Awareness, CudaAware};
-use crate::buffers::Gpu;
+use crate::buffers::{Gpu, Kernels};
 use crate::calls::{Answer, Comm};
 use crate::error::{BufferError, CommunicatorError, MpiError};
+use crate::immediate::{Desk, Engine};
 use crate::nodes::Nodes;
-use crate::paths::{Imports, MESSAGE, Path, Plan, Ring};
+use crate::paths::{Board, Chunks, Imports, MESSAGE, Path, Plan, Ring, Shape, Shared};
 use crate::probe;
 use crate::settings::Settings;
 use mpi::topology::{Communicator, Rank};
 use pinyard_allocator::DriverToken;
 use std::cell::RefCell;
 use std::marker::PhantomData;
+use std::rc::Rc;
+use std::sync::Arc;
 
 /// Collectives and messages of device buffers among the ranks of an rsmpi communicator.
 ///
@@ -20,13 +23,18 @@ use std::marker::PhantomData;
 /// up alone calls `MPI_Abort` instead. Every operation is blocking: when it returns, the device has what was
 /// received. Not shared between threads.
 pub struct DeviceCommunicator {
-    pub(crate) whole: Comm,
+    pub(crate) whole: Rc<Comm>,
     /// For answers, so that none is taken for a message.
-    pub(crate) answers: Comm,
+    pub(crate) answers: Rc<Comm>,
     pub(crate) nodes: Nodes,
     pub(crate) gpu: Gpu,
     pub(crate) plan: Plan,
     pub(crate) state: RefCell<State>,
+    /// Where all ranks are on one node and share memory.
+    pub(crate) board: Option<RefCell<Board>>,
+    /// What operations that do not block have of it, and those.
+    pub(crate) desk: Rc<Desk>,
+    pub(crate) engine: Rc<Engine>,
     /// Some MPIs' handles may be sent to another thread, some may not.
     stays: PhantomData<*const ()>,
 }
@@ -36,7 +44,11 @@ pub(crate) struct State {
     pub(crate) ring: Ring,
     /// Slots of a message: 0 is sent from, 1 received into.
     pub(crate) messages: Ring,
-    pub(crate) imports: Imports,
+    /// Those that a broadcast goes through. None where all goes directly.
+    pub(crate) chunks: Option<Chunks>,
+    pub(crate) imports: Rc<Imports>,
+    /// Of reductions, once the ranks have agreed: none where a rank has none.
+    pub(crate) kernels: Option<Option<Arc<Kernels>>>,
 }
 
 /// See [`DeviceCommunicator::builder`].
@@ -84,8 +96,8 @@ impl Builder {
         }
         let rank = ranks.rank();
         let failed = |source: MpiError| CommunicatorError::Mpi { rank, source };
-        let whole = Comm::of(ranks).map_err(failed)?;
-        let answers = whole.again().map_err(failed)?;
+        let whole = Rc::new(Comm::of(ranks).map_err(failed)?);
+        let answers = Rc::new(whole.again().map_err(failed)?);
         let token = DriverToken::at_entry();
         let prepared = self
             .settings
@@ -105,6 +117,23 @@ impl Builder {
         let ring = ring.map_err(|source| CommunicatorError::Staging { rank, source });
         agree(&whole, ring.as_ref().err(), failed)?;
         state.ring = ring?;
+        let (mut chunks_are_shared, mut board) = (false, None);
+        if path != Path::Direct && whole.size() > 1 {
+            let shape = Shape {
+                ranks: nodes.here.size() as usize,
+                slots: settings.chunks,
+                slot_bytes: settings.chunk_bytes,
+            };
+            let shared = share(&self.gpu, &whole, &nodes, shape, &token).map_err(failed)?;
+            let chunks = shared.map_err(|reason| CommunicatorError::Chunks { rank, reason });
+            agree(&whole, chunks.as_ref().err(), failed)?;
+            let (chunks, memory) = chunks?;
+            state.chunks = Some(chunks);
+            chunks_are_shared = memory.is_some();
+            board = memory
+                .filter(|_| path == Path::Ipc)
+                .map(|memory| RefCell::new(Board::new(memory, nodes.here.rank() as usize)));
+        }
         let plan = Plan {
             path,
             reason,
@@ -113,11 +142,52 @@ impl Builder {
             awareness,
             chunk_bytes: settings.chunk_bytes,
             chunks: settings.chunks,
+            chunks_are_shared,
         };
+        let (imports, per_node) = (&state.imports, settings.ranks_per_node);
+        let desk =
+            Desk::new(&self.gpu, &plan, &whole, &answers, &nodes, imports, per_node).map_err(failed)?;
         tracing::info!(rank, %plan, "communicator for device buffers");
-        let state = RefCell::new(state);
-        Ok(DeviceCommunicator { whole, answers, nodes, gpu: self.gpu, plan, state, stays: PhantomData })
+        let (desk, engine, state) = (Rc::new(desk), Engine::new(rank), RefCell::new(state));
+        Ok(DeviceCommunicator {
+            whole,
+            answers,
+            nodes,
+            gpu: self.gpu,
+            plan,
+            state,
+            board,
+            desk,
+            engine,
+            stays: PhantomData,
+        })
     }
+}
+
+/// Chunks, and the memory that they share with those of the node's other ranks.
+type Staging = (Chunks, Option<Arc<Shared>>);
+
+/// Chunks that the ranks of each node share, with the memory that they lie in; or where a
+/// rank cannot have them, each rank's own. `Err` says why this rank has neither.
+fn share(
+    gpu: &Gpu,
+    whole: &Comm,
+    nodes: &Nodes,
+    shape: Shape,
+    token: &DriverToken,
+) -> Answer<Result<Staging, String>> {
+    let place = nodes.here.rank() as usize;
+    let shared = Shared::share(&nodes.here, shape)?
+        .and_then(|memory| Ok((Chunks::pin(gpu, memory.clone(), place, token)?, Some(memory))));
+    let [worst] = whole.largest([shared.as_ref().map_or(1, |_| 0)])?;
+    if worst == 0 {
+        return Ok(shared);
+    }
+    if let Err(reason) = shared {
+        tracing::warn!(rank = whole.rank(), reason, "chunks are not shared within nodes");
+    }
+    let own = Shared::alone(shape).and_then(|memory| Chunks::pin(gpu, memory, 0, token));
+    Ok(own.map(|chunks| (chunks, None)))
 }
 
 /// All go on, or none does.
@@ -159,7 +229,9 @@ impl State {
         Ok(State {
             ring: ring().map_err(staging)?,
             messages: ring().map_err(staging)?,
-            imports: Imports::new(gpu),
+            chunks: None,
+            imports: Rc::new(Imports::new(gpu)),
+            kernels: None,
         })
     }
 }
@@ -187,7 +259,10 @@ fn choose(
         }
         Some(Path::Staged) => return because(Path::Staged, "asked for"),
         None if whole.size() == 1 => return because(Path::Staged, "there is one rank"),
-        None if aware => return because(Path::Direct, "every rank's MPI takes device pointers"),
+        // On one node our own copies are as fast, and reductions go from device to device.
+        None if aware && nodes.count() > 1 => {
+            return because(Path::Direct, "every rank's MPI takes device pointers");
+        }
         None if nodes.are_single() => return because(Path::Staged, "every rank is on a node of its own"),
         Some(Path::Ipc) if nodes.count() > 1 => {
             return Ok(Err((Path::Ipc, format!("the ranks are on {} nodes", nodes.count()))));
@@ -202,6 +277,9 @@ fn choose(
         }
         (Ok(()), None) => Ok((Path::IpcAndStaged, "ranks of a node open each other's memory".to_owned())),
         (Err(reason), Some(path)) => Err((path, reason)),
+        (Err(reason), None) if aware => {
+            Ok((Path::Direct, format!("every rank's MPI takes device pointers, and {reason}")))
+        }
         (Err(reason), None) => Ok((Path::Staged, reason)),
     })
 }
@@ -246,6 +324,11 @@ impl DeviceCommunicator {
 
 impl Drop for DeviceCommunicator {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.engine.abandon();
+        } else {
+            self.engine.finish_all();
+        }
         let token = DriverToken::at_entry();
         let state = self.state.get_mut();
         state.imports.close(&token);

@@ -80,6 +80,9 @@ pub enum Failure {
     /// Its buffer belongs to another device than its communicator.
     #[error("its buffer is another device's")]
     Device,
+    /// MPI failed it.
+    #[error("MPI failed it")]
+    Mpi,
     /// Something else.
     #[error("it says no more")]
     Other,
@@ -107,6 +110,14 @@ pub enum CommunicatorError {
         rank: Rank,
         /// The cause.
         source: BufferError,
+    },
+    /// Neither chunks that the ranks of a node share nor a rank's own.
+    #[error("rank {rank}: no pinned chunks: {reason}")]
+    Chunks {
+        /// This rank.
+        rank: Rank,
+        /// The failed call.
+        reason: String,
     },
     /// A variable of the environment has no meaning.
     #[error("rank {rank}: {name}={value} is refused: {allowed}")]
@@ -186,6 +197,16 @@ pub enum Error {
         /// Ranks of the communicator.
         size: Rank,
     },
+    /// A list of parts that does not fit its buffer or the ranks.
+    #[error("{operation}: rank {rank}: {text}")]
+    Partition {
+        /// What was to be done.
+        operation: &'static str,
+        /// This rank.
+        rank: Rank,
+        /// What is wrong with it.
+        text: String,
+    },
     /// A buffer of another device, or of the same one through another [`Gpu`](crate::Gpu).
     #[error(
         "rank {rank}: a buffer of {buffer} in a communicator of {communicator}: allocate it from that Gpu"
@@ -259,8 +280,9 @@ impl Error {
     pub(crate) fn failure(&self) -> Failure {
         match self {
             Error::Driver { .. } | Error::Staging { .. } => Failure::Driver,
-            Error::Counts { .. } | Error::Share { .. } => Failure::Length,
+            Error::Counts { .. } | Error::Share { .. } | Error::Partition { .. } => Failure::Length,
             Error::OtherDevice { .. } => Failure::Device,
+            Error::Mpi { .. } => Failure::Mpi,
             _ => Failure::Other,
         }
     }
@@ -273,6 +295,7 @@ impl Failure {
             Failure::Length => 2,
             Failure::Device => 3,
             Failure::Other => 4,
+            Failure::Mpi => 5,
         }
     }
 
@@ -281,6 +304,7 @@ impl Failure {
             1 => Failure::Driver,
             2 => Failure::Length,
             3 => Failure::Device,
+            5 => Failure::Mpi,
             _ => Failure::Other,
         }
     }

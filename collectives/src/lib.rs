@@ -5,10 +5,10 @@
 //! MPI, on a path that is chosen once ([`Plan`]):
 //!
 //! ```text
+//! ipc         the sender tells the handle of a slab; the receiver copies from device to device
 //! direct      the pointer goes to an MPI that takes it
-//! ipc         MPI carries the handle of a slab; the receiver copies from device to device
 //! staged      load i -> pinned chunk -> MPI i -> pinned chunk -> store i, all three at a time
-//! ipc+staged  ipc on a node, staged between the nodes' first ranks
+//! ipc+staged  ipc for messages on a node, staged between nodes and for Bcast
 //! ```
 //!
 //! MPI sees a buffer only after the streams that use it: [`DeviceBuf::settle`] waits and
@@ -42,10 +42,12 @@ mod buffers;
 mod calls;
 mod communicator;
 mod error;
+mod immediate;
 mod nodes;
 mod operations;
 mod paths;
 mod probe;
+pub mod probed;
 mod settings;
 
 pub use self::{
@@ -55,6 +57,7 @@ pub use self::{
     },
     communicator::{Builder, DeviceCommunicator},
     error::{BufferError, CommunicatorError, Error, Failure, MpiError, OpenError},
-    operations::{Number, Reduction},
+    immediate::{After, AfterMut, OwnedRequest, Receiving, Request, Returned, Scope, Sending, scope},
+    operations::{Number, Partition, Reduction},
     paths::{Path, Plan},
 };

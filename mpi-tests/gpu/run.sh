@@ -36,6 +36,8 @@ die() {
 	exit 1
 }
 
+# What probes of other runs have found out is not for here either.
+export XDG_CACHE_HOME=$temporary/cache
 # What an operator may have set is not for here.
 for name in $(compgen -e | grep -E '^(PINYARD_|OMPI_|PMIX_|PRTE_|UCX_|FI_)' || true); do unset "$name"; done
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 UCX_LOG_LEVEL=error
@@ -54,14 +56,34 @@ ranks() {
 	esac
 }
 
+# More arguments of gpu-ranks.
+flags=()
+
 # operations COUNT PATH WORDS VARIABLE=VALUE...: all of them; the plan has the words.
 operations() {
 	local count=$1 path=$2 words=$3
 	shift 3
-	program=("$programs/gpu-ranks")
+	program=("$programs/gpu-ranks" "${flags[@]}")
 	ranks "$count" PINYARD_MPI_PATH="$path" PINYARD_MPI_CHUNK_BYTES=8192 "$@" >"$temporary/out" || return 1
 	cat "$temporary/out"
 	grep -qE "^gpu-ranks: [0-9]{3} checks, .*$words" "$temporary/out"
+}
+
+# soak COUNT: random operations with memory that comes and goes.
+soak() {
+	program=("$programs/gpu-ranks" --soak 300)
+	ranks "$1" PINYARD_MPI_CHUNK_BYTES=65536 >"$temporary/out" || return 1
+	cat "$temporary/out"
+	grep -q '^soak: 300 rounds' "$temporary/out"
+}
+
+# apart: ranks that see no process of each other, so that none can map another's memory:
+# neither of a device nor of chunks.
+apart() {
+	program=(unshare -p -f "$programs/gpu-ranks")
+	ranks 3 PINYARD_MPI_CHUNK_BYTES=8192 OMPI_MCA_btl=self,tcp >"$temporary/out" || return 1
+	cat "$temporary/out"
+	grep -qE "^gpu-ranks: [0-9]{3} checks, staged: .*pinned chunks of 8192 bytes of each rank" "$temporary/out"
 }
 
 # refuses WORDS VARIABLE=VALUE...: no communicator, and why.
@@ -86,18 +108,48 @@ example() {
 	[ "$(grep -cE '^rank [0-9]+: .* are right' "$temporary/out")" -eq "$count" ]
 }
 
+# probe KIND STATUS WORDS: of device pointers that the host may touch, or may not; the
+# status and the words that it ends with, and the answer is kept for this user alone.
+probe() {
+	local kind=$1 status=$2 words=$3 count=0
+	program=("$programs/pinyard-mpi-probe" --simulated "$kind" --launch "${launcher[*]}")
+	timeout -s KILL 100 "${program[@]}" >"$temporary/out" 2>&1 || count=$?
+	cat "$temporary/out"
+	[ "$count" -eq "$status" ] && grep -qE "$words" "$temporary/out" &&
+		[ "$(stat -c %a "$XDG_CACHE_HOME/pinyard/mpi-device-pointers")" = 600 ] &&
+		"$programs/pinyard-mpi-probe" show | grep -qE "$words"
+}
+
+# Without a device nothing is tried, and nothing kept.
+unprobed() {
+	local status=0
+	timeout -s KILL 100 "$programs/pinyard-mpi-probe" --launch "${launcher[*]}" >"$temporary/out" 2>&1 || status=$?
+	cat "$temporary/out"
+	[ "$status" -eq 2 ] && grep -q 'nothing was tried: rank 0: ' "$temporary/out" && [ ! -e "$XDG_CACHE_HOME/pinyard" ]
+}
+
 table() {
 	program=("$programs/gpu-bandwidth" --quick)
 	ranks 2 PINYARD_MPI_CHUNKS=4 >"$temporary/out" || return 1
 	cat "$temporary/out"
-	[ "$(grep -c '"path": "staged".*"ranks": 2' "$temporary/out")" -eq 6 ] &&
-		[ "$(grep -c '"path": "ipc".*"ranks": 2' "$temporary/out")" -eq 6 ]
+	local path
+	# Seven sizes of two operations.
+	for path in copy-then-mpi staged ipc; do
+		[ "$(grep -c "\"path\": \"$path\".*\"ranks\": 2" "$temporary/out")" -eq 14 ] || return 1
+	done
 }
 
 for mpi in "$@"; do
 	case $mpi in
-	openmpi) name="Open MPI" ;;
-	mpich) name=MPICH ;;
+	openmpi)
+		name="Open MPI"
+		launcher=(mpirun.openmpi --oversubscribe --bind-to none --mca mpi_yield_when_idle 1
+			--mca oob_tcp_if_include lo --mca btl_tcp_if_include lo -n 2)
+		;;
+	mpich)
+		name=MPICH
+		launcher=(mpirun.mpich -n 2)
+		;;
 	*) echo "no such MPI: $mpi" && exit 2 ;;
 	esac
 	export MPICC=/usr/bin/mpicc.$mpi
@@ -110,22 +162,45 @@ for mpi in "$@"; do
 	for count in "${counts[@]}"; do
 		check "$name, $count ranks: staged" operations "$count" staged 'staged: asked for'
 		check "$name, $count ranks: ipc" operations "$count" auto "ipc: .* $count ranks on 1 nodes"
-		check "$name, $count ranks: the pointer itself" operations "$count" auto 'direct: .*says PINYARD_CUDA_AWARE' PINYARD_CUDA_AWARE=1
+		check "$name, $count ranks: the pointer itself" operations "$count" direct 'direct: .*says PINYARD_CUDA_AWARE' PINYARD_CUDA_AWARE=1
 	done
 	check "$name, 3 ranks on 2 nodes" operations 3 auto 'ipc\+staged: .* 3 ranks on 2 nodes' PINYARD_MPI_RANKS_PER_NODE=2
 	check "$name, 4 ranks on 2 nodes" operations 4 auto 'ipc\+staged: .* 4 ranks on 2 nodes' PINYARD_MPI_RANKS_PER_NODE=2
 	if [ "$mpi" = openmpi ] || [ -n "${FULL:-}" ]; then
 		check "$name, 4 ranks on nodes of their own" operations 4 auto 'staged: .* 4 ranks on 4 nodes' PINYARD_MPI_RANKS_PER_NODE=1
+		check "$name, 3 ranks on 2 nodes: the pointer itself" operations 3 auto 'direct: every' PINYARD_CUDA_AWARE=1 PINYARD_MPI_RANKS_PER_NODE=2
+		check "$name, 3 ranks on 1 node: chunks of the node" operations 3 staged 'pinned chunks of 8192 bytes of each node'
+		why="its UCX refuses them"
+		if [ "$mpi" = openmpi ] && why=$(unshare -p -f true 2>&1); then
+			check "$name, 3 ranks in PID namespaces of their own" apart
+		else
+			echo "skipped: $name, ranks in PID namespaces of their own: $why"
+		fi
 		check "$name, 1 rank" operations 1 auto 'staged: there is one rank'
 		check "$name, 2 ranks, a ring of 2 chunks of 4 KiB" operations 2 staged '2 pinned chunks of 4096' \
 			PINYARD_MPI_CHUNKS=2 PINYARD_MPI_CHUNK_BYTES=4096
 	fi
+	check "$name: random operations" soak 2
+	flags=(--no-peers)
+	check "$name: devices without peer access" operations 2 auto 'staged: rank [01] could not copy from another.s device'
+	flags=()
 	check "$name: refuses the pointer where MPI does not take it" refuses \
 		'path direct was asked for, but the MPI of a rank does not take device pointers' PINYARD_MPI_PATH=direct PINYARD_CUDA_AWARE=0
 	check "$name: refuses ipc between nodes" refuses 'path ipc was asked for, but the ranks are on 2 nodes' \
 		PINYARD_MPI_PATH=ipc PINYARD_MPI_RANKS_PER_NODE=1
 	check "$name: refuses an unknown path" refuses 'PINYARD_MPI_PATH=fast is refused: auto, direct' PINYARD_MPI_PATH=fast
 	check "$name: refuses an answer that is none" refuses 'PINYARD_CUDA_AWARE=yes is refused: 0 or 1' PINYARD_CUDA_AWARE=yes
+	if [ -e /dev/nvidiactl ]; then
+		echo "skipped $name: a probe without a device: there is one"
+	else
+		check "$name: a probe without a device" unprobed
+	fi
+	check "$name: a probe that ends in MPI" probe device 1 'does not take device pointers: .*MPI_Bcast of 64 bytes ended'
+	check "$name: the probe's no is believed" operations 2 auto 'ipc: .*not take device pointers, as pinyard-mpi-probe has tried'
+	check "$name: a probe that succeeds" probe host 0 ' takes device pointers: .*64 bytes to 4 MiB'
+	check "$name: the probe's yes is believed" operations 2 direct 'direct: .*takes device pointers, as pinyard-mpi-probe'
+	check "$name: of other transports it says nothing" operations 2 auto 'ipc: .*does not take' UCX_TLS=tcp,self
+	rm -rf "$XDG_CACHE_HOME"
 	check "$name: example bcast_gpu" example 2 bcast_gpu
 	check "$name: example allreduce_gpu" example 3 allreduce_gpu
 	check "$name: example halo_exchange" example 3 halo_exchange

@@ -78,7 +78,18 @@ impl<T: Pod> DeviceBuf<T> {
         Ok(())
     }
 
-    fn place(&self) -> Place<'_> {
+    /// The streams whose work may use it, and `other`.
+    pub(crate) fn users_and(&self, other: &PoolStream) -> Vec<PoolStream> {
+        let mut streams = self.users.lock().clone();
+        for stream in [&self.home, other] {
+            if streams.iter().all(|known| known.id() != stream.id()) {
+                streams.push(stream.clone());
+            }
+        }
+        streams
+    }
+
+    pub(crate) fn place(&self) -> Place<'_> {
         let slab = self.block.as_ref().map(|block| (block.slab_base(), block.slab_bytes()));
         Place { gpu: &self.gpu, ptr: self.ptr(), slab }
     }

@@ -2,13 +2,14 @@
 
 use super::device::DeviceBuf;
 use super::exports::Exports;
+use super::kernels::Kernels;
 use super::pinned::PinnedBuf;
 use crate::error::{BufferError, OpenError};
 use bytemuck::Pod;
 use parking_lot::Mutex;
 use pinyard_allocator::device::{DevicePool, PoolStream};
 use pinyard_allocator::{DriverToken, Pool};
-use pinyard_driver::{Cuda, Device, Driver, Simulated};
+use pinyard_driver::{Cuda, Device, Driver, DriverError, Simulated};
 use pinyard_registry::backend::{Custom, MemoryKey};
 use pinyard_registry::{Events, Registry};
 use std::sync::Arc;
@@ -25,6 +26,8 @@ struct Inner {
     device: DevicePool,
     pinned: Pool,
     exports: Exports,
+    /// Loaded when a reduction first wants them.
+    kernels: Mutex<Option<Arc<Kernels>>>,
     /// For what communicators allocate themselves.
     own: Mutex<Option<PoolStream>>,
 }
@@ -59,7 +62,16 @@ impl Gpu {
         let exports = Exports::new(driver.clone());
         let device = DevicePool::from_source(driver.clone(), exports.clone()).build()?;
         let pinned = Pool::pinned(registry, driver.clone()).slab_bytes(16 << 20).build()?;
-        Ok(Gpu { inner: Arc::new(Inner { driver, device, pinned, exports, own: Mutex::default() }) })
+        Ok(Gpu {
+            inner: Arc::new(Inner {
+                driver,
+                device,
+                pinned,
+                exports,
+                kernels: Mutex::default(),
+                own: Mutex::default(),
+            }),
+        })
     }
 
     /// A new stream, non-blocking. It stands until the process ends: make a few.
@@ -76,6 +88,16 @@ impl Gpu {
         // Not with the lock held. Of two threads one makes a stream for nothing.
         let stream = self.stream()?;
         Ok(self.inner.own.lock().get_or_insert(stream).clone())
+    }
+
+    /// The kernels of reductions.
+    pub(crate) fn kernels(&self, token: &DriverToken) -> Result<Arc<Kernels>, DriverError> {
+        if let Some(kernels) = &*self.inner.kernels.lock() {
+            return Ok(kernels.clone());
+        }
+        // Not with the lock held. Of two threads one loads them for nothing.
+        let kernels = Arc::new(Kernels::load(&self.inner.driver, token)?);
+        Ok(self.inner.kernels.lock().get_or_insert(kernels).clone())
     }
 
     /// `elements` of device memory in the order of `stream`, which is this device's

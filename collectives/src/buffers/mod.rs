@@ -2,12 +2,13 @@
 
 mod device;
 mod exports;
+mod foreign;
 mod gpu;
 mod host;
+mod kernels;
 mod pinned;
 mod settled;
 
-pub(crate) use self::settled::Place;
 pub use self::{
     device::DeviceBuf,
     gpu::Gpu,
@@ -15,3 +16,4 @@ pub use self::{
     pinned::{Pinned, PinnedBuf, PinnedMut},
     settled::{Direct, DirectMut, Settled, SettledMut},
 };
+pub(crate) use self::{kernels::Kernels, settled::Place};

@@ -105,4 +105,51 @@ impl Comm {
             }),
         }
     }
+
+    /// `MPI_Ialltoallv` of bytes: counts and places of what goes to and comes from each rank.
+    /// The lists stand as long as the memory.
+    pub(crate) unsafe fn start_parts(
+        &self,
+        from: *const u8,
+        sent: &Listed,
+        to: *mut u8,
+        received: &Listed,
+    ) -> Answer<Request> {
+        let (from, to, kind) = (from.cast::<c_void>(), to.cast::<c_void>(), bytes());
+        let (sends, at) = (sent.counts.as_ptr(), sent.places.as_ptr());
+        let (receives, into) = (received.counts.as_ptr(), received.places.as_ptr());
+        // SAFETY: the caller's contract; the lists have a number for each rank (`Listed`).
+        Request::start("MPI_Ialltoallv", |request| unsafe {
+            ffi::MPI_Ialltoallv(from, sends, at, kind, to, receives, into, kind, self.raw(), request)
+        })
+    }
+
+    /// `MPI_Alltoall` of as many bytes to each rank: what each has for this one.
+    pub(crate) fn swap(&self, theirs: &[u8]) -> Answer<Vec<u8>> {
+        let mut mine = vec![0; theirs.len()];
+        let count = theirs.len() / self.size() as usize;
+        // SAFETY: both have the bytes for all ranks, and stand until the wait is over.
+        unsafe { self.start_shares(Rooted::AllToAll, theirs.as_ptr(), mine.as_mut_ptr(), count) }?.wait()?;
+        Ok(mine)
+    }
+}
+
+/// Bytes and places for each rank, where MPI finds them while a request is under way.
+pub(crate) struct Listed {
+    counts: Vec<c_int>,
+    places: Vec<c_int>,
+}
+
+impl Listed {
+    /// Nothing for any of `ranks`.
+    pub(crate) fn new(ranks: Rank) -> Listed {
+        Listed { counts: vec![0; ranks as usize], places: vec![0; ranks as usize] }
+    }
+
+    /// No request uses it. `None` if a number is beyond an MPI count.
+    pub(crate) fn set(&mut self, rank: usize, bytes: usize, place: usize) -> Option<()> {
+        self.counts[rank] = c_int::try_from(bytes).ok()?;
+        self.places[rank] = c_int::try_from(place).ok()?;
+        Some(())
+    }
 }

@@ -1,7 +1,7 @@
 //! Communicators of our own.
 #![allow(unsafe_code)]
 
-use super::Answer;
+use super::{Answer, Request, Rooted, progress};
 use crate::error::MpiError;
 use mpi::ffi;
 use mpi::raw::AsRaw;
@@ -125,6 +125,10 @@ impl Comm {
     /// `MPI_Bcast` of bytes.
     pub(crate) fn broadcast(&self, bytes_: &mut [u8], root: Rank) -> Answer<()> {
         let (at, count) = (bytes_.as_mut_ptr().cast::<c_void>(), bytes_.len() as c_int);
+        if progress::is_wanted() {
+            // SAFETY: the slice is borrowed mutably for the whole call, which waits.
+            return unsafe { self.start_broadcast(at.cast(), bytes_.len(), root) }?.wait();
+        }
         // SAFETY: the slice is borrowed mutably for the whole call.
         check(unsafe { ffi::MPI_Bcast(at, count, bytes(), root, self.raw) }, "MPI_Bcast")
     }
@@ -132,25 +136,56 @@ impl Comm {
     /// `MPI_Allreduce` of words, the largest of each.
     pub(crate) fn largest<const N: usize>(&self, mine: [u64; N]) -> Answer<[u64; N]> {
         let mut all = [0; N];
+        if progress::is_wanted() {
+            // SAFETY: both arrays stand until the wait is over.
+            unsafe { self.start_largest(&mine, &mut all) }?.wait()?;
+            return Ok(all);
+        }
         let (from, to) = (mine.as_ptr().cast(), all.as_mut_ptr().cast());
         // SAFETY: both arrays have N words.
         let code = unsafe { ffi::MPI_Allreduce(from, to, N as c_int, words(), ffi::RSMPI_MAX, self.raw) };
         check(code, "MPI_Allreduce").map(|()| all)
     }
 
+    /// The same, `MPI_Iallreduce`.
+    ///
+    /// # Safety
+    /// Both stand where they are, and `all` is not used, until the request is done.
+    pub(crate) unsafe fn start_largest<const N: usize>(
+        &self,
+        mine: &[u64; N],
+        all: &mut [u64; N],
+    ) -> Answer<Request> {
+        let (from, to) = (mine.as_ptr().cast(), all.as_mut_ptr().cast());
+        // SAFETY: both arrays have N words; the rest is the caller's contract.
+        Request::start("MPI_Iallreduce", |request| unsafe {
+            ffi::MPI_Iallreduce(from, to, N as c_int, words(), ffi::RSMPI_MAX, self.raw, request)
+        })
+    }
+
     /// `MPI_Allgather` of as many bytes from each rank, in their order.
     pub(crate) fn gather_all(&self, mine: &[u8]) -> Answer<Vec<u8>> {
         let mut all = vec![0; mine.len() * self.size as usize];
-        let (from, to, count) = (mine.as_ptr().cast(), all.as_mut_ptr().cast(), mine.len() as c_int);
-        // SAFETY: the vector has the bytes of all ranks.
-        let code = unsafe { ffi::MPI_Allgather(from, count, bytes(), to, count, bytes(), self.raw) };
-        check(code, "MPI_Allgather").map(|()| all)
+        // SAFETY: both stand until the wait is over; the vector has the bytes of all ranks.
+        unsafe { self.start_shares(Rooted::AllGather, mine.as_ptr(), all.as_mut_ptr(), mine.len()) }?
+            .wait()?;
+        Ok(all)
+    }
+
+    /// Lets MPI go on with what others have begun (`MPI_Iprobe`, for a message that nobody
+    /// sends).
+    pub(crate) fn progress(&self) {
+        let mut found = 0;
+        // SAFETY: ours stands; stores a number. Its error would come again with what waits.
+        let _ = unsafe {
+            ffi::MPI_Iprobe(self.rank, Comm::MOST_TAG, self.raw, &mut found, ffi::RSMPI_STATUS_IGNORE)
+        };
     }
 
     /// `MPI_Barrier`.
     pub(crate) fn barrier(&self) -> Answer<()> {
-        // SAFETY: ours stands.
-        check(unsafe { ffi::MPI_Barrier(self.raw) }, "MPI_Barrier")
+        // SAFETY: ours stands; nothing is written.
+        Request::start("MPI_Ibarrier", |request| unsafe { ffi::MPI_Ibarrier(self.raw, request) })?.wait()
     }
 }
 

@@ -7,10 +7,11 @@
 mod collectives;
 mod communicator;
 mod messages;
+pub(crate) mod progress;
 mod request;
 
 pub(crate) use self::{
-    collectives::{Operand, Rooted},
+    collectives::{Listed, Operand, Rooted},
     communicator::Comm,
     request::Request,
 };

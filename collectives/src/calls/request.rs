@@ -3,6 +3,7 @@
 
 use super::Answer;
 use super::communicator::{bytes, check};
+use super::progress;
 use mpi::ffi;
 use std::mem::MaybeUninit;
 
@@ -31,6 +32,12 @@ impl Request {
 
     /// Waits for a message: how many bytes it had.
     pub(crate) fn wait_for_bytes(mut self) -> Answer<usize> {
+        while progress::is_wanted() {
+            if let Some(count) = self.test()? {
+                return Ok(count);
+            }
+            progress::of_others();
+        }
         let (mut status, mut count) = (MaybeUninit::uninit(), 0);
         // SAFETY: a request of ours; the status is written before it is read.
         check(unsafe { ffi::MPI_Wait(&mut self.raw, status.as_mut_ptr()) }, self.call)?;
@@ -39,7 +46,27 @@ impl Request {
         Ok(count as usize)
     }
 
+    /// Asks whether it is done (`MPI_Test`): the bytes of a message, 0 of others.
+    pub(crate) fn test(&mut self) -> Answer<Option<usize>> {
+        let (mut status, mut done, mut count) = (MaybeUninit::uninit(), 0, 0);
+        // SAFETY: a request of ours, or the null request; the status is written when it is
+        // done, and read only then.
+        check(unsafe { ffi::MPI_Test(&mut self.raw, &mut done, status.as_mut_ptr()) }, self.call)?;
+        if done == 0 {
+            return Ok(None);
+        }
+        // SAFETY: as above; stores a number, for a collective's request any.
+        check(unsafe { ffi::MPI_Get_count(status.as_ptr(), bytes(), &mut count) }, "MPI_Get_count")?;
+        Ok(Some(usize::try_from(count).unwrap_or(0)))
+    }
+
     fn finish(&mut self) -> Answer<()> {
+        while progress::is_wanted() {
+            if self.test()?.is_some() {
+                return Ok(());
+            }
+            progress::of_others();
+        }
         // SAFETY: a request of ours, or the null request, which is done at once.
         let code = unsafe { ffi::MPI_Wait(&mut self.raw, ffi::RSMPI_STATUS_IGNORE) };
         check(code, self.call)

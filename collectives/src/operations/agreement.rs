@@ -6,7 +6,7 @@ use crate::error::{Error, Failure};
 use mpi::topology::Rank;
 
 /// Failure and rank in one word: 0 where there is none.
-fn word(failure: Option<Failure>, rank: Rank) -> u64 {
+pub(crate) fn word(failure: Option<Failure>, rank: Rank) -> u64 {
     failure.map_or(0, |failure| u64::from(failure.number()) << 32 | rank as u64)
 }
 
@@ -14,6 +14,9 @@ impl DeviceCommunicator {
     /// After a collective: all succeed, or all fail, each with its own cause or with the
     /// rank of one that failed. What a rank's buffer was read for is over.
     pub(super) fn agree(&self, operation: &'static str, mine: Result<(), Error>) -> Result<(), Error> {
+        if let Some(board) = &self.board {
+            return self.agree_on_node(&mut board.borrow_mut(), operation, mine);
+        }
         let failure = mine.as_ref().err().map(Error::failure);
         let [worst] = self.whole.largest([word(failure, self.rank())]).map_err(|error| self.mpi(error))?;
         mine?;

@@ -1,17 +1,17 @@
 //! Bcast of device buffers.
 #![allow(unsafe_code)] // names device memory to copies that have ended when it returns
 
-use super::{Memory, chain, extent, piece};
+use super::{Idle, Memory, chain, extent, piece};
 use crate::buffers::SettledMut;
 use crate::calls::Comm;
 use crate::communicator::{DeviceCommunicator, State};
 use crate::error::{Error, Failure};
-use crate::paths::{INLINE, Kind, MESSAGE, Message, Path, run};
+use crate::paths::{INLINE, Kind, Link, MESSAGE, Message, Part, Path, Relay};
 use bytemuck::Pod;
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
 
-const BCAST: &str = "MPI_Bcast of device memory";
+pub(super) const BCAST: &str = "MPI_Bcast of device memory";
 /// Longest single MPI_Bcast of the direct path: counts are of `int`.
 const DIRECT: usize = 1 << 30;
 
@@ -19,12 +19,13 @@ impl DeviceCommunicator {
     /// `root`'s elements to every rank. Collective; every rank's buffer has as many
     /// elements.
     ///
-    /// A rank whose buffer has another length than the root's gets [`Error::Counts`]. If
-    /// the elements are few (less than 2 KiB) the others succeed, otherwise they are told.
-    /// On the direct path MPI says what it notices.
+    /// A rank whose buffer has another length than the root's gets [`Error::Counts`], and
+    /// the others are told; but if the elements are few (less than 2 KiB) and not all ranks
+    /// are on one node, the others succeed. On the direct path MPI says what it notices.
     pub fn broadcast_into<T: Pod>(&self, root: Rank, buffer: &mut SettledMut<'_, T>) -> Result<(), Error> {
         self.ready(&[root])?;
         let memory = Memory::of::<T>(buffer.place(), buffer.len());
+        let _call = self.traced(BCAST, memory.bytes);
         if self.size() == 1 {
             return self.own(buffer.place());
         }
@@ -34,12 +35,14 @@ impl DeviceCommunicator {
         let token = DriverToken::at_entry();
         let state = &mut *self.state.borrow_mut();
         let mut mine = self.own(buffer.place());
+        if let Some(board) = &self.board {
+            return self.broadcast_on_node(&mut board.borrow_mut(), state, root, memory, mine, &token);
+        }
         let sends = self.rank() == root;
         if sends {
-            let kind = if self.plan.path == Path::Ipc {
-                self.kind_on_node(state, memory, &mut mine, &token)
-            } else {
-                self.kind(state, memory, Path::Staged, &mut mine, &token)
+            let kind = match self.plan.path {
+                Path::Ipc => self.kind_on_node(state, memory, &mut mine, &token),
+                _ => self.kind(state, memory, Path::Staged, &mut mine, &token),
             };
             let message = Message { kind, bytes: memory.bytes as u64 };
             message.write(state.messages.bytes(0, MESSAGE));
@@ -77,13 +80,8 @@ impl DeviceCommunicator {
                 self.agree(BCAST, mine.and(moved))
             }
             Kind::Staged => {
-                let bytes = message.bytes as usize;
                 let own = mine.is_ok().then_some(memory);
-                let moved = if self.plan.path == Path::IpcAndStaged {
-                    self.through_nodes(state, root, own, bytes, &token)?
-                } else {
-                    self.staged(&self.whole, state, root, own, bytes, &token)?
-                };
+                let moved = self.relay(state, root, own, message.bytes as usize, &token)?;
                 self.agree(BCAST, mine.and(moved))
             }
         }
@@ -120,7 +118,7 @@ impl DeviceCommunicator {
     }
 
     /// The same for a broadcast on one node: along all its ranks where that is worth it.
-    fn kind_on_node(
+    pub(super) fn kind_on_node(
         &self,
         state: &mut State,
         memory: Memory,
@@ -129,6 +127,14 @@ impl DeviceCommunicator {
     ) -> Kind {
         if mine.is_ok() && chain::is_worth(self.nodes.here.size(), memory.bytes, self.plan.chunk_bytes) {
             return Kind::Chain;
+        }
+        // A note carries no bytes: two copies with the host in between would take longer than
+        // one between devices.
+        if self.board.is_some() && mine.is_ok() && memory.bytes > 0 {
+            match self.exported(state, memory, token) {
+                Ok(kind) => return kind,
+                Err(error) => *mine = Err(error),
+            }
         }
         self.kind(state, memory, Path::Ipc, mine, token)
     }
@@ -149,13 +155,17 @@ impl DeviceCommunicator {
             }
             return Ok(Kind::Inline);
         }
-        match (through, memory.slab) {
-            (Path::Ipc, Some(slab)) => {
-                let handle = state.imports.export(slab, token).map_err(|error| self.driver(error))?;
-                Ok(Kind::Ipc { slab: slab.0, offset: (memory.at.0 - slab.0.0) as usize, handle })
-            }
+        match through {
+            Path::Ipc => self.exported(state, memory, token),
             _ => Ok(Kind::Staged),
         }
+    }
+
+    /// What others need to copy from the device themselves.
+    fn exported(&self, state: &mut State, memory: Memory, token: &DriverToken) -> Result<Kind, Error> {
+        let Some(slab) = memory.slab else { return Ok(Kind::Staged) };
+        let handle = state.imports.export(slab, token).map_err(|error| self.driver(error))?;
+        Ok(Kind::Ipc { slab: slab.0, offset: (memory.at.0 - slab.0.0) as usize, handle })
     }
 
     /// The message in a buffer, or an error: the other side does something else.
@@ -211,115 +221,49 @@ impl DeviceCommunicator {
         unsafe { state.ring.copy_across(memory.at, at, bytes, token) }.map_err(|error| self.driver(error))
     }
 
-    /// A pipeline of pinned chunks over `ranks`, whose rank `root` has the bytes. Without
-    /// memory of its own a rank takes part all the same. The outer error is MPI's.
-    fn staged(
+    /// Through the nodes' chunks. Without memory of its own a rank takes part all the same.
+    /// The outer error is MPI's.
+    pub(super) fn relay(
         &self,
-        ranks: &Comm,
         state: &mut State,
         root: Rank,
         memory: Option<Memory>,
         bytes: usize,
         token: &DriverToken,
     ) -> Result<Result<(), Error>, Error> {
-        let ring = &mut state.ring;
-        let piece = piece(bytes, ring.slot_bytes().min(self.plan.chunk_bytes));
-        let (source, target) = if ranks.rank() == root { (memory, None) } else { (None, memory) };
-        // SAFETY: settled memory of these bytes, borrowed until the caller returns; a piece
-        // fits a slot.
-        let outcome = unsafe {
-            run(
-                ring,
-                bytes.div_ceil(piece),
-                token,
-                |number, copy| {
-                    let (start, length) = extent(bytes, piece, number);
-                    if let Some(memory) = source {
-                        copy(memory.byte(start), 0, length);
-                    }
-                },
-                |number, slot| {
-                    let (_, length) = extent(bytes, piece, number);
-                    Ok([Some(ranks.start_broadcast(slot, length, root)?), None])
-                },
-                |number, copy| {
-                    let (start, length) = extent(bytes, piece, number);
-                    if let Some(memory) = target {
-                        copy(memory.byte(start), 0, length);
-                    }
-                },
-            )
+        let (ranks, sender) = self.between(root);
+        let Some(chunks) = state.chunks.as_mut() else { return Ok(Ok(())) };
+        let link = match ranks {
+            Some(ranks) if ranks.rank() == sender => Some(Link::Sends),
+            Some(_) => Some(Link::Receives),
+            None => None,
         };
+        let part = Part { is_root: self.rank() == root, memory: memory.map(|memory| memory.at), link };
+        let piece = piece(bytes, chunks.slot_bytes().min(self.plan.chunk_bytes));
+        let transfer = Relay::new(chunks, part, bytes, piece);
+        let start = |slot, length| match ranks {
+            // SAFETY: a slot of these bytes, which stands until the request is done.
+            Some(ranks) => unsafe { ranks.start_broadcast(slot, length, sender) }.map(Some),
+            None => Ok(None),
+        };
+        let mut idle = Idle::default();
+        let between = |moved| if moved { idle.end() } else { idle.turn(&self.whole) };
+        // SAFETY: settled memory of these bytes, borrowed until the caller returns.
+        let outcome = unsafe { transfer.run(chunks, start, between, token) };
+        if outcome.is_cut {
+            let rank = self.nodes.rank(self.nodes.of(self.rank()), 0);
+            return Err(Error::Peer { operation: BCAST, rank, seen_by: self.rank(), what: Failure::Mpi });
+        }
         self.ended(outcome)
     }
 
-    /// From the root to the first rank of its node, from there to those of the other nodes,
-    /// and on each node from that to the others. The steps follow each other; they do not
-    /// overlap.
-    fn through_nodes(
-        &self,
-        state: &mut State,
-        root: Rank,
-        memory: Option<Memory>,
-        bytes: usize,
-        token: &DriverToken,
-    ) -> Result<Result<(), Error>, Error> {
-        let home = self.nodes.of(root);
-        let here = self.nodes.of(self.rank());
-        let mut mine = Ok(());
-        if here == home {
-            mine = self.on_node(state, self.nodes.place(root), memory, bytes, token)?;
+    /// The ranks that go between the nodes, if this is one of them, and which of them sends
+    /// what `root` has. Where chunks are not shared every rank is a node.
+    fn between(&self, root: Rank) -> (Option<&Comm>, Rank) {
+        if !self.plan.chunks_are_shared {
+            return (Some(&self.whole), root);
         }
-        if let Some(leaders) = &self.nodes.leaders {
-            let own = memory.filter(|_| mine.is_ok());
-            mine = mine.and(self.staged(leaders, state, home, own, bytes, token)?);
-        }
-        if here != home {
-            let own = memory.filter(|_| mine.is_ok());
-            mine = mine.and(self.on_node(state, 0, own, bytes, token)?);
-        }
-        Ok(mine)
-    }
-
-    /// The bytes of the rank at `place` to all of this node. The others copy from its
-    /// device; it must not change them before the ranks have agreed.
-    fn on_node(
-        &self,
-        state: &mut State,
-        place: Rank,
-        memory: Option<Memory>,
-        bytes: usize,
-        token: &DriverToken,
-    ) -> Result<Result<(), Error>, Error> {
-        let node = &self.nodes.here;
-        if node.size() == 1 {
-            return Ok(Ok(()));
-        }
-        let from = self.nodes.rank(self.nodes.of(self.rank()), place);
-        let sends = from == self.rank();
-        let mut mine = Ok(());
-        if sends {
-            let kind = match memory {
-                Some(memory) => self.kind_on_node(state, memory, &mut mine, token),
-                // It has failed before, and its caller knows why.
-                None => Kind::Failed(Failure::Other),
-            };
-            Message { kind, bytes: bytes as u64 }.write(state.messages.bytes(0, MESSAGE));
-        }
-        let buffer = state.messages.bytes(0, MESSAGE);
-        node.broadcast(buffer, place).map_err(|error| self.mpi(error))?;
-        let message = self.understood(BCAST, buffer)?;
-        if message.kind == Kind::Chain {
-            return self.chain(state, place, memory, bytes, token);
-        }
-        Ok(match (message.kind, memory) {
-            _ if sends => mine,
-            (Kind::Failed(what), _) => {
-                Err(Error::Peer { operation: BCAST, rank: from, seen_by: self.rank(), what })
-            }
-            (_, Some(memory)) => self.pull(state, from, message, memory, token),
-            // Its own failure is known already.
-            (_, None) => Ok(()),
-        })
+        let leaders = self.nodes.leaders.as_ref().filter(|leaders| leaders.size() > 1);
+        (leaders, self.nodes.of(root))
     }
 }

@@ -6,6 +6,7 @@ use crate::buffers::{Settled, SettledMut};
 use crate::calls::{Comm, Request};
 use crate::communicator::{DeviceCommunicator, State};
 use crate::error::Error;
+use crate::immediate::Key;
 use crate::paths::{Kind, MESSAGE, Message, Path, run};
 use bytemuck::Pod;
 use mpi::topology::Rank;
@@ -73,6 +74,15 @@ impl DeviceCommunicator {
             let text = format!("tag {tag}: 0 to {} are possible", Comm::MOST_TAG);
             return Err(Error::Foreign { operation: SEND, rank: self.rank(), text });
         }
+        // What does not block and was begun before has its messages first.
+        if let Some(leg) = &out {
+            self.engine.finish(Key::Send(leg.peer, tag));
+        }
+        if let Some(leg) = &into {
+            self.engine.finish(Key::Receive(leg.peer, tag));
+        }
+        let sum = out.iter().chain(&into).map(|leg| leg.memory.bytes).sum();
+        let _call = self.traced(if out.is_some() { SEND } else { RECEIVE }, sum);
         let bytes = if self.plan.path == Path::Direct {
             self.directly(out, into, tag)?
         } else {
@@ -115,7 +125,9 @@ impl DeviceCommunicator {
         let state = &mut *self.state.borrow_mut();
         let failed = |error| self.mpi(error);
         let mut mine = own;
-        let sent = out.map(|leg| self.announce(state, leg, &mut mine, &token));
+        // To oneself device to device only where this call receives as well.
+        let at_once = |leg: Leg| leg.peer != self.rank() || into.is_some_and(|into| into.peer == leg.peer);
+        let sent = out.map(|leg| self.announce(state, leg, at_once(leg), &mut mine, &token));
         let (at_out, at_in) = (state.messages.slot(0), state.messages.slot(1));
         // SAFETY: slot 1 is a message long, and used by nobody else before the wait.
         let receive = into.map(|leg| unsafe { self.whole.start_receive(at_in, MESSAGE, leg.peer, tag) });
@@ -175,10 +187,12 @@ impl DeviceCommunicator {
         &self,
         state: &mut State,
         leg: Leg,
+        at_once: bool,
         mine: &mut Result<(), Error>,
         token: &DriverToken,
     ) -> Kind {
-        let near = self.plan.path.has_ipc() && self.nodes.of(leg.peer) == self.nodes.of(self.rank());
+        let near =
+            at_once && self.plan.path.has_ipc() && self.nodes.of(leg.peer) == self.nodes.of(self.rank());
         let through = if near { Path::Ipc } else { Path::Staged };
         let kind = self.kind(state, leg.memory, through, mine, token);
         Message { kind, bytes: leg.memory.bytes as u64 }.write(state.messages.bytes(0, MESSAGE));

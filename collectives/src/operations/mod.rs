@@ -4,9 +4,19 @@ mod agreement;
 mod broadcast;
 mod chain;
 mod exchange;
+mod idle;
+mod on_device;
+mod on_node;
+mod partition;
+mod parts;
 mod reduce;
 mod shares;
+mod traced;
+mod varcount;
 
+pub(crate) use self::agreement::word;
+use self::idle::Idle;
+pub use self::partition::Partition;
 pub use self::reduce::{Number, Reduction};
 
 use crate::buffers::Place;
@@ -18,24 +28,24 @@ use pinyard_driver::{DevicePtr, DriverError};
 
 /// Device memory of a settled buffer.
 #[derive(Clone, Copy)]
-struct Memory {
-    at: DevicePtr,
-    bytes: usize,
+pub(crate) struct Memory {
+    pub(crate) at: DevicePtr,
+    pub(crate) bytes: usize,
     /// Start and bytes of its slab; none without bytes.
-    slab: Option<(DevicePtr, usize)>,
+    pub(crate) slab: Option<(DevicePtr, usize)>,
 }
 
 impl Memory {
-    fn of<T>(place: Place<'_>, elements: usize) -> Memory {
+    pub(crate) fn of<T>(place: Place<'_>, elements: usize) -> Memory {
         Memory { at: place.ptr, bytes: elements * size_of::<T>(), slab: place.slab }
     }
 
     /// Where byte `offset` lies.
-    fn byte(&self, offset: usize) -> DevicePtr {
+    pub(crate) fn byte(&self, offset: usize) -> DevicePtr {
         DevicePtr(self.at.0 + offset as u64)
     }
 
-    fn host(self) -> *mut u8 {
+    pub(crate) fn host(self) -> *mut u8 {
         std::ptr::with_exposed_provenance_mut(self.at.0 as usize)
     }
 }
@@ -43,13 +53,13 @@ impl Memory {
 /// Bytes of one piece of a transfer of `bytes`: an eighth, so that a pipeline has
 /// something to overlap, but not so short that MPI's cost per message shows, and no more
 /// than a chunk.
-fn piece(bytes: usize, chunk: usize) -> usize {
+pub(crate) fn piece(bytes: usize, chunk: usize) -> usize {
     const LEAST: usize = 128 << 10;
     bytes.div_ceil(8).next_multiple_of(4096).clamp(LEAST.min(chunk), chunk)
 }
 
 /// The bytes of piece `number`.
-fn extent(bytes: usize, piece: usize, number: usize) -> (usize, usize) {
+pub(crate) fn extent(bytes: usize, piece: usize, number: usize) -> (usize, usize) {
     let start = number * piece;
     (start, piece.min(bytes - start))
 }
@@ -64,7 +74,7 @@ impl DeviceCommunicator {
     }
 
     /// What must hold before any message: else the ranks would not know of each other.
-    fn ready(&self, peers: &[Rank]) -> Result<(), Error> {
+    pub(crate) fn ready(&self, peers: &[Rank]) -> Result<(), Error> {
         let (rank, size) = (self.rank(), self.size());
         if mpi::is_finalized() {
             return Err(Error::Finalized { rank });
@@ -77,7 +87,7 @@ impl DeviceCommunicator {
 
     /// Whether the buffer is of this communicator's device. On the direct path MPI takes
     /// any device's.
-    fn own(&self, place: Place<'_>) -> Result<(), Error> {
+    pub(crate) fn own(&self, place: Place<'_>) -> Result<(), Error> {
         if self.plan.path == Path::Direct || place.slab.is_none() || place.gpu.is(&self.gpu) {
             return Ok(());
         }

@@ -1,25 +1,25 @@
-//! Reduce and Allreduce of device buffers. MPI reduces, on the pinned chunks: there is no
-//! kernel of ours.
+//! Reduce and Allreduce of device buffers: by kernels where ranks open each other's memory;
+//! elsewhere MPI reduces, on the pinned chunks.
 #![allow(unsafe_code)] // names device memory to copies that have ended when it returns
 
+use super::on_device::Work;
 use super::{Memory, extent, piece};
 use crate::buffers::{Settled, SettledMut};
 use crate::calls::Operand;
 use crate::communicator::DeviceCommunicator;
 use crate::error::Error;
-use crate::paths::{Path, run};
+use crate::paths::run;
 use bytemuck::Pod;
 use mpi::datatype::{Equivalence, SystemDatatype};
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
+use pinyard_driver::reduction::{Element, Join};
 
 const REDUCE: &str = "MPI_Reduce of device memory";
 const ALLREDUCE: &str = "MPI_Allreduce of device memory";
-/// Bytes of one call on the direct path: counts are of `int`.
-const DIRECT: usize = 1 << 30;
 
-/// How elements become one. Operations of the program's own have no place here: MPI
-/// would run them on the host, over device memory on the direct path.
+/// How elements become one. Operations of the program's own have no place here: MPI would
+/// run them on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
     /// `MPI_SUM`.
@@ -34,21 +34,49 @@ pub enum Reduction {
 pub trait Number: Pod + Equivalence<Out = SystemDatatype> + sealed::Sealed {}
 
 mod sealed {
-    pub trait Sealed {}
+    use pinyard_driver::reduction::Element;
+
+    pub trait Sealed {
+        const ELEMENT: Element;
+    }
 }
 
 macro_rules! numbers {
-    ($($number:ty)*) => {$(
-        impl sealed::Sealed for $number {}
+    ($($number:ty = $element:ident;)*) => {$(
+        impl sealed::Sealed for $number {
+            const ELEMENT: Element = Element::$element;
+        }
         impl Number for $number {}
     )*};
 }
 
-numbers! { i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 }
+numbers! {
+    i8 = I8; i16 = I16; i32 = I32; i64 = I64;
+    u8 = U8; u16 = U16; u32 = U32; u64 = U64;
+    f32 = F32; f64 = F64;
+}
+
+impl Reduction {
+    fn join(self) -> Join {
+        match self {
+            Reduction::Sum => Join::Sum,
+            Reduction::Min => Join::Min,
+            Reduction::Max => Join::Max,
+        }
+    }
+}
+
+fn work<T: Number>(from: Memory, to: Option<Memory>, reduction: Reduction, root: Option<Rank>) -> Work {
+    Work { from, to, kernel: (reduction.join(), T::ELEMENT), element_bytes: size_of::<T>(), root }
+}
 
 impl DeviceCommunicator {
     /// Every rank's `mine`, element by element, in every rank's `all`. Collective; all
-    /// buffers have as many elements. The order of additions is MPI's.
+    /// buffers have as many elements.
+    ///
+    /// On `ipc` at most eight ranks reduce 8 KiB and more by kernels, in the order of the
+    /// ranks, so that all have the same bits; of a NaN and a number the minimum and maximum
+    /// are the number. Elsewhere order and NaNs are MPI's.
     pub fn all_reduce_into<T: Number>(
         &self,
         mine: &Settled<'_, T>,
@@ -56,6 +84,7 @@ impl DeviceCommunicator {
         reduction: Reduction,
     ) -> Result<(), Error> {
         self.ready(&[])?;
+        let _call = self.traced(ALLREDUCE, mine.len() * size_of::<T>());
         let own = self.own(mine.place()).and(self.own(all.place()));
         let own = own.and_then(|()| self.same_length::<T>(ALLREDUCE, mine.len(), all.len()));
         let (from, to) = (Memory::of::<T>(mine.place(), mine.len()), Memory::of::<T>(all.place(), all.len()));
@@ -70,12 +99,16 @@ impl DeviceCommunicator {
     ) -> Result<(), Error> {
         self.ready(&[])?;
         let memory = Memory::of::<T>(buffer.place(), buffer.len());
-        let mut own = self.own(buffer.place());
-        // In place MPI wants a constant that rsmpi does not have: through chunks, always.
-        if let Err(source) = self.state.borrow_mut().ring.grow(self.plan.chunk_bytes) {
-            own = own.and(Err(Error::Staging { rank: self.rank(), source }));
-        }
+        let _call = self.traced(ALLREDUCE, memory.bytes);
+        let own = self.own(buffer.place()).and(self.chunks_for_reductions());
         self.same(ALLREDUCE, memory.bytes, own)?;
+        let token = DriverToken::at_entry();
+        if let Some(kernels) = self.kernels(memory.bytes, &token)? {
+            let work = work::<T>(memory, Some(memory), reduction, None);
+            if self.reduce_on_device(ALLREDUCE, &kernels, work, &token)? {
+                return Ok(());
+            }
+        }
         let operand = Operand::new(T::equivalent_datatype(), reduction);
         self.reduce_staged(ALLREDUCE, memory, Some(memory), operand, None, size_of::<T>())
     }
@@ -91,6 +124,7 @@ impl DeviceCommunicator {
     ) -> Result<(), Error> {
         self.ready(&[root])?;
         let from = Memory::of::<T>(mine.place(), mine.len());
+        let _call = self.traced(REDUCE, from.bytes);
         let mut own = self.own(mine.place());
         let mut to = None;
         if self.rank() == root {
@@ -102,6 +136,14 @@ impl DeviceCommunicator {
             to = Some(Memory::of::<T>(place, length));
         }
         self.reduce::<T>(REDUCE, from, to, reduction, Some(root), own)
+    }
+
+    /// MPI reduces on chunks, on the direct path as well: one that takes device pointers in
+    /// messages may all the same load from them in a reduction (Open MPI 5 on UCX for CUDA
+    /// does, and ends with a segmentation fault).
+    fn chunks_for_reductions(&self) -> Result<(), Error> {
+        let grown = self.state.borrow_mut().ring.grow(self.plan.chunk_bytes);
+        grown.map_err(|source| Error::Staging { rank: self.rank(), source })
     }
 
     fn same_length<T>(&self, operation: &'static str, mine: usize, all: usize) -> Result<(), Error> {
@@ -122,20 +164,15 @@ impl DeviceCommunicator {
         root: Option<Rank>,
         own: Result<(), Error>,
     ) -> Result<(), Error> {
-        self.same(operation, from.bytes, own)?;
+        self.same(operation, from.bytes, own.and(self.chunks_for_reductions()))?;
         let operand = Operand::new(T::equivalent_datatype(), reduction);
         let element = size_of::<T>();
-        if self.plan.path == Path::Direct {
-            for number in 0..from.bytes.div_ceil(DIRECT) {
-                let (start, bytes) = extent(from.bytes, DIRECT, number);
-                let at = to.map_or(std::ptr::null_mut(), |to| to.host().wrapping_add(start));
-                let source = from.host().wrapping_add(start);
-                // SAFETY: settled memory, borrowed for the call, of which MPI takes the
-                // addresses (the plan); what is written is another buffer than what is read.
-                let request = unsafe { self.whole.start_reduce(source, at, bytes / element, operand, root) };
-                request.and_then(|request| request.wait()).map_err(|error| self.mpi(error))?;
+        let token = DriverToken::at_entry();
+        if let Some(kernels) = self.kernels(from.bytes, &token)? {
+            let work = work::<T>(from, to, reduction, root);
+            if self.reduce_on_device(operation, &kernels, work, &token)? {
+                return Ok(());
             }
-            return Ok(());
         }
         let receives = to.filter(|_| root.is_none_or(|root| root == self.rank()));
         self.reduce_staged(operation, from, receives, operand, root, element)

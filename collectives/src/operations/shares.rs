@@ -1,6 +1,7 @@
 //! Gather, Scatter, Allgather and Alltoall of device buffers: every rank's share.
 #![allow(unsafe_code)] // names device memory to copies that have ended when it returns
 
+use super::parts::Traffic;
 use super::{Memory, extent};
 use crate::buffers::{Place, Settled, SettledMut};
 use crate::calls::Rooted;
@@ -95,6 +96,8 @@ impl DeviceCommunicator {
             elements if elements == needed => Ok(()),
             elements => Err(Error::Share { operation, rank, elements, size: size as Rank }),
         };
+        let mine = from.iter().chain(&to).map(|(_, elements)| elements * size_of::<T>()).max();
+        let _call = self.traced(operation, mine.unwrap_or(0));
         let mut own = Ok(());
         for (place, _) in from.iter().chain(&to) {
             own = own.and(self.own(*place));
@@ -128,6 +131,10 @@ impl DeviceCommunicator {
             // above), of which MPI takes the addresses (the plan).
             let request = unsafe { self.whole.start_shares(what, pointer(from), pointer(to), bytes) };
             return request.and_then(|request| request.wait()).map_err(|error| self.mpi(error));
+        }
+        if self.plan.path == Path::Ipc {
+            self.same(operation, bytes, own)?;
+            return self.traffic(operation, Traffic::of_shares(what, from, to, bytes, (rank, size)), Ok(()));
         }
         let token = DriverToken::at_entry();
         let ring = &mut self.state.borrow_mut().ring;

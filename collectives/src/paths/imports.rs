@@ -5,12 +5,19 @@ use crate::buffers::Gpu;
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
 use pinyard_driver::{DevicePtr, DriverError};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-/// What a communicator's rank has open, and what it holds for the others.
+/// What a communicator's rank has open, and what it holds for the others. Operations that
+/// do not block share it with those that do.
 pub(crate) struct Imports {
     gpu: Gpu,
+    known: RefCell<Known>,
+}
+
+#[derive(Default)]
+struct Known {
     /// By rank and slab: the handle, and where it is here. An address of a rank's that
     /// comes with another handle is another slab: the old one is closed.
     open: HashMap<(Rank, u64), ([u8; 64], DevicePtr)>,
@@ -20,18 +27,18 @@ pub(crate) struct Imports {
 
 impl Imports {
     pub(crate) fn new(gpu: &Gpu) -> Imports {
-        Imports { gpu: gpu.clone(), open: HashMap::new(), held: HashMap::new() }
+        Imports { gpu: gpu.clone(), known: RefCell::default() }
     }
 
     /// The handle of a slab of our own, which from now on stays until
     /// [`release`](Imports::release).
     pub(crate) fn export(
-        &mut self,
+        &self,
         slab: (DevicePtr, usize),
         token: &DriverToken,
     ) -> Result<[u8; 64], DriverError> {
         let (start, bytes) = slab;
-        match self.held.entry(start.0) {
+        match self.known.borrow_mut().held.entry(start.0) {
             Entry::Occupied(held) => Ok(*held.get()),
             Entry::Vacant(place) => Ok(*place.insert(self.gpu.exports().handle(start, bytes, true, token)?)),
         }
@@ -39,36 +46,37 @@ impl Imports {
 
     /// Where the slab of `rank` is here.
     pub(crate) fn open(
-        &mut self,
+        &self,
         rank: Rank,
         slab: DevicePtr,
         handle: [u8; 64],
         token: &DriverToken,
     ) -> Result<DevicePtr, DriverError> {
         let driver = self.gpu.driver();
-        if let Some(&(known, at)) = self.open.get(&(rank, slab.0)) {
+        let open = &mut self.known.borrow_mut().open;
+        if let Some(&(known, at)) = open.get(&(rank, slab.0)) {
             if known == handle {
                 return Ok(at);
             }
-            self.open.remove(&(rank, slab.0));
+            open.remove(&(rank, slab.0));
             // SAFETY: opened below, used in calls that waited for their copies.
             unsafe { driver.ipc_close(at, token) }?;
         }
         // SAFETY: the other rank keeps its slab until all have closed it (`export`).
         let at = unsafe { driver.ipc_open(handle, token) }?;
-        self.open.insert((rank, slab.0), (handle, at));
+        open.insert((rank, slab.0), (handle, at));
         tracing::debug!(rank, slab = slab.0, "a slab of another rank was opened");
         Ok(at)
     }
 
     /// Slabs that are open.
     pub(crate) fn count(&self) -> usize {
-        self.open.len()
+        self.known.borrow().open.len()
     }
 
     /// Closes what is open.
-    pub(crate) fn close(&mut self, token: &DriverToken) {
-        for (_, (_, at)) in self.open.drain() {
+    pub(crate) fn close(&self, token: &DriverToken) {
+        for (_, (_, at)) in self.known.borrow_mut().open.drain() {
             // SAFETY: opened by `open`; no copy is under way between calls.
             if let Err(error) = unsafe { self.gpu.driver().ipc_close(at, token) } {
                 tracing::warn!(%error, "a slab of another rank could not be closed");
@@ -77,8 +85,8 @@ impl Imports {
     }
 
     /// All ranks have closed what they had open of ours.
-    pub(crate) fn release(&mut self, token: &DriverToken) {
-        for (start, _) in self.held.drain() {
+    pub(crate) fn release(&self, token: &DriverToken) {
+        for (start, _) in self.known.borrow_mut().held.drain() {
             self.gpu.exports().release(DevicePtr(start), token);
         }
     }

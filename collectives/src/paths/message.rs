@@ -16,6 +16,8 @@ const AT_BASE: usize = 16;
 const AT_OFFSET: usize = 24;
 const AT_HANDLE: usize = 32;
 const AT_PAYLOAD: usize = 96;
+/// Without a payload it fits a note of the board.
+const _: () = assert!(AT_PAYLOAD <= super::NOTE);
 
 /// How the bytes come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

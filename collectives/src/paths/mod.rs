@@ -1,15 +1,24 @@
 //! How bytes get from one device to another.
 
+mod board;
+mod chunks;
 mod imports;
+mod lanes;
 mod message;
 mod pipeline;
 mod plan;
+mod relay;
 mod ring;
+mod shared;
 
 pub use self::plan::{Path, Plan};
 pub(crate) use self::{
+    board::{Board, NOTE},
+    chunks::Chunks,
     imports::Imports,
     message::{INLINE, Kind, MESSAGE, Message},
     pipeline::{Outcome, run},
+    relay::{Link, Part, Relay},
     ring::Ring,
+    shared::{Shape, Shared},
 };

@@ -23,10 +23,12 @@ pub(crate) type Copies<'a> = &'a mut dyn FnMut(DevicePtr, usize, usize);
 pub(crate) struct Outcome {
     pub(crate) device: Option<DriverError>,
     pub(crate) mpi: Option<MpiError>,
+    /// MPI failed the first rank of this node, which goes between the nodes for it.
+    pub(crate) is_cut: bool,
 }
 
 impl Outcome {
-    fn note(&mut self, result: Result<(), DriverError>) {
+    pub(super) fn note(&mut self, result: Result<(), DriverError>) {
         if let Err(error) = result {
             self.device.get_or_insert(error);
         }

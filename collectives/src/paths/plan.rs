@@ -10,12 +10,11 @@ use std::fmt;
 pub enum Path {
     /// The device pointer goes to MPI, which takes it.
     Direct,
-    /// All ranks are of one node: copies between devices through IPC handles of slabs;
-    /// MPI carries the handles.
+    /// All ranks are of one node: copies between devices through IPC handles of slabs.
     Ipc,
     /// A pipeline of pinned chunks: from the device, through MPI, to the device.
     Staged,
-    /// [`Ipc`](Path::Ipc) within nodes, [`Staged`](Path::Staged) between them.
+    /// Messages by [`Ipc`](Path::Ipc) within nodes, the rest [`Staged`](Path::Staged).
     IpcAndStaged,
 }
 
@@ -52,8 +51,9 @@ impl fmt::Display for Path {
 /// `awareness.source`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The path of Bcast and of messages. The other collectives take
-    /// [`Staged`](Path::Staged) where this is not [`Direct`](Path::Direct).
+    /// The path of Bcast and of messages. Where all ranks are of one node, shares, parts
+    /// and reductions take it as well; between nodes [`Staged`](Path::Staged) in place of
+    /// [`IpcAndStaged`](Path::IpcAndStaged).
     pub path: Path,
     /// Why.
     pub reason: String,
@@ -67,14 +67,18 @@ pub struct Plan {
     pub chunk_bytes: usize,
     /// Chunks in flight at most.
     pub chunks: usize,
+    /// Whether Bcast's chunks are one memory for the ranks of a node: within it MPI then
+    /// carries none of them.
+    pub chunks_are_shared: bool,
 }
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Plan { path, reason, ranks, nodes, awareness, chunk_bytes, chunks } = self;
+        let Plan { path, reason, ranks, nodes, awareness, chunk_bytes, chunks, chunks_are_shared } = self;
+        let whose = if *chunks_are_shared { "of each node" } else { "of each rank" };
         write!(
             f,
-            "{path}: {reason}; {ranks} ranks on {nodes} nodes; {awareness}; {chunks} pinned chunks of {chunk_bytes} bytes"
+            "{path}: {reason}; {ranks} ranks on {nodes} nodes; {awareness}; {chunks} pinned chunks of {chunk_bytes} bytes {whose}"
         )
     }
 }

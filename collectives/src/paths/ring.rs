@@ -1,10 +1,11 @@
-//! Pinned chunks, used in turn, and the streams that copy from and to them.
+//! Pinned chunks of one rank, used in turn.
 #![allow(unsafe_code)]
 
+use super::lanes::Lanes;
 use crate::buffers::Gpu;
 use crate::error::BufferError;
 use pinyard_allocator::{DriverToken, PoolBuf};
-use pinyard_driver::{DevicePtr, DriverError, Event, Stream};
+use pinyard_driver::{DevicePtr, DriverError, Stream};
 
 /// Alignment of a slot: no two share a page.
 const ALIGN: usize = 4096;
@@ -12,13 +13,10 @@ const ALIGN: usize = 4096;
 /// The chunks of a communicator.
 pub(crate) struct Ring {
     gpu: Gpu,
+    /// Dropped before the memory: it waits for the copies.
+    lanes: Lanes,
     memory: PoolBuf<u8>,
     slot_bytes: usize,
-    /// Passed when the slot's last copy has.
-    events: Vec<Event>,
-    /// From the device, and to it: a device copies both ways at a time.
-    down: Stream,
-    up: Stream,
 }
 
 impl Ring {
@@ -30,16 +28,7 @@ impl Ring {
     ) -> Result<Ring, BufferError> {
         let slot_bytes = slot_bytes.next_multiple_of(ALIGN);
         let memory = gpu.pinned_pool().alloc_aligned::<u8>(slots * slot_bytes, ALIGN)?;
-        let driver = gpu.driver();
-        let down = driver.stream_create(token)?;
-        let up = driver.stream_create(token)?;
-        // From here on what was made goes with the ring.
-        let mut ring =
-            Ring { gpu: gpu.clone(), memory, slot_bytes, events: Vec::with_capacity(slots), down, up };
-        for _ in 0..slots {
-            ring.events.push(driver.event_create(token)?);
-        }
-        Ok(ring)
+        Ok(Ring { gpu: gpu.clone(), lanes: Lanes::new(gpu, slots, token)?, memory, slot_bytes })
     }
 
     /// Makes room for slots of `bytes`. No copy is under way.
@@ -53,7 +42,7 @@ impl Ring {
     }
 
     pub(crate) fn slots(&self) -> usize {
-        self.events.len()
+        self.lanes.slots()
     }
 
     pub(crate) fn slot_bytes(&self) -> usize {
@@ -88,7 +77,7 @@ impl Ring {
         let to = self.slot(slot).wrapping_add(offset);
         // SAFETY: within the slot (just checked), which stands until its event has passed;
         // the rest is the caller's contract.
-        unsafe { self.gpu.driver().copy_to_host(to, from, bytes, self.down, token) }
+        unsafe { self.gpu.driver().copy_to_host(to, from, bytes, self.lanes.down, token) }
     }
 
     /// Queues a copy from a slot to the device.
@@ -106,7 +95,7 @@ impl Ring {
         assert!(offset + bytes <= self.slot_bytes, "a copy beyond its slot");
         let from = self.slot(slot).wrapping_add(offset);
         // SAFETY: as in `load`.
-        unsafe { self.gpu.driver().copy_to_device(to, from, bytes, self.up, token) }
+        unsafe { self.gpu.driver().copy_to_device(to, from, bytes, self.lanes.up, token) }
     }
 
     /// Copies within the device, or from another one's memory, and waits.
@@ -138,54 +127,46 @@ impl Ring {
         token: &DriverToken,
     ) -> Result<(), DriverError> {
         // SAFETY: the caller's contract.
-        unsafe { self.gpu.driver().copy_on_device(to, from, bytes, self.up, token) }
+        unsafe { self.gpu.driver().copy_on_device(to, from, bytes, self.lanes.up, token) }
+    }
+
+    /// The stream of stores and copies across, for kernels among them.
+    pub(crate) fn stream(&self) -> Stream {
+        self.lanes.up
     }
 
     /// Marks the end of the slot's loads.
     pub(crate) fn loaded(&self, slot: usize, token: &DriverToken) -> Result<(), DriverError> {
-        self.gpu.driver().event_record(self.events[slot % self.slots()], self.down, token)
+        self.lanes.loaded(slot, token)
     }
 
     /// Marks the end of the slot's stores.
     pub(crate) fn stored(&self, slot: usize, token: &DriverToken) -> Result<(), DriverError> {
-        self.gpu.driver().event_record(self.events[slot % self.slots()], self.up, token)
+        self.lanes.stored(slot, token)
     }
 
     /// Waits for what was marked last.
     pub(crate) fn wait(&self, slot: usize, token: &DriverToken) -> Result<(), DriverError> {
-        self.gpu.driver().event_synchronize(self.events[slot % self.slots()], token)
+        self.lanes.wait(slot, token)
+    }
+
+    /// Whether it has passed.
+    pub(crate) fn has_passed(&self, slot: usize, token: &DriverToken) -> Result<bool, DriverError> {
+        self.lanes.has_ended(slot, token)
     }
 
     /// Waits for every load.
     pub(crate) fn wait_loads(&self, token: &DriverToken) -> Result<(), DriverError> {
-        self.gpu.driver().stream_synchronize(self.down, token)
+        self.lanes.wait_loads(token)
     }
 
     /// Waits for every store, and every copy across.
     pub(crate) fn wait_stores(&self, token: &DriverToken) -> Result<(), DriverError> {
-        self.gpu.driver().stream_synchronize(self.up, token)
+        self.lanes.wait_stores(token)
     }
 
     /// Waits for every copy.
     pub(crate) fn wait_all(&self, token: &DriverToken) -> Result<(), DriverError> {
-        self.wait_loads(token)?;
-        self.wait_stores(token)
-    }
-}
-
-impl Drop for Ring {
-    fn drop(&mut self) {
-        let token = DriverToken::at_entry();
-        let driver = self.gpu.driver();
-        // What cannot be waited for or destroyed belongs to a context that is gone.
-        let _ = self.wait_all(&token);
-        for &event in &self.events {
-            // SAFETY: ours, used no more.
-            let _ = unsafe { driver.event_destroy(event, &token) };
-        }
-        for stream in [self.down, self.up] {
-            // SAFETY: ours, used no more.
-            let _ = unsafe { driver.stream_destroy(stream, &token) };
-        }
+        self.lanes.wait_all(token)
     }
 }

@@ -2,17 +2,23 @@
 //! what a message carries and what a chunk does, every root, and everything that must
 //! be refused. The path is the environment's (PINYARD_MPI_PATH).
 //!
-//! On the simulated device unless `--cuda` is given.
+//! On the simulated device unless `--cuda` is given; with `--no-peers` on simulated devices
+//! that do not open each other's memory. `--soak ROUNDS` does random operations in place
+//! of all.
 
 mod bench;
 mod checks;
+mod soak;
 
 use bench::Bench;
 use mpi::traits::Communicator;
-use pinyard_driver::Simulated;
+use pinyard_driver::{Call, Simulated};
 use pinyard_mpi::{DeviceCommunicator, Gpu};
 use std::process::ExitCode;
 use std::sync::Arc;
+
+/// `CUDA_ERROR_PEER_ACCESS_UNSUPPORTED` of cuda.h.
+const PEER_ACCESS_UNSUPPORTED: i32 = 217;
 
 fn main() -> ExitCode {
     let Some(universe) = mpi::initialize() else {
@@ -23,6 +29,11 @@ fn main() -> ExitCode {
     let rank = world.rank();
     let cuda = std::env::args().any(|argument| argument == "--cuda");
     let simulated = (!cuda).then(|| Arc::new(Simulated::shareable(1 << 30)));
+    if std::env::args().any(|argument| argument == "--no-peers")
+        && let Some(simulated) = &simulated
+    {
+        simulated.fail_next(Call::IpcOpen, u64::MAX, PEER_ACCESS_UNSUPPORTED);
+    }
     let bench = match open(&simulated, &world) {
         Ok(bench) => bench,
         // All ranks have failed, so none waits for this one.
@@ -31,7 +42,11 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    if let Err(text) = checks::all(&bench) {
+    let done = match soak_rounds() {
+        Some(rounds) => soak::all(&bench, rounds),
+        None => checks::all(&bench),
+    };
+    if let Err(text) = done {
         eprintln!("rank {rank}: {text}");
         // Before the communicator's drop, which would wait for the others.
         world.abort(1);
@@ -56,6 +71,11 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
+}
+
+/// What `--soak` says.
+fn soak_rounds() -> Option<usize> {
+    std::env::args().skip_while(|argument| argument != "--soak").nth(1)?.parse().ok()
 }
 
 fn open(simulated: &Option<Arc<Simulated>>, world: &impl Communicator) -> Result<Bench, String> {

@@ -44,6 +44,18 @@ fn text(report: &Report) -> String {
     };
     text += "\nMechanisms that tell a registry of changes\n";
     text += &mechanisms();
+    text += "\nMPI and device pointers, as `pinyard probe` has tried\n";
+    match crate::probe::known() {
+        Ok(lines) if lines.is_empty() => text += "  nothing was tried: each MPI's own word counts\n",
+        Ok(lines) => text.extend(lines.iter().map(|line| format!("  {line}\n"))),
+        Err(reason) => text += &format!("  not known: {reason}\n"),
+    }
+    text += "\nEnvironment\n";
+    for variable in VARIABLES {
+        let value = value_of(variable.name)
+            .map_or_else(|| format!("not set: {}", variable.default), |value| format!("{value:?}"));
+        text += &format!("  {:<19} {:<42} {value}\n", variable.name, variable.meaning);
+    }
     text += "\nThe trace of a process\n";
     for setting in pinyard_trace::settings::TABLE {
         let value = value_of(setting.name)
@@ -96,6 +108,7 @@ fn document(report: &Report) -> Value {
     });
     json!({
         "version": env!("CARGO_PKG_VERSION"),
+        "mpi_device_pointers": crate::probe::known().unwrap_or_default(),
         "hooks": {
             "complete": report.is_complete(),
             "functions": report.functions.iter().map(function).collect::<Vec<_>>(),

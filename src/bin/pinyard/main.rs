@@ -5,6 +5,7 @@ mod doctor;
 mod environment;
 mod info;
 mod manual;
+mod probe;
 mod replay;
 mod report;
 mod stress;
@@ -30,6 +31,8 @@ enum Command {
     Doctor(doctor::Options),
     /// Print the version, what the hooks see in this process, and the environment variables
     Info(info::Options),
+    /// Try out whether an MPI takes device pointers, and keep the answer for its programs
+    Probe(probe::Options),
     /// Run a device pool's trace through other configurations, on a simulated device
     Replay(replay::Options),
     /// Make a page of the traces of a run: timeline, slabs, latencies, ranks side by side
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Command::Demo(options) => demo::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Info(options) => info::run(&options),
+        Command::Probe(options) => probe::run(&options),
         Command::Replay(options) => replay::run(&options),
         Command::Report(options) => traces::report::run(&options),
         Command::Stress(options) => stress::run(&options),

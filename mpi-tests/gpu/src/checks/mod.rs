@@ -1,7 +1,10 @@
 //! The checks, one file per kind of operation.
 
 mod broadcast;
+mod immediate;
 mod messages;
+mod parts;
+mod progress;
 mod reductions;
 mod refusals;
 mod shares;
@@ -19,8 +22,11 @@ fn lengths(chunk: usize) -> Vec<usize> {
 
 pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     broadcast::all(bench)?;
+    progress::all(bench)?;
     messages::all(bench)?;
     reductions::all(bench)?;
     shares::all(bench)?;
+    parts::all(bench)?;
+    immediate::all(bench)?;
     refusals::all(bench)
 }

@@ -2,7 +2,8 @@
 
 use super::lengths;
 use crate::bench::{Bench, Element, MARGIN, text};
-use pinyard_mpi::Reduction;
+use pinyard_driver::Call;
+use pinyard_mpi::{DeviceBuf, Path, Reduction};
 
 const ALL: [Reduction; 3] = [Reduction::Sum, Reduction::Min, Reduction::Max];
 
@@ -18,11 +19,57 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
         }
         of_every_type(bench, reduction)?;
     }
+    // Longer than what every rank reduces by itself.
+    everywhere::<u32>(bench, 300_001, Reduction::Sum)?;
+    for length in [3 * bench.chunk + 7, 300_001] {
+        same_bits(bench, length)?;
+    }
     Ok(())
 }
 
+/// Sums whose bits depend on the order of additions: in the order of the ranks where
+/// kernels reduce, for every element, in place and not, and the same at every rank.
+fn same_bits(bench: &Bench, length: usize) -> Result<(), String> {
+    let element = |rank: usize, at: usize| {
+        let mixed = (at * 31 + rank * 7919).wrapping_mul(2_654_435_761) >> 4;
+        let scale = [1e-3f32, 1.0, 1e4, 3e7][(at + 3 * rank) % 4];
+        (mixed as u16 as f32 - 32_768.0) * scale
+    };
+    let own: Vec<f32> = (0..length).map(|at| element(bench.rank(), at)).collect();
+    let ordered = |at: usize| (0..bench.size()).map(|rank| element(rank, at)).reduce(|a, b| a + b);
+    let expected: Vec<f32> = (0..length).filter_map(ordered).collect();
+    let backwards = |at: usize| (0..bench.size()).rev().map(|rank| element(rank, at)).reduce(|a, b| a + b);
+    let orders = (0..length).filter(|&at| ordered(at) != backwards(at)).count();
+    bench.check(bench.size() < 3 || orders > length / 100, || format!("{orders} sums tell their order"))?;
+    let mine: DeviceBuf<f32> = filled(bench, &own)?;
+    let (mut all, mut both) = (filled(bench, &own)?, filled(bench, &own)?);
+    let mut target = all.settle_mut().map_err(text)?;
+    bench.ranks.all_reduce_into(&mine.settle().map_err(text)?, &mut target, Reduction::Sum).map_err(text)?;
+    bench.ranks.all_reduce_in_place(&mut both.settle_mut().map_err(text)?, Reduction::Sum).map_err(text)?;
+    let (all, both) = (all.to_vec().map_err(text)?, both.to_vec().map_err(text)?);
+    let bits = |sums: &[f32]| sums.iter().map(|sum| sum.to_bits()).collect::<Vec<u32>>();
+    if bench.ranks.plan().path == Path::Ipc {
+        if let Some(simulated) = &bench.simulated {
+            let launched = simulated.calls(Call::Launch);
+            bench.check(launched > 0, || "no kernel was launched".to_owned())?;
+        }
+        bench.check(bits(&all) == bits(&expected), || "sums in another order than the ranks'".to_owned())?;
+        bench.check(bits(&both) == bits(&expected), || "sums in place in another order".to_owned())?;
+    }
+    let close = |sum: f32, exact: f32| (sum - exact).abs() <= 1e-4 * exact.abs().max(1e8);
+    let near = all.iter().chain(&both).zip(expected.iter().cycle()).all(|(&sum, &exact)| close(sum, exact));
+    bench.check(near, || "sums are far off".to_owned())
+}
+
+fn filled(bench: &Bench, elements: &[f32]) -> Result<DeviceBuf<f32>, String> {
+    let mut buffer = bench.gpu.alloc(elements.len(), &bench.stream).map_err(text)?;
+    buffer.write(elements).map_err(text)?;
+    Ok(buffer)
+}
+
 fn of_every_type(bench: &Bench, reduction: Reduction) -> Result<(), String> {
-    let length = bench.chunk + 3;
+    // Bytes as well are then enough for kernels.
+    let length = bench.chunk + 1003;
     // Sums of bytes of four ranks stay below 128: elements are below 32.
     everywhere::<i8>(bench, length, reduction)?;
     everywhere::<u8>(bench, length, reduction)?;

@@ -1,0 +1,264 @@
+//! The operations of a communicator that are under way, or done and not yet asked for.
+
+use crate::calls::progress::Progress;
+use crate::error::Error;
+use mpi::topology::Rank;
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, Waker};
+
+/// An operation; how many bytes it received.
+pub(super) type Work = Pin<Box<dyn Future<Output = Result<usize, Error>>>>;
+
+/// Operations of one key follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Key {
+    Collective,
+    Send(Rank, i32),
+    Receive(Rank, i32),
+}
+
+/// Set when all that MPI must have in order has been handed to it: the next of the key may
+/// begin.
+#[derive(Clone, Default)]
+pub(super) struct Handed(Rc<Cell<bool>>);
+
+impl Handed {
+    pub(super) fn over(&self) {
+        self.0.set(true);
+    }
+}
+
+enum State {
+    UnderWay(Work),
+    /// `None` once it was asked for.
+    Done(Option<Result<usize, Error>>),
+}
+
+struct Operation {
+    id: u64,
+    key: Key,
+    handed: Handed,
+    state: State,
+    /// Nobody will ask. What it held goes when it is done.
+    dropped: bool,
+    /// The buffer of a request that was dropped.
+    kept: Option<Box<dyn Any>>,
+}
+
+pub(crate) struct Engine {
+    rank: Rank,
+    operations: RefCell<Vec<Operation>>,
+    under_way: Cell<usize>,
+    next: Cell<u64>,
+}
+
+impl Engine {
+    /// Of `rank`, for its errors.
+    pub(crate) fn new(rank: Rank) -> Rc<Engine> {
+        let engine = Rc::new(Engine {
+            rank,
+            operations: RefCell::default(),
+            under_way: Cell::new(0),
+            next: Cell::new(0),
+        });
+        let progress: Weak<dyn Progress> = Rc::downgrade(&(engine.clone() as Rc<dyn Progress>));
+        crate::calls::progress::register(progress);
+        engine
+    }
+
+    /// Takes `work` as far as it gets at once.
+    pub(super) fn submit(&self, key: Key, handed: Handed, work: Work) -> u64 {
+        let id = self.next.get();
+        self.next.set(id + 1);
+        let state = State::UnderWay(work);
+        let operation = Operation { id, key, handed, state, dropped: false, kept: None };
+        self.operations.borrow_mut().push(operation);
+        self.under_way.set(self.under_way.get() + 1);
+        self.advance();
+        id
+    }
+
+    fn change<R>(&self, id: u64, change: impl FnOnce(&mut Operation) -> R) -> Option<R> {
+        let mut operations = self.operations.borrow_mut();
+        operations.iter_mut().find(|operation| operation.id == id).map(change)
+    }
+
+    /// Its result, if it is done and was not taken before.
+    pub(super) fn take(&self, id: u64) -> Option<Result<usize, Error>> {
+        let result = self.change(id, |operation| match &mut operation.state {
+            State::UnderWay(_) => None,
+            State::Done(result) => result.take(),
+        })??;
+        self.operations.borrow_mut().retain(|operation| operation.id != id);
+        Some(result)
+    }
+
+    pub(super) fn is_under_way(&self, id: u64) -> bool {
+        self.change(id, |operation| matches!(operation.state, State::UnderWay(_))) == Some(true)
+    }
+
+    /// Nobody will ask for it. `kept` stands until it is done.
+    pub(super) fn drop_request(&self, id: u64, kept: Option<Box<dyn Any>>) {
+        let kept = self.change(id, |operation| {
+            operation.dropped = true;
+            operation.kept = kept;
+        });
+        if kept.is_some() {
+            self.forget_done();
+        }
+    }
+
+    fn forget_done(&self) {
+        let mut operations = self.operations.borrow_mut();
+        let gone: Vec<Operation> = operations
+            .extract_if(.., |operation| operation.dropped && matches!(operation.state, State::Done(_)))
+            .collect();
+        // A buffer's drop may do anything.
+        drop(operations);
+        for operation in gone {
+            if let State::Done(Some(Err(error))) = operation.state {
+                tracing::warn!(%error, "an operation whose request was dropped has failed");
+            }
+        }
+    }
+
+    /// Until none of `key` is under way: what follows is not mixed up with it.
+    pub(crate) fn finish(&self, key: Key) {
+        self.finish_those(|operation| operation.key == key);
+    }
+
+    /// Until none is under way.
+    pub(crate) fn finish_all(&self) {
+        self.finish_those(|_| true);
+    }
+
+    fn finish_those(&self, which: impl Fn(&Operation) -> bool) {
+        let left = || {
+            let operations = self.operations.borrow();
+            operations
+                .iter()
+                .any(|operation| matches!(operation.state, State::UnderWay(_)) && which(operation))
+        };
+        while left() {
+            crate::calls::progress::of_others();
+        }
+    }
+
+    /// The others may never come: requests, chunks and buffers of what is under way stay
+    /// as they are for good.
+    pub(crate) fn abandon(&self) {
+        self.under_way.set(0);
+        std::mem::forget(self.operations.take());
+    }
+
+    /// MPI is gone: what was under way never ends, and nobody waits for it.
+    fn fail_all(&self, operations: &mut [Operation]) {
+        for operation in operations {
+            let failed = State::Done(Some(Err(Error::Finalized { rank: self.rank })));
+            if matches!(operation.state, State::UnderWay(_))
+                && let State::UnderWay(work) = std::mem::replace(&mut operation.state, failed)
+            {
+                // Its requests may not be waited for any more.
+                std::mem::forget(work);
+            }
+        }
+        self.under_way.set(0);
+    }
+}
+
+impl Progress for Engine {
+    fn is_busy(&self) -> bool {
+        self.under_way.get() > 0
+    }
+
+    fn advance(&self) {
+        // A future that waits within its drop asks from within.
+        let Ok(mut operations) = self.operations.try_borrow_mut() else { return };
+        if self.is_busy() && mpi::is_finalized() {
+            self.fail_all(&mut operations);
+            return;
+        }
+        let mut taken: Vec<Key> = Vec::new();
+        let mut context = Context::from_waker(Waker::noop());
+        let mut ended = false;
+        for operation in operations.iter_mut() {
+            let State::UnderWay(work) = &mut operation.state else { continue };
+            if taken.contains(&operation.key) {
+                continue;
+            }
+            match work.as_mut().poll(&mut context) {
+                Poll::Ready(result) => {
+                    operation.state = State::Done(Some(result));
+                    self.under_way.set(self.under_way.get() - 1);
+                    ended |= operation.dropped;
+                }
+                Poll::Pending if operation.handed.0.get() => {}
+                Poll::Pending => taken.push(operation.key),
+            }
+        }
+        drop(operations);
+        if ended {
+            self.forget_done();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ready when the cell says so; notes that it was asked.
+    fn gate(open: &Rc<Cell<bool>>, asked: &Rc<Cell<usize>>) -> Work {
+        let (open, asked) = (open.clone(), asked.clone());
+        Box::pin(std::future::poll_fn(move |_| {
+            asked.set(asked.get() + 1);
+            if open.get() { Poll::Ready(Ok(7)) } else { Poll::Pending }
+        }))
+    }
+
+    #[test]
+    fn operations_of_one_key_follow_each_other_and_others_do_not() {
+        let engine = Engine::new(0);
+        let [first, second] = [(); 2].map(|()| Rc::new(Cell::new(false)));
+        let [asked, later, other] = [(); 3].map(|()| Rc::new(Cell::new(0)));
+        let one = engine.submit(Key::Send(1, 2), Handed::default(), gate(&first, &asked));
+        let two = engine.submit(Key::Send(1, 2), Handed::default(), gate(&second, &later));
+        let three = engine.submit(Key::Receive(1, 2), Handed::default(), gate(&second, &other));
+        assert_eq!((asked.get(), later.get(), other.get()), (3, 0, 1));
+        first.set(true);
+        engine.advance();
+        assert!(matches!(engine.take(one), Some(Ok(7))) && engine.take(one).is_none());
+        assert!(later.get() == 1 && engine.is_under_way(two) && engine.is_busy());
+        second.set(true);
+        engine.advance();
+        assert!(!engine.is_busy() && engine.take(two).is_some() && engine.take(three).is_some());
+    }
+
+    #[test]
+    fn what_a_dropped_request_held_goes_when_the_operation_is_done() {
+        let engine = Engine::new(0);
+        let (open, asked, held) = (Rc::new(Cell::new(false)), Rc::default(), Rc::new(()));
+        let id = engine.submit(Key::Collective, Handed::default(), gate(&open, &asked));
+        engine.drop_request(id, Some(Box::new(held.clone())));
+        engine.advance();
+        assert_eq!(Rc::strong_count(&held), 2);
+        open.set(true);
+        engine.advance();
+        assert_eq!((Rc::strong_count(&held), engine.operations.borrow().len()), (1, 0));
+    }
+
+    #[test]
+    fn what_mpi_orders_itself_does_not_hold_up_the_next() {
+        let engine = Engine::new(0);
+        let (open, asked, later) = (Rc::new(Cell::new(false)), Rc::default(), Rc::new(Cell::new(0)));
+        let handed = Handed::default();
+        handed.over();
+        engine.submit(Key::Collective, handed, gate(&open, &asked));
+        engine.submit(Key::Collective, Handed::default(), gate(&open, &later));
+        assert_eq!(later.get(), 1);
+    }
+}

@@ -1,0 +1,158 @@
+//! Buffers for operations that do not block: settled ones, and those that are ready when a
+//! stream has come as far as it is now.
+#![allow(unsafe_code)] // destroys events
+
+use crate::buffers::{DeviceBuf, Gpu, Place, Settled, SettledMut};
+use crate::error::BufferError;
+use crate::operations::Memory;
+use bytemuck::Pod;
+use pinyard_allocator::DriverToken;
+use pinyard_allocator::device::PoolStream;
+use pinyard_driver::{DriverError, Event};
+use std::future::poll_fn;
+use std::marker::PhantomData;
+use std::task::Poll;
+
+/// Where streams were. Nothing here waits.
+pub(crate) struct Marks {
+    gpu: Gpu,
+    events: Vec<Event>,
+}
+
+impl Marks {
+    fn of<'s>(gpu: &Gpu, streams: impl Iterator<Item = &'s PoolStream>) -> Result<Marks, BufferError> {
+        let token = DriverToken::at_entry();
+        let mut marks = Marks { gpu: gpu.clone(), events: Vec::new() };
+        for stream in streams {
+            let event = gpu.driver().event_create(&token)?;
+            marks.events.push(event);
+            gpu.driver().event_record(event, stream.stream(), &token)?;
+        }
+        Ok(marks)
+    }
+
+    /// Until all have passed.
+    pub(super) async fn passed(self) -> Result<(), DriverError> {
+        for &event in &self.events {
+            poll_fn(|_| match self.gpu.driver().event_query(event, &DriverToken::at_entry()) {
+                Ok(false) => Poll::Pending,
+                Ok(true) => Poll::Ready(Ok(())),
+                Err(error) => Poll::Ready(Err(error)),
+            })
+            .await?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Marks {
+    fn drop(&mut self) {
+        let token = DriverToken::at_entry();
+        for &event in &self.events {
+            // SAFETY: ours, used no more. An error means that the context is gone.
+            let _ = unsafe { self.gpu.driver().event_destroy(event, &token) };
+        }
+    }
+}
+
+/// A [`DeviceBuf`] for reading, once streams have come as far as they were: see
+/// [`DeviceBuf::after`].
+pub struct After<'b, T> {
+    lent: Lent<'b>,
+    borrows: PhantomData<&'b [T]>,
+}
+
+/// A [`DeviceBuf`] for writing, once streams have come as far as they were: see
+/// [`DeviceBuf::after_mut`].
+pub struct AfterMut<'b, T> {
+    lent: Lent<'b>,
+    borrows: PhantomData<&'b mut [T]>,
+}
+
+/// A buffer's place and elements, and what comes before it may be used.
+pub struct Lent<'b> {
+    pub(super) place: Place<'b>,
+    pub(super) elements: usize,
+    pub(super) marks: Option<Marks>,
+}
+
+impl Lent<'_> {
+    pub(super) fn memory<T>(&self) -> Memory {
+        Memory::of::<T>(self.place, self.elements)
+    }
+}
+
+impl<T: Pod> DeviceBuf<T> {
+    /// Lends it for reading, to an operation that begins when `stream`, and those that use
+    /// the buffer, have done what they have been given so far. The host does not wait.
+    /// Not during a capture.
+    pub fn after(&self, stream: &PoolStream) -> Result<After<'_, T>, BufferError> {
+        let marks = Some(Marks::of(self.gpu(), self.users_and(stream).iter())?);
+        let lent = Lent { place: self.place(), elements: self.len(), marks };
+        Ok(After { lent, borrows: PhantomData })
+    }
+
+    /// The same for writing.
+    pub fn after_mut(&mut self, stream: &PoolStream) -> Result<AfterMut<'_, T>, BufferError> {
+        let marks = Some(Marks::of(self.gpu(), self.users_and(stream).iter())?);
+        let lent = Lent { place: self.place(), elements: self.len(), marks };
+        Ok(AfterMut { lent, borrows: PhantomData })
+    }
+}
+
+mod sealed {
+    use super::Lent;
+
+    pub trait Sealed<'b> {
+        fn lent(self) -> Lent<'b>;
+    }
+}
+
+pub(super) use sealed::Sealed;
+
+/// What an operation that does not block reads: `&Settled`, or [`After`].
+pub trait Sending<'b, T>: Sealed<'b> {}
+
+/// What an operation that does not block writes: `&mut SettledMut`, or [`AfterMut`].
+pub trait Receiving<'b, T>: Sealed<'b> {}
+
+impl<'b, T: Pod> Sealed<'b> for &'b Settled<'_, T> {
+    fn lent(self) -> Lent<'b> {
+        Lent { place: self.place(), elements: self.len(), marks: None }
+    }
+}
+
+impl<'b, T: Pod> Sealed<'b> for &'b mut SettledMut<'_, T> {
+    fn lent(self) -> Lent<'b> {
+        Lent { place: self.place(), elements: self.len(), marks: None }
+    }
+}
+
+impl<'b, T> Sealed<'b> for After<'b, T> {
+    fn lent(self) -> Lent<'b> {
+        self.lent
+    }
+}
+
+impl<'b, T> Sealed<'b> for AfterMut<'b, T> {
+    fn lent(self) -> Lent<'b> {
+        self.lent
+    }
+}
+
+impl<'b, T: Pod> Sending<'b, T> for &'b Settled<'_, T> {}
+impl<'b, T: Pod> Sending<'b, T> for After<'b, T> {}
+impl<'b, T: Pod> Receiving<'b, T> for &'b mut SettledMut<'_, T> {}
+impl<'b, T: Pod> Receiving<'b, T> for AfterMut<'b, T> {}
+
+impl<T> std::fmt::Debug for After<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "After({:#x}, {} elements)", self.lent.place.ptr.0, self.lent.elements)
+    }
+}
+
+impl<T> std::fmt::Debug for AfterMut<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AfterMut({:#x}, {} elements)", self.lent.place.ptr.0, self.lent.elements)
+    }
+}

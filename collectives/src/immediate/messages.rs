@@ -1,0 +1,241 @@
+//! Send and Recv that do not block. The other side may be blocking.
+#![allow(unsafe_code)] // names device memory to copies that have ended when it is done
+
+use super::desk::{Desk, Loan};
+use super::engine::{Handed, Key};
+use super::lent::{Lent, Marks, Receiving, Sending};
+use super::pipeline::flow;
+use super::request::{OwnedRequest, Request};
+use super::scope::Scope;
+use super::steps::{done, receive_word, send_word};
+use crate::buffers::DeviceBuf;
+use crate::calls::Comm;
+use crate::communicator::DeviceCommunicator;
+use crate::error::Error;
+use crate::operations::{Memory, extent, piece};
+use crate::paths::{Kind, MESSAGE, Message, Path};
+use bytemuck::Pod;
+use mpi::topology::Rank;
+use std::rc::Rc;
+
+const SEND: &str = "MPI_Isend of device memory";
+const RECEIVE: &str = "MPI_Irecv of device memory";
+
+impl DeviceCommunicator {
+    /// [`send`](DeviceCommunicator::send) that does not block.
+    pub fn immediate_send<'scope, T: Pod>(
+        &self,
+        scope: &'scope Scope<'scope, '_>,
+        to: Rank,
+        tag: i32,
+        buffer: impl Sending<'scope, T>,
+    ) -> Result<Request<'scope, ()>, Error> {
+        let id = self.begin_message::<T>(Way::To, to, tag, buffer.lent())?;
+        Ok(Request::new(scope, &self.engine, id, drop))
+    }
+
+    /// [`receive_into`](DeviceCommunicator::receive_into) that does not block: how many
+    /// elements.
+    pub fn immediate_receive_into<'scope, T: Pod>(
+        &self,
+        scope: &'scope Scope<'scope, '_>,
+        from: Rank,
+        tag: i32,
+        buffer: impl Receiving<'scope, T>,
+    ) -> Result<Request<'scope, usize>, Error> {
+        let id = self.begin_message::<T>(Way::From, from, tag, buffer.lent())?;
+        Ok(Request::new(scope, &self.engine, id, |bytes| bytes / size_of::<T>().max(1)))
+    }
+
+    /// A send with a buffer of its own, which comes back with the result: without a scope.
+    pub fn immediate_send_owned<T: Pod>(
+        &self,
+        to: Rank,
+        tag: i32,
+        mut buffer: DeviceBuf<T>,
+    ) -> Result<OwnedRequest<T>, Error> {
+        let id = self.begin_message::<T>(Way::To, to, tag, self.lend_mut(&mut buffer)?)?;
+        Ok(OwnedRequest::new(&self.engine, id, buffer))
+    }
+
+    /// A receive with a buffer of its own, which comes back with the result: without a
+    /// scope.
+    pub fn immediate_receive<T: Pod>(
+        &self,
+        from: Rank,
+        tag: i32,
+        mut buffer: DeviceBuf<T>,
+    ) -> Result<OwnedRequest<T>, Error> {
+        let id = self.begin_message::<T>(Way::From, from, tag, self.lend_mut(&mut buffer)?)?;
+        Ok(OwnedRequest::new(&self.engine, id, buffer))
+    }
+
+    /// What an operation with a buffer of its own waits for.
+    pub(super) fn lend_mut<'b, T: Pod>(&self, buffer: &'b mut DeviceBuf<T>) -> Result<Lent<'b>, Error> {
+        let stream = buffer.stream().clone();
+        let failed = |source| Error::Staging { rank: self.rank(), source };
+        Ok(super::lent::Sealed::lent(buffer.after_mut(&stream).map_err(failed)?))
+    }
+
+    fn begin_message<T: Pod>(&self, way: Way, peer: Rank, tag: i32, buffer: Lent<'_>) -> Result<u64, Error> {
+        self.ready(&[peer])?;
+        if !(0..=Comm::MOST_TAG).contains(&tag) {
+            let text = format!("tag {tag}: 0 to {} are possible", Comm::MOST_TAG);
+            return Err(Error::Foreign { operation: SEND, rank: self.rank(), text });
+        }
+        let (own, memory) = (self.own(buffer.place), buffer.memory::<T>());
+        if self.desk.path == Path::Direct && memory.bytes > i32::MAX as usize {
+            return Err(Error::TooLong { rank: self.rank(), bytes: memory.bytes });
+        }
+        let ring = self.desk.ring_for_chunks()?;
+        let (desk, handed) = (self.desk.clone(), Handed::default());
+        let leg = Leg { peer, tag, memory };
+        let work = message(desk, ring, handed.clone(), way, leg, buffer.marks, own);
+        let key = match way {
+            Way::To => Key::Send(peer, tag),
+            Way::From => Key::Receive(peer, tag),
+        };
+        Ok(self.engine.submit(key, handed, Box::pin(work)))
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Way {
+    To,
+    From,
+}
+
+#[derive(Clone, Copy)]
+struct Leg {
+    peer: Rank,
+    tag: i32,
+    memory: Memory,
+}
+
+async fn message(
+    desk: Rc<Desk>,
+    ring: Option<Loan>,
+    handed: Handed,
+    way: Way,
+    leg: Leg,
+    marks: Option<Marks>,
+    mut mine: Result<(), Error>,
+) -> Result<usize, Error> {
+    if let Some(marks) = marks {
+        let waited = marks.passed().await.map_err(|error| desk.driver(error));
+        mine = mine.and(waited);
+    }
+    let Some(mut ring) = ring else {
+        let moved = directly(&desk, &handed, way, leg).await;
+        return mine.and(moved);
+    };
+    match way {
+        Way::To => send(&desk, &mut ring, leg, mine).await,
+        Way::From => receive(&desk, &mut ring, leg, mine).await,
+    }
+}
+
+async fn directly(desk: &Desk, handed: &Handed, way: Way, leg: Leg) -> Result<usize, Error> {
+    let Leg { peer, tag, memory } = leg;
+    // SAFETY: lent memory, which stands until the operation is done; MPI takes its address
+    // (the plan).
+    let request = unsafe {
+        match way {
+            Way::To => desk.whole.start_send(memory.host(), memory.bytes, peer, tag),
+            Way::From => desk.whole.start_receive(memory.host(), memory.bytes, peer, tag),
+        }
+    };
+    handed.over();
+    done(request.map_err(|error| desk.mpi(error))?).await.map_err(|error| desk.mpi(error))
+}
+
+/// As the blocking one: a message, and then on the path that it tells.
+async fn send(desk: &Desk, ring: &mut Loan, leg: Leg, mut mine: Result<(), Error>) -> Result<usize, Error> {
+    let Leg { peer, tag, memory } = leg;
+    let failed = |error| desk.mpi(error);
+    let through = if desk.is_near(peer) { Path::Ipc } else { Path::Staged };
+    let kind = desk.kind(ring, memory, through, &mut mine).await;
+    Message { kind, bytes: memory.bytes as u64 }.write(ring.bytes(0, MESSAGE));
+    let at = ring.slot(0);
+    // SAFETY: slot 0 is a message long, and not written before the request is done.
+    let request = unsafe { desk.whole.start_send(at, MESSAGE, peer, tag) }.map_err(failed)?;
+    done(request).await.map_err(failed)?;
+    match kind {
+        Kind::Ipc { .. } => {
+            let answer = receive_word(&desk.answers, peer, tag).await.map_err(failed)?;
+            mine = mine.and_then(|()| desk.told(SEND, answer));
+        }
+        Kind::Staged => {
+            let (bytes, piece) = (memory.bytes, piece(memory.bytes, desk.chunk_bytes / 2));
+            // SAFETY: lent memory of these bytes, which stands until the operation is done; a
+            // piece fits a slot.
+            let outcome = unsafe {
+                flow(
+                    ring,
+                    bytes.div_ceil(piece),
+                    |number| {
+                        let (start, length) = extent(bytes, piece, number);
+                        Some((memory.byte(start), 0, length))
+                    },
+                    |number, slot| desk.whole.start_send(slot, extent(bytes, piece, number).1, peer, tag),
+                    |_| None,
+                )
+            };
+            let moved = desk.ended(outcome.await)?;
+            mine = mine.and(moved);
+        }
+        Kind::Inline | Kind::Chain | Kind::Failed(_) => {}
+    }
+    mine.map(|()| 0)
+}
+
+async fn receive(
+    desk: &Desk,
+    ring: &mut Loan,
+    leg: Leg,
+    mut mine: Result<(), Error>,
+) -> Result<usize, Error> {
+    let Leg { peer, tag, memory } = leg;
+    let failed = |error| desk.mpi(error);
+    let at = ring.slot(0);
+    // SAFETY: slot 0 is a message long, and used by nobody else before the request is done.
+    let request = unsafe { desk.whole.start_receive(at, MESSAGE, peer, tag) }.map_err(failed)?;
+    done(request).await.map_err(failed)?;
+    let told = desk.understood(RECEIVE, ring.bytes(0, MESSAGE))?;
+    let bytes = told.bytes as usize;
+    if let Kind::Failed(what) = told.kind {
+        mine = mine.and(Err(desk.failed(RECEIVE, peer, what)));
+    } else if bytes > memory.bytes {
+        mine = mine.and(Err(desk.unequal(RECEIVE, memory.bytes, peer, told.bytes)));
+    }
+    let target = mine.is_ok().then_some(Memory { bytes, ..memory });
+    match (told.kind, target) {
+        (Kind::Inline, Some(target)) => mine = desk.unpack(ring, 0, target).await,
+        (Kind::Ipc { slab, offset, handle }, target) => {
+            if let Some(target) = target {
+                mine = desk.pull(ring, peer, (slab, offset, handle), target).await;
+            }
+            send_word(&desk.answers, desk.answer(&mine), peer, tag).await.map_err(failed)?;
+        }
+        (Kind::Staged, target) => {
+            let piece = piece(bytes, desk.chunk_bytes / 2);
+            // SAFETY: as in `send`, and nobody's until the operation is done.
+            let outcome = unsafe {
+                flow(
+                    ring,
+                    bytes.div_ceil(piece),
+                    |_| None,
+                    |number, slot| desk.whole.start_receive(slot, extent(bytes, piece, number).1, peer, tag),
+                    |number| {
+                        let (start, length) = extent(bytes, piece, number);
+                        target.map(|memory| (memory.byte(start), 0, length))
+                    },
+                )
+            };
+            let moved = desk.ended(outcome.await)?;
+            mine = mine.and(moved);
+        }
+        _ => {}
+    }
+    mine.map(|()| bytes)
+}

@@ -1,0 +1,241 @@
+//! Reductions by kernels, on ranks that open each other's memory.
+//!
+//! ```text
+//! part r     rank r      reduces it, read from every rank's device
+//!            all         agree: all parts are there
+//!            each rank   copies the others' parts from their devices
+//!            all         agree: nobody reads any more
+//! ```
+//!
+//! A short one takes no parts: each rank reduces everything, so nobody copies afterwards.
+//! Whoever reduces an element takes the ranks in their order: all have the same bits.
+#![allow(unsafe_code)] // names device memory to work that has ended when it returns
+
+use super::Memory;
+use crate::buffers::Kernels;
+use crate::communicator::{DeviceCommunicator, State};
+use crate::error::Error;
+use crate::paths::Path;
+use mpi::topology::Rank;
+use pinyard_allocator::DriverToken;
+use pinyard_driver::reduction::{Element, INPUTS, Join};
+use pinyard_driver::{DevicePtr, DriverError};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Bytes that are worth it: fewer go through MPI in a piece or two.
+const WORTH: usize = 8 << 10;
+/// Bytes of the other ranks' that one reads sooner than it waits for them a second time: on
+/// two H200s that took 8 us.
+const AT_ONCE: usize = 1 << 20;
+/// Elements that parts are a multiple of.
+const ALIGN: usize = 64;
+
+/// What is reduced.
+#[derive(Clone, Copy)]
+pub(super) struct Work {
+    pub(super) from: Memory,
+    /// None where nothing is received.
+    pub(super) to: Option<Memory>,
+    pub(super) kernel: (Join, Element),
+    pub(super) element_bytes: usize,
+    /// None for all ranks.
+    pub(super) root: Option<Rank>,
+}
+
+/// Where a rank's buffers lie: what it reduces, and where it wants the result.
+struct Told([DevicePtr; 2]);
+
+/// Of every rank, and whether this one could open them all.
+type Introduced = (Vec<Told>, Result<(), Error>);
+
+const PLACE: usize = 8 + 8 + 64;
+
+impl DeviceCommunicator {
+    /// The kernels, if every rank has them. Collective, with the same `bytes` at all.
+    pub(super) fn kernels(&self, bytes: usize, token: &DriverToken) -> Result<Option<Arc<Kernels>>, Error> {
+        let few = (2..=INPUTS as Rank).contains(&self.size());
+        if self.plan.path != Path::Ipc || !few || bytes < WORTH {
+            return Ok(None);
+        }
+        let mut state = self.state.borrow_mut();
+        if let Some(known) = &state.kernels {
+            return Ok(known.clone());
+        }
+        let mine = self.gpu.kernels(token);
+        if let Err(error) = &mine {
+            tracing::warn!(%error, "reductions go through MPI: the device has no kernels");
+        }
+        let [missing] = self.whole.largest([u64::from(mine.is_err())]).map_err(|error| self.mpi(error))?;
+        let known = mine.ok().filter(|_| missing == 0);
+        state.kernels = Some(known.clone());
+        Ok(known)
+    }
+
+    /// Carries it out. All have as many bytes. `false`: memory of a rank is in no slab that
+    /// others can open, and nothing was done anywhere.
+    pub(super) fn reduce_on_device(
+        &self,
+        operation: &'static str,
+        kernels: &Kernels,
+        work: Work,
+        token: &DriverToken,
+    ) -> Result<bool, Error> {
+        let state = &mut *self.state.borrow_mut();
+        let Some((told, mut mine)) = self.introduce_buffers(state, &work, token)? else {
+            return Ok(false);
+        };
+        let elements = work.from.bytes / work.element_bytes;
+        let size = self.size() as usize;
+        // In place a result would be written while others still read. A rank that could not
+        // open something may decide otherwise, but agrees to nothing.
+        let apart = told.iter().all(|Told([from, to])| from != to);
+        let is_short = work.from.bytes.saturating_mul(size - 1) <= AT_ONCE && apart;
+        let is_whole = work.root.is_some() || is_short;
+        let own = if is_whole { 0..elements } else { part(self.rank() as usize, size, elements) };
+        let to = work.to.filter(|_| mine.is_ok() && work.root.is_none_or(|root| root == self.rank()));
+        if let Some(to) = to.filter(|_| !own.is_empty()) {
+            let start = own.start * work.element_bytes;
+            let inputs: Vec<DevicePtr> =
+                told.iter().map(|told| DevicePtr(told.0[0].0 + start as u64)).collect();
+            // SAFETY: every rank's memory has these elements, is settled, and is written in the
+            // parts of others alone before the ranks have agreed; ours is borrowed mutably.
+            // Waited for here.
+            let queued = unsafe {
+                kernels.queue(work.kernel, to.byte(start), &inputs, own.len(), state.ring.stream(), token)
+            };
+            let ended = state.ring.wait_stores(token).and(queued);
+            mine = ended.map_err(|error| self.driver(error));
+        }
+        self.agree(operation, mine)?;
+        if is_whole {
+            return Ok(true);
+        }
+        let mine = self.collect(state, &work, &told, elements, token);
+        self.agree(operation, mine.map_err(|error| self.driver(error))).map(|()| true)
+    }
+
+    /// The others' parts of the result from their devices.
+    fn collect(
+        &self,
+        state: &mut State,
+        work: &Work,
+        told: &[Told],
+        elements: usize,
+        token: &DriverToken,
+    ) -> Result<(), DriverError> {
+        let Some(to) = work.to else { return Ok(()) };
+        let (rank, size) = (self.rank() as usize, told.len());
+        let mut queued = Ok(());
+        for other in (1..size).map(|step| (rank + step) % size) {
+            let part = part(other, size, elements);
+            let (start, bytes) = (part.start * work.element_bytes, part.len() * work.element_bytes);
+            if bytes > 0 && queued.is_ok() {
+                let from = DevicePtr(told[other].0[1].0 + start as u64);
+                // SAFETY: the other's part of its result, which it has reduced and does not
+                // write before the ranks have agreed again; ours is borrowed mutably. Waited for
+                // below.
+                queued = unsafe { state.ring.queue_across(to.byte(start), from, bytes, token) };
+            }
+        }
+        state.ring.wait_stores(token).and(queued)
+    }
+
+    /// Where every rank's buffers are here. None, at all ranks, where one has none that others
+    /// could open. The outer error is MPI's.
+    fn introduce_buffers(
+        &self,
+        state: &mut State,
+        work: &Work,
+        token: &DriverToken,
+    ) -> Result<Option<Introduced>, Error> {
+        let mut words = Vec::with_capacity(2 * PLACE);
+        for memory in [Some(work.from), work.to] {
+            let (slab, offset, handle) = self.place_told(state, memory, token).unwrap_or_else(|error| {
+                tracing::warn!(%error, "a reduction goes through MPI: a slab cannot be exported");
+                (DevicePtr(0), 0, [0; 64])
+            });
+            words.extend_from_slice(&slab.0.to_le_bytes());
+            words.extend_from_slice(&offset.to_le_bytes());
+            words.extend_from_slice(&handle);
+        }
+        let all = self.whole.gather_all(&words).map_err(|error| self.mpi(error))?;
+        let is_there = |words: &[u8]| words[..8] != [0; 8];
+        if !all
+            .chunks_exact(2 * PLACE)
+            .all(|words| is_there(words) && (is_there(&words[PLACE..]) || work.root.is_some()))
+        {
+            return Ok(None);
+        }
+        let (mut told, mut mine) = (Vec::with_capacity(self.size() as usize), Ok(()));
+        for (rank, words) in all.chunks_exact(2 * PLACE).enumerate() {
+            let mut places = [DevicePtr(0); 2];
+            for (place, words) in places.iter_mut().zip(words.chunks_exact(PLACE)) {
+                match self.opened(state, rank as Rank, words, token) {
+                    Ok(at) => *place = at,
+                    Err(error) if mine.is_ok() => mine = Err(self.driver(error)),
+                    Err(_) => {}
+                }
+            }
+            told.push(Told(places));
+        }
+        Ok(Some((told, mine)))
+    }
+
+    fn place_told(
+        &self,
+        state: &State,
+        memory: Option<Memory>,
+        token: &DriverToken,
+    ) -> Result<(DevicePtr, u64, [u8; 64]), DriverError> {
+        let Some((memory, slab)) = memory.and_then(|memory| Some((memory, memory.slab?))) else {
+            return Ok((DevicePtr(0), 0, [0; 64]));
+        };
+        Ok((slab.0, memory.at.0 - slab.0.0, state.imports.export(slab, token)?))
+    }
+
+    fn opened(
+        &self,
+        state: &State,
+        rank: Rank,
+        words: &[u8],
+        token: &DriverToken,
+    ) -> Result<DevicePtr, DriverError> {
+        let word =
+            |at: usize| words[at..at + 8].iter().rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte));
+        let (slab, offset) = (DevicePtr(word(0)), word(8));
+        let mut handle = [0; 64];
+        handle.copy_from_slice(&words[16..PLACE]);
+        if slab.0 == 0 {
+            return Ok(slab);
+        }
+        let at = if rank == self.rank() { slab } else { state.imports.open(rank, slab, handle, token)? };
+        Ok(DevicePtr(at.0 + offset))
+    }
+}
+
+/// The elements that a rank reduces.
+fn part(rank: usize, ranks: usize, elements: usize) -> Range<usize> {
+    let each = elements.div_ceil(ranks).next_multiple_of(ALIGN);
+    (rank * each).min(elements)..((rank + 1) * each).min(elements)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_every_element_once() {
+        for ranks in 1..=INPUTS {
+            for elements in [0, 1, 63, 64, 65, 1000, 4096, 4097] {
+                let mut next = 0;
+                for rank in 0..ranks {
+                    let part = part(rank, ranks, elements);
+                    assert!(part.start == next.min(elements) && part.start <= part.end);
+                    next = part.end;
+                }
+                assert_eq!(next, elements);
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The two streams that copy from and to host memory, and an event per slot.
+#![allow(unsafe_code)]
+
+use crate::buffers::Gpu;
+use pinyard_allocator::DriverToken;
+use pinyard_driver::{DriverError, Event, Stream};
+
+/// A device copies both ways at a time, so there is a stream for each.
+pub(crate) struct Lanes {
+    gpu: Gpu,
+    /// From the device.
+    pub(super) down: Stream,
+    /// To the device.
+    pub(super) up: Stream,
+    /// Passed when the slot's last copy has.
+    events: Vec<Event>,
+}
+
+impl Lanes {
+    pub(super) fn new(gpu: &Gpu, slots: usize, token: &DriverToken) -> Result<Lanes, DriverError> {
+        let driver = gpu.driver();
+        let down = driver.stream_create(token)?;
+        let up = driver.stream_create(token)?;
+        // From here on what was made goes with the value.
+        let mut lanes = Lanes { gpu: gpu.clone(), down, up, events: Vec::with_capacity(slots) };
+        for _ in 0..slots {
+            lanes.events.push(driver.event_create(token)?);
+        }
+        Ok(lanes)
+    }
+
+    pub(super) fn slots(&self) -> usize {
+        self.events.len()
+    }
+
+    fn event(&self, slot: usize) -> Event {
+        self.events[slot % self.slots()]
+    }
+
+    /// Marks the end of the slot's loads.
+    pub(super) fn loaded(&self, slot: usize, token: &DriverToken) -> Result<(), DriverError> {
+        self.gpu.driver().event_record(self.event(slot), self.down, token)
+    }
+
+    /// Marks the end of the slot's stores.
+    pub(super) fn stored(&self, slot: usize, token: &DriverToken) -> Result<(), DriverError> {
+        self.gpu.driver().event_record(self.event(slot), self.up, token)
+    }
+
+    /// Whether what was marked last has ended.
+    pub(super) fn has_ended(&self, slot: usize, token: &DriverToken) -> Result<bool, DriverError> {
+        self.gpu.driver().event_query(self.event(slot), token)
+    }
+
+    /// Waits for what was marked last.
+    pub(super) fn wait(&self, slot: usize, token: &DriverToken) -> Result<(), DriverError> {
+        self.gpu.driver().event_synchronize(self.event(slot), token)
+    }
+
+    /// Waits for every load.
+    pub(super) fn wait_loads(&self, token: &DriverToken) -> Result<(), DriverError> {
+        self.gpu.driver().stream_synchronize(self.down, token)
+    }
+
+    /// Waits for every store, and every copy across.
+    pub(super) fn wait_stores(&self, token: &DriverToken) -> Result<(), DriverError> {
+        self.gpu.driver().stream_synchronize(self.up, token)
+    }
+
+    /// Waits for every copy.
+    pub(super) fn wait_all(&self, token: &DriverToken) -> Result<(), DriverError> {
+        self.wait_loads(token)?;
+        self.wait_stores(token)
+    }
+}
+
+impl Drop for Lanes {
+    fn drop(&mut self) {
+        let token = DriverToken::at_entry();
+        let driver = self.gpu.driver();
+        // What cannot be waited for or destroyed belongs to a context that is gone.
+        let _ = self.wait_all(&token);
+        for &event in &self.events {
+            // SAFETY: ours, used no more.
+            let _ = unsafe { driver.event_destroy(event, &token) };
+        }
+        for stream in [self.down, self.up] {
+            // SAFETY: ours, used no more.
+            let _ = unsafe { driver.stream_destroy(stream, &token) };
+        }
+    }
+}
