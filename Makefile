@@ -44,9 +44,12 @@ bench:
 	@ci/deps.sh test
 	ci/bench.sh
 
-# The libraries, the command and the manual, in target/package.
+# The libraries, the command and the manual, in target/package; libpinyard_mpi as well, for
+# the MPIs named: `make build MPI="openmpi mpich"`, or `make build MPI=all` for those found.
+MPI ?=
 build:
 	@packaging/build.sh
+	@if [ -n "$(MPI)" ]; then packaging/mpi.sh $(filter-out all,$(MPI)); fi
 
 install: build
 	@packaging/install.sh install

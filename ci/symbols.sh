@@ -26,8 +26,12 @@ same "soname" libpinyard.so.0 "$(readelf -d "$library/libpinyard.so" | sed -n 's
 # Whoever has glibc has these: no MPI, no CUDA, no libfabric, no verbs.
 needed=$(readelf -d "$library/libpinyard.so" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | sort)
 same "libraries that it needs" "" "$(echo "$needed" | grep -vE '^(libc|libm|libdl|libpthread|libgcc_s|ld-linux-[a-z0-9_-]+)\.so\.[0-9]$' || true)"
+# Of libpinyard_mpi, whose library mpi-tests/c/mpi.sh looks at.
+mpi=$(gcc -fpreprocessed -dD -E include/pinyard_mpi.h 2> /dev/null | grep -oE '\bpny_[a-z_]+\(' | tr -d '(' | sort -u)
+same "functions in packaging/libpinyard_mpi.map" "$mpi" "$(sed -n 's/^\t\(pny_[a-z_]*\);$/\1/p' packaging/libpinyard_mpi.map | sort)"
+same "names of pinyard_mpi.h that are not pny_mpi_" "" "$(grep -v '^pny_mpi_' <<< "$mpi" || true)"
 # A relocation in code would be one that hardened systems refuse.
 same "relocations in its code" "" "$(readelf -d "$library/libpinyard.so" | grep -o TEXTREL | head -1 || true)"
-echo "$(echo "$declared" | wc -l) functions"
+echo "$(wc -l <<< "$declared") functions, and $(wc -l <<< "$mpi") of pinyard_mpi.h"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

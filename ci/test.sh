@@ -47,6 +47,7 @@ step fuzz ci/fuzz.sh 60
 step book ci/docs.sh
 step symbols ci/symbols.sh
 step c mpi-tests/c/run.sh
+step c-mpi mpi-tests/c/mpi.sh openmpi abi
 step python mpi-tests/python/run.sh
 step install mpi-tests/install/run.sh
 step incidents mpi-tests/incidents/run.sh

@@ -203,6 +203,7 @@ module pinyard
     public :: pny_plug_stats
     public :: pny_plug_trim
     public :: pny_plug_retire
+    public :: pny_device_find
     public :: pny_registry_stats
     public :: pny_explain
     public :: pny_libfabric_import_monitor
@@ -487,6 +488,13 @@ module pinyard
             import
             integer(c_int), value :: device
             type(c_ptr), value :: stream
+            integer(c_int) :: answer
+        end function
+        function pny_device_find(address, place) &
+                bind(c, name="pny_device_find") result(answer)
+            import
+            type(c_ptr), value :: address
+            type(pny_block_place_t), intent(inout) :: place
             integer(c_int) :: answer
         end function
         function pny_registry_stats(registry, counts) &

@@ -860,6 +860,22 @@ pny_status pny_plug_trim(int device, size_t *released);
  */
 pny_status pny_plug_retire(int device, void *stream);
 
+/* ---- Whose device memory an address is ----------------------------------------------- */
+
+/*
+ * Fills `*place`, whose `size` the caller has set, for the block of device memory that
+ * `address` lies in, of whichever pool of this process: those of pny_pool_create, and those
+ * that serve pny_torch_malloc and pny_cupy_malloc, whose keys are 0. For a library that is
+ * given an address and nothing else, as libpinyard_mpi is of a simulated device's. What
+ * it says is good while the block is in use. Looks through every pool: not for hot paths.
+ *
+ * PNY_ERR_NOT_FOUND: it lies in no block of a device pool of this process that is in use.
+ *
+ * Requires: `place` is writable for its size. Nobody destroys a pool meanwhile. The memory is not
+ * accessed.
+ */
+pny_status pny_device_find(const void *address, pny_block_place *place);
+
 /* ---- Diagnosis ----------------------------------------------------------------------- */
 
 /* Counters of a registry. All but the last three only grow. */

@@ -536,6 +536,14 @@ private:
 	int device_;
 };
 
+/* The block of device memory that an address lies in, of whichever pool; see pny_device_find. */
+inline pny_block_place find_on_device(const void *address)
+{
+	auto found = sized<pny_block_place>();
+	check(pny_device_find(address, &found));
+	return found;
+}
+
 } /* namespace pinyard */
 
 #endif

@@ -18,7 +18,8 @@ work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 root=$work/pinyard
 mkdir -p "$root/DEBIAN" "$work/debian"
 chmod 755 "$root" "$root/DEBIAN"
-PREFIX=/usr LIBDIR=lib/$multiarch DESTDIR=$root packaging/install.sh install > /dev/null
+# Without libpinyard_mpi, which would make the package depend on every MPI.
+WITHOUT_MPI=1 PREFIX=/usr LIBDIR=lib/$multiarch DESTDIR=$root packaging/install.sh install > /dev/null
 lib=$root/usr/lib/$multiarch doc=$root/usr/share/doc/pinyard
 
 # What Debian wants of a package.

@@ -16,7 +16,7 @@ case $destination in '' | /*) ;; *) destination=$here/$destination ;; esac
 prefix=${prefix%/}
 root=${destination%/}$prefix
 
-# A line for each file: its mode, where it comes from ("->" and a name: a link to that;
+# A line for each file: its mode (or the page that it names), where it comes from ("->" and a name: a link to that;
 # "=" and a name: filled in by `fill`), and where it goes. Nothing has a tab in its name.
 entries() {
     local file name
@@ -28,15 +28,24 @@ entries() {
     entry 644 "$package/libpinyard.a" "$lib/libpinyard.a"
     entry 755 "$package/libpinyard_preload.so" "$lib/libpinyard_preload.so"
     for file in pinyard.pc pinyard-static.pc; do entry fill "$file" "$lib/pkgconfig/$file"; done
+    for name in $(mpis); do
+        entry 755 "$package/libpinyard_mpi_$name.so.$version" "$lib/libpinyard_mpi_$name.so.$version"
+        entry link "libpinyard_mpi_$name.so.$version" "$lib/libpinyard_mpi_$name.so.$soname"
+        entry link "libpinyard_mpi_$name.so.$soname" "$lib/libpinyard_mpi_$name.so"
+        entry fill pinyard-mpi.pc "$lib/pkgconfig/pinyard-mpi-$name.pc"
+    done
     for file in pinyard-config.cmake pinyard-config-version.cmake; do entry fill "$file" "$lib/cmake/pinyard/$file"; done
     for file in include/*.h include/*.hpp include/*.f90; do
-        [ -e "$file" ] && entry 644 "$file" "$file"
+        wanted "$file" && entry 644 "$file" "$file"
     done
     for file in "$package"/man/*.1 packaging/man/*.[37]; do
-        [ -e "$file" ] && entry 644 "$file" "share/man/man${file##*.}/${file##*/}"
+        wanted "$file" && entry 644 "$file" "share/man/man${file##*.}/${file##*/}"
     done
-    for name in $(functions); do entry page "$name" "share/man/man3/$name.3"; done
-    for file in README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT docs/src/c.md docs/src/install.md; do
+    for name in $(functions pinyard); do entry pinyard "$name" "share/man/man3/$name.3"; done
+    if [ -n "$(mpis)" ]; then
+        for name in $(functions pinyard_mpi); do entry pinyard_mpi "$name" "share/man/man3/$name.3"; done
+    fi
+    for file in README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT docs/src/c.md docs/src/gpu-mpi.md docs/src/install.md; do
         [ -e "$file" ] && entry 644 "$file" "share/doc/pinyard/${file##*/}"
     done
     for file in examples/c/* examples/c++/* examples/fortran/*; do
@@ -46,18 +55,23 @@ entries() {
     for file in slurm/*.sbatch slurm/env.sh slurm/README.md; do [ -e "$file" ] && entry 644 "$file" "share/pinyard/$file"; done
     return 0
 }
-functions() { sed -n 's/^\t\(pny_[a-z0-9_]*\);$/\1/p' packaging/libpinyard.map; }
+functions() { sed -n 's/^\t\(pny_[a-z0-9_]*\);$/\1/p' "packaging/lib$1.map"; }
+# Those that packaging/mpi.sh has built a library for; none with WITHOUT_MPI set.
+mpis() { [ -n "${WITHOUT_MPI:-}" ] || find "$package" -maxdepth 1 -name "libpinyard_mpi_*.so.$version" -printf '%f\n' | sed 's/libpinyard_mpi_\(.*\)\.so\..*/\1/' | sort; }
+wanted() { [ -e "$1" ] && { [[ $1 != */pinyard_mpi.[h3] ]] || [ -n "$(mpis)" ]; }; }
+wrapper_of() { case $1 in abi) echo mpicc_abi ;; *) echo "the mpicc of $1" ;; esac; }
 # Folders that are pinyard's own, the inner ones first.
 folders=("$lib/cmake/pinyard" share/doc/pinyard/examples/c share/doc/pinyard/examples/c++
     share/doc/pinyard/examples/fortran share/doc/pinyard/examples share/doc/pinyard share/pinyard/slurm share/pinyard)
 
 # From the folder of the template's place to PREFIX: what makes the tree movable.
 fill() { # template, place
-    local up major minor
+    local up major minor mpi=${2##*pinyard-mpi-}
+    mpi=${mpi%.pc}
     up=$(dirname "$2" | sed 's|[^/][^/]*|..|g')
     IFS=. read -r major minor _ <<< "$version"
     sed -e "s|@UP@|$up|" -e "s|@LIB@|$lib|g" -e "s|@VERSION@|$version|g" -e "s|@SONAME@|$soname|g" \
-        -e "s|@MAJOR@|$major|g" -e "s|@MINOR@|$minor|g" -e "s|@SYSTEM@|$(system_for "$1")|g" "packaging/$1.in"
+        -e "s|@MPI@|$mpi|g" -e "s|@WRAPPER@|$(wrapper_of "$mpi")|g" -e "s|@MAJOR@|$major|g" -e "s|@MINOR@|$minor|g" -e "s|@SYSTEM@|$(system_for "$1")|g" "packaging/$1.in"
 }
 # CMake separates by semicolons, and knows libraries without -l.
 system_for() { case $1 in *.cmake) local IFS=';' && echo "${system[*]#-l}" ;; *) echo "${system[*]}" ;; esac; }
@@ -68,7 +82,7 @@ put() { # mode, source, place
     case $1 in
         link) ln -sfn "$2" "$to" ;;
         fill) fill "$2" "$3" | whole 644 "$to" ;;
-        page) echo ".so man3/pinyard.3" | whole 644 "$to" ;;
+        pinyard | pinyard_mpi) echo ".so man3/$1.3" | whole 644 "$to" ;;
         # A copy beside it that is renamed: a library in use is not written over.
         *) whole "$1" "$to" < "$2" ;;
     esac

@@ -78,6 +78,18 @@ def contents_stay():
     assert now.live_blocks == 0 and now.allocations == now.frees > 1000, (now.live_blocks, now.frees)
 
 
+def a_block_is_found_by_its_address():
+    place = (ctypes.c_uint64 * 9)(72)  # pny_block_place: size, key, slab, block, offset
+    find = lambda at: library.pny_device_find(ctypes.c_void_p(at), place)
+    block = library.pny_torch_malloc(1000, 0, None)
+    for at in (block, block + 999):
+        assert find(at) == 0, last_error()
+        assert list(place[1:4]) == [0, 0, 0] and place[6] == block and place[7] == 1000 and place[4] + place[8] == at
+    assert find(block + 1000) == 16 and "in no block" in last_error()
+    library.pny_torch_free(block, 1000, 0, None)
+    assert find(block) == 16
+
+
 def wrong_frees_are_refused():
     block = library.pny_torch_malloc(1000, 0, None)
     before = counts().frees
@@ -167,6 +179,7 @@ passed = failed = 0
 for test in (
     before_anything,
     contents_stay,
+    a_block_is_found_by_its_address,
     wrong_frees_are_refused,
     devices_that_are_not_there,
     cupy_s_shape,

@@ -15,6 +15,7 @@ mod backend;
 mod block_table;
 mod blocks;
 mod diagnosis;
+mod find;
 mod get;
 mod handles;
 mod hooks;

@@ -10,6 +10,7 @@
 //! and some of them use it. So the cause also goes to stderr.
 #![allow(unsafe_code)]
 
+use super::blocks::pny_block_place;
 use super::pools::{counts_of_device, pny_pool_counts, trim_device};
 use super::sized;
 use super::status::{Failure, at_boundary, pny_last_error, pny_status, pny_status::*};
@@ -17,6 +18,7 @@ use core::ffi::{CStr, c_int, c_void};
 use core::ptr::null_mut;
 use pinyard_allocator::device::{DeviceError, DevicePool, PoolStream, RawPool};
 use pinyard_driver::{Cuda, DevicePtr, Driver, DriverToken, Simulated, Stream};
+use pinyard_registry::MemoryKey;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
@@ -307,6 +309,22 @@ pub unsafe extern "C" fn pny_plug_retire(device: c_int, stream: *mut c_void) -> 
         let (_, id) = unsafe { shared.number(stream) }?;
         let known = shared.streams.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
         Ok(known.map_or(Ok(()), PoolStream::retire)?)
+    })
+}
+
+/// The block that `at` lies in.
+pub(super) fn find(at: usize) -> Option<pny_block_place> {
+    SHARED.iter().filter_map(OnceLock::get).find_map(|shared| {
+        let (start, bytes, slab, slab_bytes) = shared.pool.find(DevicePtr(at as u64))?;
+        Some(pny_block_place {
+            size: 0,
+            key: MemoryKey::default().into(),
+            slab_base: slab.0,
+            slab_length: slab_bytes as u64,
+            block_base: start.0,
+            block_length: bytes as u64,
+            offset: at as u64 - slab.0,
+        })
     })
 }
 

@@ -1,4 +1,4 @@
-//! Writes `include/pinyard.h`: cbindgen translates each file of the C interface, and
+//! Writes `include/pinyard.h` and `include/pinyard_mpi.h`: cbindgen translates each file of the C interface, and
 //! what it leaves of Rust's habits becomes C's; and of the header the page pinyard(3) and the Fortran module.
 //! With `--check` nothing is written, and a file that differs is an error.
 
@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 /// The files of `src/capi` in the header's order, each with its heading.
-const SECTIONS: [(&str, &str); 12] = [
+const SECTIONS: [(&str, &str); 13] = [
     ("status", "Errors"),
     ("process", "Beginning and end"),
     ("hooks", "Hooks"),
@@ -22,26 +22,38 @@ const SECTIONS: [(&str, &str); 12] = [
     ("streams", "Streams of device pools"),
     ("blocks", "Blocks of pools"),
     ("plug", "Allocators of other libraries"),
+    ("find", "Whose device memory an address is"),
     ("diagnosis", "Diagnosis"),
     ("libfabric", "libfabric's own caches"),
 ];
+/// The same of `collectives/c/src`, for `include/pinyard_mpi.h`.
+const MPI_SECTIONS: [(&str, &str); 5] = [
+    ("status", "Errors"),
+    ("communicator", "Communicators"),
+    ("transfers", "Bcast and messages"),
+    ("reductions", "Reductions"),
+    ("shares", "Every rank's share"),
+];
 /// Types that functions of other files take.
-const INCLUDED: [&str; 3] = ["pny_status", "pny_key", "pny_backend_ops"];
+const INCLUDED: [&str; 4] = ["pny_status", "pny_key", "pny_backend_ops", "pny_block_place"];
 /// Characters in a line, a tab counted as `TAB`.
 const WIDTH: usize = 100;
 const TAB: usize = 8;
 
 fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let header = match generate(&root) {
-        Ok(header) => header,
+    let header = generate(&root, "src/capi", include_str!("top.h"), &SECTIONS);
+    let mpi = generate(&root, "collectives/c/src", include_str!("mpi_top.h"), &MPI_SECTIONS);
+    let (header, mpi) = match header.and_then(|header| Ok((header, mpi?))) {
+        Ok(headers) => headers,
         Err(problem) => {
             eprintln!("header: {problem}");
             return ExitCode::FAILURE;
         }
     };
     let check = std::env::args().any(|argument| argument == "--check");
-    let page = manual::page(&header, env!("CARGO_PKG_VERSION"));
+    let page = manual::page(&header, env!("CARGO_PKG_VERSION"), &manual::LIBRARY);
+    let mpi_page = manual::page(&mpi, env!("CARGO_PKG_VERSION"), &manual::MPI);
     let module = match fortran::module(&header) {
         Ok(module) => module,
         Err(problem) => {
@@ -49,8 +61,13 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let files =
-        [("include/pinyard.h", header), ("packaging/man/pinyard.3", page), ("include/pinyard.f90", module)];
+    let files = [
+        ("include/pinyard.h", header),
+        ("packaging/man/pinyard.3", page),
+        ("include/pinyard.f90", module),
+        ("include/pinyard_mpi.h", mpi),
+        ("packaging/man/pinyard_mpi.3", mpi_page),
+    ];
     for (name, text) in files {
         if let Err(problem) = keep(&root, name, &text, check) {
             eprintln!("header: {problem}");
@@ -71,13 +88,13 @@ fn keep(root: &Path, name: &str, text: &str, check: bool) -> Result<(), String> 
         return Ok(());
     }
     let line = there.lines().zip(text.lines()).take_while(|(old, new)| old == new).count() + 1;
-    Err(format!("{name} differs from src/capi in line {line}: run ci/header.sh --update"))
+    Err(format!("{name} differs from its source in line {line}: run ci/header.sh --update"))
 }
 
-fn generate(root: &Path) -> Result<String, String> {
-    let mut header = include_str!("top.h").to_owned();
-    for (file, heading) in SECTIONS {
-        let section = translate(&root.join("src/capi").join(file).with_extension("rs"))?;
+fn generate(root: &Path, folder: &str, top: &str, sections: &[(&str, &str)]) -> Result<String, String> {
+    let mut header = top.to_owned();
+    for (file, heading) in sections {
+        let section = translate(&root.join(folder).join(file).with_extension("rs"))?;
         header.push_str(&format!("\n/* ---- {heading} {} */\n\n", "-".repeat(80 - heading.len())));
         header.push_str(section.trim());
         header.push('\n');

@@ -4,13 +4,35 @@
 /// What leads a comment's line that names a status.
 const STATUS: &str = "PNY_";
 
+/// What a page says of its library.
+pub(crate) struct About {
+    title: &'static str,
+    name: &'static str,
+    library: &'static str,
+    header: &'static str,
+}
+
+pub(crate) const LIBRARY: About = About {
+    title: "PINYARD",
+    name: "pinyard \\- registered memory: a registration cache and pools",
+    library: "pinyard (libpinyard, \\-lpinyard); pkg-config: pinyard, pinyard-static; CMake: pinyard::pinyard, \
+              pinyard::pinyard-static",
+    header: "pinyard.h",
+};
+
+pub(crate) const MPI: About = About {
+    title: "PINYARD_MPI",
+    name: "pinyard_mpi \\- MPI on device buffers",
+    library: "pinyard_mpi (one for each MPI); pkg-config: pinyard-mpi-openmpi, pinyard-mpi-mpich, pinyard-mpi-abi",
+    header: "pinyard_mpi.h",
+};
+
 /// The page that a header's text becomes. `version` is the library's.
-pub(crate) fn page(header: &str, version: &str) -> String {
+pub(crate) fn page(header: &str, version: &str, about: &About) -> String {
+    let About { title, name, library, header: file } = about;
     let mut page = format!(
-        ".\\\" Made of include/pinyard.h by ci/header.sh.\n.TH PINYARD 3 \"\" \"pinyard {version}\" \"Library functions\"\n\
-         .SH NAME\npinyard \\- registered memory: a registration cache and pools\n\
-         .SH LIBRARY\npinyard (libpinyard, \\-lpinyard); pkg-config: pinyard, pinyard-static; CMake: pinyard::pinyard, \
-         pinyard::pinyard-static\n.SH SYNOPSIS\n.B #include <pinyard.h>\n"
+        ".\\\" Made of include/{file} by ci/header.sh.\n.TH {title} 3 \"\" \"pinyard {version}\" \"Library functions\"\n\
+         .SH NAME\n{name}\n.SH LIBRARY\n{library}\n.SH SYNOPSIS\n.B #include <{file}>\n"
     );
     let mut blocks = header.split("\n\n").peekable();
     if let Some(first) = blocks.next() {
@@ -105,7 +127,7 @@ mod tests {
     fn functions_become_text_and_types_stay() {
         let header = "/*\n * title\n *\n * Words.\n *\n * Made of x.\n */\n#ifndef X\n\n/* ---- Errors ---- */\n\n\
                       /* A flag. */\n#define PNY_A 1\n\n/*\n * Does it-self.\n *\n * PNY_ERR_X   not so\n * Requires: `a`.\n */\nint pny_do(int a,\n\t   int b);\n";
-        let page = page(header, "1.2.3");
+        let page = page(header, "1.2.3", &LIBRARY);
         assert!(page.contains(".SH DESCRIPTION\n.PP\nWords.\n.SH ERRORS"), "{page}");
         assert!(page.contains(".nf\n/* A flag. */\n#define PNY_A 1\n.fi\n"), "{page}");
         let function = ".SS pny_do\n.nf\nint pny_do(int a,\n       int b);\n.fi\n.PP\nDoes it\\-self.\n.TP\n.B PNY_ERR_X\nnot so\n";

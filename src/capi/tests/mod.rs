@@ -8,6 +8,7 @@ mod refusals;
 use super::backend::*;
 use super::blocks::*;
 use super::diagnosis::*;
+use super::find::*;
 use super::get::*;
 use super::hooks::*;
 use super::libfabric::*;

@@ -553,3 +553,41 @@ fn blocks_wander_between_threads() {
     end(as_pool(pool));
     destroy(registry);
 }
+
+#[test]
+fn device_memory_is_found_without_its_pool() {
+    let (one, other) = (
+        pool(&pool_config(PNY_MEMORY_DEVICE, null_mut())),
+        pool(&pool_config(PNY_MEMORY_DEVICE, null_mut())),
+    );
+    let found = |at: *const c_void| {
+        let mut place = core::mem::MaybeUninit::<pny_block_place>::zeroed();
+        let place = place.as_mut_ptr();
+        // SAFETY: integers of its size; no pool is destroyed meanwhile.
+        unsafe {
+            (*place).size = size_of::<pny_block_place>();
+            (pny_device_find(at, place), *place)
+        }
+    };
+    for pool in [one, other] {
+        let stream = stream(pool);
+        let at = block(pool, 1000, stream);
+        for inside in [0, 999] {
+            let (status, place) = found(at.wrapping_byte_add(inside));
+            assert_eq!((status, place.block_base, place.block_length), (PNY_OK, at.addr() as u64, 1000));
+            assert_eq!(place.offset, at.addr() as u64 + inside as u64 - place.slab_base);
+        }
+        assert_eq!(found(at.wrapping_byte_add(1000)).0, PNY_ERR_NOT_FOUND);
+        assert_eq!(free(pool, at), PNY_OK);
+        assert_eq!(found(at).0, PNY_ERR_NOT_FOUND);
+        retire(stream);
+    }
+    let host = 7u64;
+    assert_eq!(found((&raw const host).cast()).0, PNY_ERR_NOT_FOUND);
+    assert_eq!(found(null()).0, PNY_ERR_NOT_FOUND);
+    assert!(last_error().contains("0x0 lies in no block of a device pool"), "{}", last_error());
+    // SAFETY: null is refused.
+    assert_eq!(unsafe { pny_device_find((&raw const host).cast(), null_mut()) }, PNY_ERR_INVALID);
+    end(one);
+    end(other);
+}

@@ -1,0 +1,27 @@
+//! libpinyard_mpi: `include/pinyard_mpi.h`, which is generated from here (`ci/header.sh`).
+//! Names and documentation are C's.
+//!
+//! ```text
+//! call    pny_mpi_* -> status::at_boundary -> communicator::within -> Ranks::way
+//! device  -> transfers, reductions, shares -> pinyard_mpi::DeviceCommunicator
+//! host, or an MPI that takes device pointers -> straight -> MPI
+//! ```
+//!
+//! The library has a copy of pinyard's pools, for its own chunks, beside libpinyard.so's,
+//! and neither hooks nor a registry that looks at the program's memory. Device memory is
+//! known by asking the driver, so that it is all the same who allocated it.
+
+#![allow(unreachable_pub)] // what C calls is public
+
+mod codes;
+mod communicator;
+mod devices;
+#[allow(dead_code)] // libpinyard's, which has more uses for it
+#[path = "../../../src/capi/handles.rs"]
+mod handles;
+mod reductions;
+mod shares;
+mod status;
+mod straight;
+mod transfers;
+mod types;
