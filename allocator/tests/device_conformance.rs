@@ -424,6 +424,24 @@ fn a_recycled_stream_handle_is_another_stream() {
     });
 }
 
+/// Only the first 1024 streams have a word that they raise themselves.
+#[test]
+fn what_the_streams_after_the_first_thousand_free_comes_back() {
+    over_all(|bed, over| {
+        let pool = over.builder(bed).build().unwrap();
+        for _ in 0..1100 {
+            let raw = bed.driver.stream_create(&token()).unwrap();
+            let stream = pool.stream(raw).unwrap();
+            drop(pool.alloc(MIB, &stream).unwrap());
+            stream.retire().unwrap();
+            // SAFETY: retired; nothing of it is out.
+            unsafe { bed.driver.stream_destroy(raw, &token()) }.unwrap();
+        }
+        pool.trim(Duration::from_secs(5));
+        assert_eq!(pool.stats().reserved_bytes, 0, "{}", pool.holdings());
+    });
+}
+
 #[test]
 fn a_block_outlives_its_stream() {
     over_all(|bed, over| {

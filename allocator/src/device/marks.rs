@@ -28,7 +28,8 @@ pub(super) struct Words {
     device: DevicePtr,
 }
 
-const WORDS: usize = 1024;
+/// Streams that have a word of their own; later ones have events.
+pub(super) const WORDS: usize = 1024;
 const STRIDE: usize = 64;
 
 // SAFETY: an address; the words are atomics.
@@ -177,6 +178,11 @@ impl Timeline {
                 Ok(Marked::At(issued))
             }
         }
+    }
+
+    /// Whether somebody has to ask for what has passed.
+    pub(super) fn has_events(&self) -> bool {
+        matches!(self.raised, Raised::ByEvents { .. })
     }
 
     /// Asks the events; nothing to do for a word.

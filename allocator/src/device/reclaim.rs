@@ -3,7 +3,7 @@
 
 use super::block::{BlockRef, Owner, Stack};
 use super::core::{Central, Core};
-use super::marks::Marked;
+use super::marks::{Marked, WORDS};
 use super::stream::StreamState;
 use super::waiting::{Mark, Stolen, Used};
 use crate::device::alloc::Want;
@@ -46,12 +46,16 @@ impl Core {
         }
     }
 
-    /// Lets events move the words, where there are no words of the streams' own.
+    /// Lets events move the words, for streams without a word of their own: all of a pool
+    /// that has none, and those that came after as many streams as there are words.
     pub(super) fn poll_events(&self, token: &mut DriverToken) {
-        if self.words.is_some() {
+        let central = self.lock(token);
+        if self.words.is_some() && central.streams.len() <= WORDS {
             return;
         }
-        let streams = self.lock(token).streams.clone();
+        let streams: Vec<_> =
+            central.streams.iter().filter(|state| state.timeline.has_events()).cloned().collect();
+        drop(central);
         for state in streams {
             if let Err(error) = state.timeline.poll(&*self.driver, token) {
                 tracing::debug!(%error, "an event could not be asked");
