@@ -58,6 +58,47 @@ fn memlock_with_io_uring() {
     memlock_is_named_and_survived(ring);
 }
 
+/// The kernel takes back late what a process had pinned that was killed: the next one of
+/// the user has the whole limit all the same.
+#[test]
+fn what_a_killed_process_had_pinned_is_waited_for() {
+    if !is_child() {
+        return passes(in_child("what_a_killed_process_had_pinned_is_waited_for"));
+    }
+    give_up_privileges(64 * PAGE as u64);
+    let pages = Pages::new(48);
+    let pin = || {
+        let registry = Registry::builder().backend(Arc::new(IoUring::new(64).unwrap())).build().unwrap();
+        let pinned = registry.get(&pages, Access::LOCAL_WRITE).map(drop).map_err(|error| error.to_string());
+        (registry, pinned)
+    };
+    for round in 0..20 {
+        // SAFETY: the child of a process with one thread of its own pins, says so, and is
+        // killed.
+        unsafe {
+            let mut ends = [0; 2];
+            assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
+            let child = libc::fork();
+            if child == 0 {
+                let (_registry, pinned) = pin();
+                let said = u8::from(pinned.is_ok());
+                libc::write(ends[1], (&raw const said).cast(), 1);
+                libc::pause();
+                libc::_exit(0);
+            }
+            let mut said = 0_u8;
+            let heard = libc::read(ends[0], (&raw mut said).cast(), 1);
+            libc::kill(child, libc::SIGKILL);
+            assert_eq!(libc::waitpid(child, std::ptr::null_mut(), 0), child);
+            assert_eq!((heard, said), (1, 1), "round {round}: the child cannot pin");
+            libc::close(ends[0]);
+            libc::close(ends[1]);
+        }
+    }
+    let (_registry, pinned) = pin();
+    pinned.unwrap();
+}
+
 #[test]
 fn memlock_with_mlock() {
     if !is_child() {

@@ -20,8 +20,11 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 const MAX_SLOTS: u32 = 16_384;
+/// What an ended process had pinned is given back by then.
+const OTHERS_END: Duration = Duration::from_secs(1);
 const MAX_REGION_BYTES: usize = 1 << 30;
 /// One transfer; the kernel's own cap on a read or write is just below 2 GiB.
 const MAX_TRANSFER: usize = 1 << 30;
@@ -94,6 +97,22 @@ impl IoUring {
         let updated =
             unsafe { self.ring.submitter().register_buffers_update(u32::from(slot), &[buffer], None) };
         updated.map(drop)
+    }
+
+    /// Pins the range. The kernel counts what a user has pinned, and takes back what an
+    /// ended process had only when it gets to it: who has pinned nothing itself and is
+    /// refused waits a moment for that, as the next step of a job may have to.
+    fn pin(&self, slot: u16, range: PageRange) -> io::Result<()> {
+        let began = Instant::now();
+        loop {
+            let pinned = self.update(slot, range.start, range.len());
+            let refused = matches!(&pinned, Err(error) if error.raw_os_error() == Some(libc::ENOMEM));
+            let others = self.free.lock().len() + 1 == self.slots as usize;
+            if !refused || !others || began.elapsed() >= OTHERS_END {
+                return pinned;
+            }
+            std::thread::sleep(OTHERS_END / 50);
+        }
     }
 
     /// Writes `len` bytes at `addr` to `fd` at its current position, out of the
@@ -196,7 +215,7 @@ impl Backend for IoUring {
             return Err(BackendError::new(call(self.slots), libc::ENOSPC)
                 .with_hint("every slot of the table is taken"));
         };
-        match self.update(slot, range.start, range.len()) {
+        match self.pin(slot, range) {
             Ok(()) => Ok(MemoryKey { lkey: u64::from(slot), rkey: 0, handle: 0 }),
             Err(error) => {
                 self.free.lock().push(slot);
