@@ -10,13 +10,14 @@ keep=no
 if [ "${1:-}" = --keep ]; then keep=yes && shift; fi
 seconds=${1:-60}
 [ $# -gt 0 ] && shift
-read -ra targets <<< "${TARGETS:-registry capi}"
+read -ra targets <<< "${TARGETS:-registry capi mpi}"
 seconds=$((seconds / ${#targets[@]}))
 host=$(rustc -vV | sed -n 's/^host: //p')
 target=${CARGO_TARGET_DIR:-target}/fuzz
-# Coverage: counters in every edge, and the operands of compares. The C interface also under
-# AddressSanitizer, in a folder of its own; where the hooks are at work that one cannot be,
-# as its runtime maps and unmaps memory of its own.
+# Coverage: counters in every edge, and the operands of compares. The C interfaces also
+# under AddressSanitizer, in a folder of its own; where the hooks are at work that one cannot
+# be, as its runtime maps and unmaps memory of its own.
+export MPICC=${MPICC:-/usr/bin/mpicc.openmpi} OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export RUSTC_BOOTSTRAP=1 # sanitizers are unstable flags of the stable compiler
 # Threads begin and end between inputs, and what the loader keeps for them looks leaked:
 # leaks are valgrind's (mpi-tests/c).
@@ -24,12 +25,13 @@ export ASAN_OPTIONS="detect_leaks=0:${ASAN_OPTIONS:-}"
 flags="--cfg fuzzing -Ccodegen-units=1 -Cdebug-assertions -Cpasses=sancov-module \
  -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
  -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares ${RUSTFLAGS:-}"
-folder_of() { [ "$1" = capi ] && echo "$target/address" || echo "$target"; }
+folder_of() { [ "$1" = registry ] && echo "$target" || echo "$target/address"; }
 for name in "${targets[@]}"; do
-    sanitizer=
-    [ "$name" = capi ] && sanitizer=-Zsanitizer=address
+    sanitizer=-Zsanitizer=address package=pinyard-fuzz
+    [ "$name" = registry ] && sanitizer=
+    [ "$name" = mpi ] && package=pinyard-mpi-fuzz
     RUSTFLAGS="$flags $sanitizer" cargo build --quiet --release --target "$host" \
-        --target-dir "$(folder_of "$name")" -p pinyard-fuzz --bin "$name"
+        --target-dir "$(folder_of "$name")" -p "$package" --bin "$name"
 done
 mkdir -p "$target/findings"
 options=(-max_len=512 -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 "-artifact_prefix=$target/findings/")

@@ -151,6 +151,15 @@ unsafe extern "C" {
     ) -> c_int;
     pub(crate) fn pny_pool_record_use(pool: usize, block: usize, stream: usize) -> c_int;
     pub(crate) fn pny_pool_find(pool: usize, address: usize, place: *mut u64) -> c_int;
+    pub(crate) fn pny_torch_malloc(bytes: usize, device: c_int, stream: *mut c_void) -> usize;
+    pub(crate) fn pny_torch_free(block: usize, bytes: usize, device: c_int, stream: *mut c_void);
+    pub(crate) fn pny_torch_record_stream(block: usize, stream: *mut c_void);
+    pub(crate) fn pny_cupy_malloc(param: *mut c_void, bytes: usize, device: c_int) -> usize;
+    pub(crate) fn pny_cupy_free(param: *mut c_void, block: usize, device: c_int);
+    pub(crate) fn pny_plug_stats(device: c_int, counts: *mut u64) -> c_int;
+    pub(crate) fn pny_plug_trim(device: c_int, released: *mut usize) -> c_int;
+    pub(crate) fn pny_plug_retire(device: c_int, stream: *mut c_void) -> c_int;
+    pub(crate) fn pny_device_find(address: usize, place: *mut u64) -> c_int;
     pub(crate) safe fn pny_strerror(status: c_int) -> *const c_char;
     pub(crate) safe fn pny_last_error() -> *const c_char;
     pub(crate) safe fn pny_init() -> c_int;

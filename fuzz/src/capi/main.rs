@@ -1,4 +1,4 @@
-//! The C interface with arguments from the fuzzer: handles, tickets, sizes, flags,
+//! The C interface with arguments from the fuzzer, under AddressSanitizer: handles, tickets, sizes, flags,
 //! lengths and texts' capacities that are good, old, of others, or made up; functions of
 //! the caller's own that fail. Whatever they are, a status with a text comes back, never
 //! that of a defect; what is held is exactly what was given out and not yet given back;
@@ -10,6 +10,7 @@
 #![no_main]
 
 mod ffi;
+mod plug;
 mod pools;
 
 use core::ffi::{c_int, c_void};
@@ -47,6 +48,14 @@ const BASE: usize = 0x2000_0000_0000;
 
 /// The first byte of an input that begins with pools.
 const POOLS: u8 = 0xff;
+/// The same of the functions for other libraries' allocators.
+const PLUG: u8 = 0xfe;
+
+/// The pool behind pny_torch_malloc has the simulated device.
+fn simulated() {
+    // SAFETY: called once, before libFuzzer reads an input: nobody else reads variables.
+    unsafe { std::env::set_var("PINYARD_DRIVER", "simulated") };
+}
 
 struct Program<'d> {
     input: std::slice::Iter<'d, u8>,
@@ -372,7 +381,7 @@ impl Program<'_> {
     }
 }
 
-fuzz_target!(|data: &[u8]| {
+fuzz_target!(init: simulated(), |data: &[u8]| {
     let mut program = Program {
         input: data.iter(),
         live: Vec::new(),
@@ -381,10 +390,17 @@ fuzz_target!(|data: &[u8]| {
         spent: Vec::new(),
         inits: 0,
     };
-    // The inputs of pools are marked, so that those of before mean what they did.
-    if data.first() == Some(&POOLS) {
-        program.byte();
-        pools::Pools::run(&mut program);
+    // Marked, so that the inputs of before mean what they did.
+    match data.first() {
+        Some(&POOLS) => {
+            program.byte();
+            pools::Pools::run(&mut program);
+        }
+        Some(&PLUG) => {
+            program.byte();
+            plug::Plug::run(&mut program);
+        }
+        _ => {}
     }
     for _ in 0..200 {
         if program.step().is_none() {
