@@ -49,6 +49,7 @@ mod paths;
 mod probe;
 pub mod probed;
 mod settings;
+mod words;
 
 pub use self::{
     awareness::{Awareness, BadOverride, CudaAware, Source},

@@ -1,6 +1,7 @@
 //! Which ranks share a node.
 
 use crate::calls::{Answer, Comm};
+use crate::words::{WORD, word};
 use mpi::topology::Rank;
 
 /// The nodes of a communicator. Nodes are numbered by their first ranks.
@@ -32,10 +33,8 @@ impl Nodes {
         let leaders = whole.of_colour((here.rank() == 0).then_some(0))?;
         let mine = [leader.to_le_bytes(), (here.rank() as u64).to_le_bytes()].concat();
         let all = whole.gather_all(&mine)?;
-        let word =
-            |at: usize| all[at..at + 8].iter().rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte));
         let told: Vec<(u64, Rank)> =
-            (0..whole.size() as usize).map(|rank| (word(16 * rank), word(16 * rank + 8) as Rank)).collect();
+            all.chunks_exact(2 * WORD).map(|told| (word(told, 0), word(told, WORD) as Rank)).collect();
         let mut first: Vec<u64> = told.iter().map(|&(leader, _)| leader).collect();
         first.sort_unstable();
         first.dedup();

@@ -6,6 +6,7 @@ use crate::calls::{Answer, Comm};
 use crate::communicator::State;
 use crate::error::BufferError;
 use crate::nodes::Nodes;
+use crate::words::word;
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
 use pinyard_driver::DevicePtr;
@@ -83,16 +84,14 @@ fn read(
     state: &mut State,
     token: &DriverToken,
 ) -> Result<(), String> {
-    let word =
-        |at: usize| told[at..at + 8].iter().rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte));
     if told[80] == 0 {
         return Err(format!("rank {theirs} has none to open"));
     }
     let mut handle = [0; 64];
     handle.copy_from_slice(&told[..64]);
-    let slab = DevicePtr(word(64));
+    let slab = DevicePtr(word(told, 64));
     let opened = state.imports.open(theirs, slab, handle, token).map_err(|error| error.to_string())?;
-    let from = DevicePtr(opened.0 + word(72));
+    let from = DevicePtr(opened.0 + word(told, 72));
     // SAFETY: a block of these bytes lies there, which its rank does not write before all
     // have told how it went; ours is borrowed mutably.
     unsafe { state.ring.copy_across(scratch.ptr(), from, BYTES, token) }

@@ -3,6 +3,7 @@
 
 use crate::communicator::DeviceCommunicator;
 use crate::error::{Error, Failure};
+use crate::words::words;
 use mpi::topology::Rank;
 
 /// Failure and rank in one word: 0 where there is none.
@@ -55,9 +56,7 @@ impl DeviceCommunicator {
             return Ok(());
         }
         let all = self.whole.gather_all(&bytes.to_le_bytes()).map_err(|error| self.mpi(error))?;
-        let mut counts = all
-            .chunks_exact(8)
-            .map(|bytes| bytes.iter().rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte)));
+        let mut counts = words(&all);
         let first = counts.next().unwrap_or(bytes);
         let differs = counts.enumerate().find(|&(_, count)| count != first);
         let (at, count) = differs.unwrap_or((0, first));

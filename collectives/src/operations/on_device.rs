@@ -16,6 +16,7 @@ use crate::buffers::Kernels;
 use crate::communicator::{DeviceCommunicator, State};
 use crate::error::Error;
 use crate::paths::Path;
+use crate::words::word;
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
 use pinyard_driver::reduction::{Element, INPUTS, Join};
@@ -201,9 +202,7 @@ impl DeviceCommunicator {
         words: &[u8],
         token: &DriverToken,
     ) -> Result<DevicePtr, DriverError> {
-        let word =
-            |at: usize| words[at..at + 8].iter().rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte));
-        let (slab, offset) = (DevicePtr(word(0)), word(8));
+        let (slab, offset) = (DevicePtr(word(words, 0)), word(words, 8));
         let mut handle = [0; 64];
         handle.copy_from_slice(&words[16..PLACE]);
         if slab.0 == 0 {

@@ -11,6 +11,7 @@ use crate::calls::{Listed, Rooted};
 use crate::communicator::{DeviceCommunicator, State};
 use crate::error::{Error, Failure};
 use crate::paths::{Path, run};
+use crate::words::{WORD, word};
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
 use pinyard_driver::DevicePtr;
@@ -129,10 +130,7 @@ impl Told {
     }
 
     fn read(from: &[u8]) -> Told {
-        let word = |number: usize| {
-            let bytes = &from[8 * number..8 * number + 8];
-            bytes.iter().rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte))
-        };
+        let word = |number: usize| word(from, WORD * number);
         let mut handle = [0; 64];
         handle.copy_from_slice(&from[32..TOLD]);
         Told { bytes: word(0), failure: word(1), slab: word(2), offset: word(3), handle }

@@ -11,6 +11,7 @@
 //! this one; none is two ahead, so two words for a rank's answers are enough.
 
 use super::shared::{POSTED, Shared, TOLD, WORDS};
+use crate::words::words;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -32,8 +33,7 @@ impl Board {
 
     /// Tells the others of the next operation.
     pub(crate) fn post(&self, note: &[u8; NOTE]) {
-        for (number, bytes) in note.chunks_exact(8).enumerate() {
-            let word = bytes.iter().rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte));
+        for (number, word) in words(note).enumerate() {
             self.memory.word(TOLD + number / WORDS, number % WORDS).store(word, Relaxed);
         }
         // Release: whoever sees the count sees the words.

@@ -2,6 +2,7 @@
 //! All of a length, so that a receiver that expects another count learns of it.
 
 use crate::error::Failure;
+use crate::words::{put_word, word};
 use pinyard_driver::DevicePtr;
 
 /// Bytes of a message.
@@ -41,16 +42,6 @@ pub(crate) struct Message {
     pub(crate) bytes: u64,
 }
 
-fn put(buffer: &mut [u8], at: usize, word: u64) {
-    buffer[at..at + 8].copy_from_slice(&word.to_le_bytes());
-}
-
-fn take(buffer: &[u8], at: usize) -> u64 {
-    let mut word = [0; 8];
-    word.copy_from_slice(&buffer[at..at + 8]);
-    u64::from_le_bytes(word)
-}
-
 impl Message {
     /// Writes all but the payload.
     pub(crate) fn write(&self, buffer: &mut [u8]) {
@@ -61,29 +52,29 @@ impl Message {
             Kind::Chain => (4, 0),
             Kind::Failed(failure) => (3, u64::from(failure.number())),
         };
-        put(buffer, 0, u64::from(MAGIC) | kind << (8 * AT_KIND as u64));
-        put(buffer, AT_BYTES, self.bytes);
-        put(buffer, AT_BASE, detail);
+        put_word(buffer, 0, u64::from(MAGIC) | kind << (8 * AT_KIND as u64));
+        put_word(buffer, AT_BYTES, self.bytes);
+        put_word(buffer, AT_BASE, detail);
         if let Kind::Ipc { slab, offset, handle } = self.kind {
-            put(buffer, AT_BASE, slab.0);
-            put(buffer, AT_OFFSET, offset as u64);
+            put_word(buffer, AT_BASE, slab.0);
+            put_word(buffer, AT_OFFSET, offset as u64);
             buffer[AT_HANDLE..AT_PAYLOAD].copy_from_slice(&handle);
         }
     }
 
     /// Reads it; `None` if it is no message of this crate's.
     pub(crate) fn read(buffer: &[u8]) -> Option<Message> {
-        let first = take(buffer, 0);
+        let first = word(buffer, 0);
         if first as u32 != MAGIC {
             return None;
         }
-        let base = take(buffer, AT_BASE);
+        let base = word(buffer, AT_BASE);
         let kind = match first >> 32 {
             0 => Kind::Inline,
             1 => {
                 let mut handle = [0; 64];
                 handle.copy_from_slice(&buffer[AT_HANDLE..AT_PAYLOAD]);
-                let offset = take(buffer, AT_OFFSET) as usize;
+                let offset = word(buffer, AT_OFFSET) as usize;
                 Kind::Ipc { slab: DevicePtr(base), offset, handle }
             }
             2 => Kind::Staged,
@@ -91,7 +82,7 @@ impl Message {
             4 => Kind::Chain,
             _ => return None,
         };
-        let message = Message { kind, bytes: take(buffer, AT_BYTES) };
+        let message = Message { kind, bytes: word(buffer, AT_BYTES) };
         (kind != Kind::Inline || message.bytes <= INLINE as u64).then_some(message)
     }
 
@@ -123,7 +114,7 @@ mod tests {
         assert!(Message::read(&buffer).is_some());
         Message { kind: Kind::Inline, bytes: INLINE as u64 + 1 }.write(&mut buffer);
         assert_eq!(Message::read(&buffer), None);
-        put(&mut buffer, 0, u64::from(MAGIC) | 9 << 32);
+        put_word(&mut buffer, 0, u64::from(MAGIC) | 9 << 32);
         assert_eq!(Message::read(&buffer), None);
     }
 }

@@ -14,6 +14,7 @@
 #![allow(unsafe_code)]
 
 use crate::calls::{Answer, Comm};
+use crate::words::{WORD, put_word, word};
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::fs::{File, OpenOptions};
@@ -70,20 +71,18 @@ struct Name {
 }
 
 impl Name {
-    const BYTES: usize = 24;
+    const BYTES: usize = 3 * WORD;
 
     fn bytes(self) -> [u8; Name::BYTES] {
         let mut bytes = [0; Name::BYTES];
-        for (place, word) in bytes.chunks_exact_mut(8).zip([self.process, self.descriptor, self.magic]) {
-            place.copy_from_slice(&word.to_le_bytes());
+        for (number, word) in [self.process, self.descriptor, self.magic].into_iter().enumerate() {
+            put_word(&mut bytes, WORD * number, word);
         }
         bytes
     }
 
     fn of(bytes: &[u8; Name::BYTES]) -> Name {
-        let word =
-            |at: usize| bytes[at..at + 8].iter().rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte));
-        Name { process: word(0), descriptor: word(8), magic: word(16) }
+        Name { process: word(bytes, 0), descriptor: word(bytes, 8), magic: word(bytes, 16) }
     }
 }
 
