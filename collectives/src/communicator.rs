@@ -230,7 +230,7 @@ impl State {
             ring: ring().map_err(staging)?,
             messages: ring().map_err(staging)?,
             chunks: None,
-            imports: Rc::new(Imports::new(gpu)),
+            imports: Rc::new(Imports::new(gpu, rank)),
             kernels: None,
         })
     }

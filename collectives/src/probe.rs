@@ -6,14 +6,11 @@ use crate::calls::{Answer, Comm};
 use crate::communicator::State;
 use crate::error::BufferError;
 use crate::nodes::Nodes;
-use crate::words::word;
+use crate::paths::Exported;
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
-use pinyard_driver::DevicePtr;
 
 const BYTES: usize = 4096;
-/// Handle, slab, place in it, and whether there is one.
-const TOLD: usize = 64 + 8 + 8 + 1;
 
 /// Every rank reads what every other of its node has written on its own device. `Err`
 /// names a rank that could not. The same at every rank.
@@ -26,16 +23,14 @@ pub(crate) fn ipc(
 ) -> Answer<Result<(), String>> {
     let (rank, here) = (whole.rank(), &nodes.here);
     let prepared = prepare(gpu, rank, state, token);
-    let mut told = [0; TOLD];
-    if let Ok((_, _, words)) = &prepared {
-        told = *words;
-    }
+    let mut told = [0; Exported::BYTES];
+    prepared.as_ref().map_or(&Exported::NONE, |(_, _, exported)| exported).write(&mut told);
     let all = here.gather_all(&told)?;
     let result = prepared.map_err(|error| error.to_string()).and_then(|(_mine, mut scratch, _)| {
-        for (place, told) in all.chunks_exact(TOLD).enumerate() {
+        for (place, told) in all.chunks_exact(Exported::BYTES).enumerate() {
             let theirs = nodes.rank(nodes.of(rank), place as Rank);
             if theirs != rank {
-                read(theirs, told, &mut scratch, state, token)?;
+                read(theirs, &Exported::read(told), &mut scratch, state, token)?;
             }
         }
         Ok(())
@@ -54,7 +49,7 @@ pub(crate) fn ipc(
     })
 }
 
-type Prepared = (DeviceBuf<u8>, DeviceBuf<u8>, [u8; TOLD]);
+type Prepared = (DeviceBuf<u8>, DeviceBuf<u8>, Exported);
 
 /// A block with this rank's pattern, one to copy into, and what the others are told.
 fn prepare(gpu: &Gpu, rank: Rank, state: &mut State, token: &DriverToken) -> Result<Prepared, BufferError> {
@@ -63,14 +58,8 @@ fn prepare(gpu: &Gpu, rank: Rank, state: &mut State, token: &DriverToken) -> Res
     block.write(&[pattern(rank); BYTES])?;
     let scratch = gpu.alloc::<u8>(BYTES, &stream)?;
     let place = block.settle()?.place();
-    let mut told = [0; TOLD];
-    if let Some((start, bytes)) = place.slab {
-        told[..64].copy_from_slice(&state.imports.export((start, bytes), token)?);
-        told[64..72].copy_from_slice(&start.0.to_le_bytes());
-        told[72..80].copy_from_slice(&(place.ptr.0 - start.0).to_le_bytes());
-        told[80] = 1;
-    }
-    Ok((block, scratch, told))
+    let exported = state.imports.export(place.ptr, place.slab, token)?;
+    Ok((block, scratch, exported))
 }
 
 fn pattern(rank: Rank) -> u8 {
@@ -79,19 +68,15 @@ fn pattern(rank: Rank) -> u8 {
 
 fn read(
     theirs: Rank,
-    told: &[u8],
+    exported: &Exported,
     scratch: &mut DeviceBuf<u8>,
     state: &mut State,
     token: &DriverToken,
 ) -> Result<(), String> {
-    if told[80] == 0 {
+    if exported.is_none() {
         return Err(format!("rank {theirs} has none to open"));
     }
-    let mut handle = [0; 64];
-    handle.copy_from_slice(&told[..64]);
-    let slab = DevicePtr(word(told, 64));
-    let opened = state.imports.open(theirs, slab, handle, token).map_err(|error| error.to_string())?;
-    let from = DevicePtr(opened.0 + word(told, 72));
+    let from = state.imports.find(theirs, exported, token).map_err(|error| error.to_string())?;
     // SAFETY: a block of these bytes lies there, which its rank does not write before all
     // have told how it went; ours is borrowed mutably.
     unsafe { state.ring.copy_across(scratch.ptr(), from, BYTES, token) }

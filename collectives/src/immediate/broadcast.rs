@@ -103,9 +103,9 @@ async fn broadcast(
             }
             return Ok(0);
         }
-        Kind::Ipc { slab, offset, handle } => {
+        Kind::Ipc(there) => {
             if let Some(memory) = own.filter(|_| !sends) {
-                mine = desk.pull(&ring, root, (slab, offset, handle), memory).await;
+                mine = desk.pull(&ring, root, &there, memory).await;
             }
         }
         Kind::Staged | Kind::Chain => {
@@ -217,9 +217,7 @@ async fn on_node(
     Ok(match (message.kind, memory) {
         _ if sends => mine,
         (Kind::Failed(what), _) => Err(desk.failed(BCAST, from, what)),
-        (Kind::Ipc { slab, offset, handle }, Some(memory)) => {
-            desk.pull(ring, from, (slab, offset, handle), memory).await
-        }
+        (Kind::Ipc(there), Some(memory)) => desk.pull(ring, from, &there, memory).await,
         // Its own failure is known already.
         _ => Ok(()),
     })

@@ -8,10 +8,10 @@ use crate::calls::{Answer, Comm};
 use crate::error::{Error, Failure, MpiError};
 use crate::nodes::Nodes;
 use crate::operations::{Memory, word};
-use crate::paths::{INLINE, Imports, Kind, MESSAGE, Message, Outcome, Path, Plan, Ring};
+use crate::paths::{Exported, INLINE, Imports, Kind, MESSAGE, Message, Outcome, Path, Plan, Ring};
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
-use pinyard_driver::{DevicePtr, DriverError};
+use pinyard_driver::DriverError;
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
@@ -203,14 +203,12 @@ impl Desk {
             }
             return Ok(Kind::Inline);
         }
-        match (through, memory.slab) {
-            (Path::Ipc, Some(slab)) => {
-                let handle = self.imports.export(slab, &DriverToken::at_entry());
-                let handle = handle.map_err(|error| self.driver(error))?;
-                Ok(Kind::Ipc { slab: slab.0, offset: (memory.at.0 - slab.0.0) as usize, handle })
-            }
-            _ => Ok(Kind::Staged),
+        if through != Path::Ipc {
+            return Ok(Kind::Staged);
         }
+        let exported = self.imports.export(memory.at, memory.slab, &DriverToken::at_entry());
+        let exported = exported.map_err(|error| self.driver(error))?;
+        Ok(if exported.is_none() { Kind::Staged } else { Kind::Ipc(exported) })
     }
 
     /// The payload of the message in `slot` to the device.
@@ -227,17 +225,16 @@ impl Desk {
         queued.and(marked).and(ended).map_err(|error| self.driver(error))
     }
 
-    /// Copies what a message of `from` tells of from its device.
+    /// Copies to `memory` from that of `from`, which has as many bytes.
     pub(super) async fn pull(
         &self,
         ring: &Ring,
         from: Rank,
-        (slab, offset, handle): (DevicePtr, usize, [u8; 64]),
+        there: &Exported,
         memory: Memory,
     ) -> Result<(), Error> {
         let token = DriverToken::at_entry();
-        let here = self.imports.open(from, slab, handle, &token).map_err(|error| self.driver(error))?;
-        let at = DevicePtr(here.0 + offset as u64);
+        let at = self.imports.find(from, there, &token).map_err(|error| self.driver(error))?;
         // SAFETY: the sender's memory has these bytes, and is not written before it has our
         // answer; ours is nobody's until the operation is done. Waited for here.
         let queued = unsafe { ring.queue_across(memory.at, at, memory.bytes, &token) };

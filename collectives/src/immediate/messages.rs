@@ -161,7 +161,7 @@ async fn send(desk: &Desk, ring: &mut Loan, leg: Leg, mut mine: Result<(), Error
     let request = unsafe { desk.whole.start_send(at, MESSAGE, peer, tag) }.map_err(failed)?;
     done(request).await.map_err(failed)?;
     match kind {
-        Kind::Ipc { .. } => {
+        Kind::Ipc(_) => {
             let answer = receive_word(&desk.answers, peer, tag).await.map_err(failed)?;
             mine = mine.and_then(|()| desk.told(SEND, answer));
         }
@@ -211,9 +211,9 @@ async fn receive(
     let target = mine.is_ok().then_some(Memory { bytes, ..memory });
     match (told.kind, target) {
         (Kind::Inline, Some(target)) => mine = desk.unpack(ring, 0, target).await,
-        (Kind::Ipc { slab, offset, handle }, target) => {
+        (Kind::Ipc(there), target) => {
             if let Some(target) = target {
-                mine = desk.pull(ring, peer, (slab, offset, handle), target).await;
+                mine = desk.pull(ring, peer, &there, target).await;
             }
             send_word(&desk.answers, desk.answer(&mine), peer, tag).await.map_err(failed)?;
         }

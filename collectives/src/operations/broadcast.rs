@@ -6,7 +6,7 @@ use crate::buffers::SettledMut;
 use crate::calls::Comm;
 use crate::communicator::{DeviceCommunicator, State};
 use crate::error::{Error, Failure};
-use crate::paths::{INLINE, Kind, Link, MESSAGE, Message, Part, Path, Relay};
+use crate::paths::{Exported, INLINE, Kind, Link, MESSAGE, Message, Part, Path, Relay};
 use bytemuck::Pod;
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
@@ -67,9 +67,10 @@ impl DeviceCommunicator {
                 mine?;
                 if sends { Ok(()) } else { self.unpack(state, 0, memory, &token) }
             }
-            Kind::Ipc { .. } => {
+            Kind::Ipc(there) => {
                 if !sends && mine.is_ok() {
-                    mine = self.pull(state, root, message, memory, &token);
+                    let memory = memory.first(message.bytes);
+                    mine = self.pull(state, root, &there, memory, &token);
                 }
                 self.agree(BCAST, mine)
             }
@@ -163,9 +164,9 @@ impl DeviceCommunicator {
 
     /// What others need to copy from the device themselves.
     fn exported(&self, state: &mut State, memory: Memory, token: &DriverToken) -> Result<Kind, Error> {
-        let Some(slab) = memory.slab else { return Ok(Kind::Staged) };
-        let handle = state.imports.export(slab, token).map_err(|error| self.driver(error))?;
-        Ok(Kind::Ipc { slab: slab.0, offset: (memory.at.0 - slab.0.0) as usize, handle })
+        let exported = state.imports.export(memory.at, memory.slab, token);
+        let exported = exported.map_err(|error| self.driver(error))?;
+        Ok(if exported.is_none() { Kind::Staged } else { Kind::Ipc(exported) })
     }
 
     /// The message in a buffer, or an error: the other side does something else.
@@ -199,26 +200,20 @@ impl DeviceCommunicator {
         messages.wait_stores(token).and(queued).map_err(|error| self.driver(error))
     }
 
-    /// Copies what `message` of `from` tells of from its device.
+    /// Copies to `memory` from that of `from`, which has as many bytes.
     pub(super) fn pull(
         &self,
         state: &mut State,
         from: Rank,
-        message: Message,
+        there: &Exported,
         memory: Memory,
         token: &DriverToken,
     ) -> Result<(), Error> {
-        let Kind::Ipc { slab, offset, handle } = message.kind else { return Ok(()) };
-        let here = if from == self.rank() {
-            slab
-        } else {
-            state.imports.open(from, slab, handle, token).map_err(|error| self.driver(error))?
-        };
-        let at = Memory { at: here, bytes: 0, slab: None }.byte(offset);
-        let bytes = memory.bytes.min(message.bytes as usize);
+        let at = state.imports.find(from, there, token).map_err(|error| self.driver(error))?;
         // SAFETY: the sender's memory has these bytes, is settled, and is not written before
         // it has our answer; ours is settled and borrowed mutably.
-        unsafe { state.ring.copy_across(memory.at, at, bytes, token) }.map_err(|error| self.driver(error))
+        unsafe { state.ring.copy_across(memory.at, at, memory.bytes, token) }
+            .map_err(|error| self.driver(error))
     }
 
     /// Through the nodes' chunks. Without memory of its own a rank takes part all the same.

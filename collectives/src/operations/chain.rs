@@ -141,11 +141,7 @@ impl DeviceCommunicator {
         let rank = self.nodes.rank(self.nodes.of(self.rank()), before);
         let message = self.understood(BCAST, state.messages.bytes(1, MESSAGE))?;
         let opened = match message.kind {
-            Kind::Ipc { slab, offset, handle } => state
-                .imports
-                .open(rank, slab, handle, token)
-                .map(|at| DevicePtr(at.0 + offset as u64))
-                .map_err(|error| self.driver(error)),
+            Kind::Ipc(there) => state.imports.find(rank, &there, token).map_err(|error| self.driver(error)),
             Kind::Failed(what) => Err(Error::Peer { operation: BCAST, rank, seen_by: self.rank(), what }),
             Kind::Inline | Kind::Staged | Kind::Chain => {
                 let text = "a chain's message without a handle".to_owned();

@@ -157,9 +157,9 @@ impl DeviceCommunicator {
                 let unpacked = self.unpack(state, 1, memory, &token);
                 mine = mine.and(unpacked);
             }
-            if let Kind::Ipc { .. } = told.kind {
+            if let Kind::Ipc(there) = told.kind {
                 let pulled = match target {
-                    Some(memory) => self.pull(state, leg.peer, told, memory, &token),
+                    Some(memory) => self.pull(state, leg.peer, &there, memory, &token),
                     None => Ok(()),
                 };
                 mine = mine.and(pulled);
@@ -175,7 +175,7 @@ impl DeviceCommunicator {
             let moved = self.staged_legs(state, staged_out, incoming, target, tag, &token)?;
             mine = mine.and(moved);
         }
-        if let (Some(leg), Some(Kind::Ipc { .. })) = (out, sent) {
+        if let (Some(leg), Some(Kind::Ipc(_))) = (out, sent) {
             let answer = self.await_reply(leg.peer, tag)?;
             mine = mine.and(self.told(SEND, answer));
         }

@@ -40,6 +40,11 @@ impl Memory {
         Memory { at: place.ptr, bytes: elements * size_of::<T>(), slab: place.slab }
     }
 
+    /// So many of its bytes, or all where it has fewer.
+    pub(crate) fn first(self, bytes: u64) -> Memory {
+        Memory { bytes: self.bytes.min(bytes as usize), ..self }
+    }
+
     /// Where byte `offset` lies.
     pub(crate) fn byte(&self, offset: usize) -> DevicePtr {
         DevicePtr(self.at.0 + offset as u64)

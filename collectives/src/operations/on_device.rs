@@ -15,8 +15,7 @@ use super::Memory;
 use crate::buffers::Kernels;
 use crate::communicator::{DeviceCommunicator, State};
 use crate::error::Error;
-use crate::paths::Path;
-use crate::words::word;
+use crate::paths::{Exported, Path};
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
 use pinyard_driver::reduction::{Element, INPUTS, Join};
@@ -49,8 +48,6 @@ struct Told([DevicePtr; 2]);
 
 /// Of every rank, and whether this one could open them all.
 type Introduced = (Vec<Told>, Result<(), Error>);
-
-const PLACE: usize = 8 + 8 + 64;
 
 impl DeviceCommunicator {
     /// The kernels, if every rank has them. Collective, with the same `bytes` at all.
@@ -150,29 +147,32 @@ impl DeviceCommunicator {
         work: &Work,
         token: &DriverToken,
     ) -> Result<Option<Introduced>, Error> {
-        let mut words = Vec::with_capacity(2 * PLACE);
-        for memory in [Some(work.from), work.to] {
-            let (slab, offset, handle) = self.place_told(state, memory, token).unwrap_or_else(|error| {
-                tracing::warn!(%error, "a reduction goes through MPI: a slab cannot be exported");
-                (DevicePtr(0), 0, [0; 64])
-            });
-            words.extend_from_slice(&slab.0.to_le_bytes());
-            words.extend_from_slice(&offset.to_le_bytes());
-            words.extend_from_slice(&handle);
-        }
-        let all = self.whole.gather_all(&words).map_err(|error| self.mpi(error))?;
-        let is_there = |words: &[u8]| words[..8] != [0; 8];
-        if !all
-            .chunks_exact(2 * PLACE)
-            .all(|words| is_there(words) && (is_there(&words[PLACE..]) || work.root.is_some()))
+        let mut bytes = [0; 2 * Exported::BYTES];
+        for (memory, place) in [Some(work.from), work.to].iter().zip(bytes.chunks_exact_mut(Exported::BYTES))
         {
+            let exported = match memory {
+                Some(memory) => state.imports.export(memory.at, memory.slab, token),
+                None => Ok(Exported::NONE),
+            };
+            let exported = exported.unwrap_or_else(|error| {
+                tracing::warn!(%error, "a reduction goes through MPI: a slab cannot be exported");
+                Exported::NONE
+            });
+            exported.write(place);
+        }
+        let all = self.whole.gather_all(&bytes).map_err(|error| self.mpi(error))?;
+        let all: Vec<[Exported; 2]> = all
+            .chunks_exact(2 * Exported::BYTES)
+            .map(|bytes| [Exported::read(bytes), Exported::read(&bytes[Exported::BYTES..])])
+            .collect();
+        if all.iter().any(|[from, to]| from.is_none() || (to.is_none() && work.root.is_none())) {
             return Ok(None);
         }
-        let (mut told, mut mine) = (Vec::with_capacity(self.size() as usize), Ok(()));
-        for (rank, words) in all.chunks_exact(2 * PLACE).enumerate() {
+        let (mut told, mut mine) = (Vec::with_capacity(all.len()), Ok(()));
+        for (rank, exported) in all.iter().enumerate() {
             let mut places = [DevicePtr(0); 2];
-            for (place, words) in places.iter_mut().zip(words.chunks_exact(PLACE)) {
-                match self.opened(state, rank as Rank, words, token) {
+            for (place, exported) in places.iter_mut().zip(exported) {
+                match state.imports.find(rank as Rank, exported, token) {
                     Ok(at) => *place = at,
                     Err(error) if mine.is_ok() => mine = Err(self.driver(error)),
                     Err(_) => {}
@@ -181,35 +181,6 @@ impl DeviceCommunicator {
             told.push(Told(places));
         }
         Ok(Some((told, mine)))
-    }
-
-    fn place_told(
-        &self,
-        state: &State,
-        memory: Option<Memory>,
-        token: &DriverToken,
-    ) -> Result<(DevicePtr, u64, [u8; 64]), DriverError> {
-        let Some((memory, slab)) = memory.and_then(|memory| Some((memory, memory.slab?))) else {
-            return Ok((DevicePtr(0), 0, [0; 64]));
-        };
-        Ok((slab.0, memory.at.0 - slab.0.0, state.imports.export(slab, token)?))
-    }
-
-    fn opened(
-        &self,
-        state: &State,
-        rank: Rank,
-        words: &[u8],
-        token: &DriverToken,
-    ) -> Result<DevicePtr, DriverError> {
-        let (slab, offset) = (DevicePtr(word(words, 0)), word(words, 8));
-        let mut handle = [0; 64];
-        handle.copy_from_slice(&words[16..PLACE]);
-        if slab.0 == 0 {
-            return Ok(slab);
-        }
-        let at = if rank == self.rank() { slab } else { state.imports.open(rank, slab, handle, token)? };
-        Ok(DevicePtr(at.0 + offset))
     }
 }
 

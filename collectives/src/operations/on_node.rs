@@ -78,7 +78,9 @@ impl DeviceCommunicator {
         match (message.kind, own) {
             (Kind::Chain, own) => self.chain(state, root, own, bytes, token)?,
             (Kind::Staged, own) => self.relay(state, root, own, bytes, token)?,
-            (Kind::Ipc { .. }, Some(memory)) if !sends => self.pull(state, root, message, memory, token),
+            (Kind::Ipc(there), Some(memory)) if !sends => {
+                self.pull(state, root, &there, memory.first(message.bytes), token)
+            }
             // There are none, or it has failed before.
             _ => Ok(()),
         }

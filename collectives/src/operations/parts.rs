@@ -10,11 +10,10 @@ use crate::buffers::Place;
 use crate::calls::{Listed, Rooted};
 use crate::communicator::{DeviceCommunicator, State};
 use crate::error::{Error, Failure};
-use crate::paths::{Path, run};
-use crate::words::{WORD, word};
+use crate::paths::{Exported, Path, run};
+use crate::words::{WORD, put_word, word};
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
-use pinyard_driver::DevicePtr;
 use std::ops::Range;
 
 /// A part's piece that is worth a message.
@@ -109,36 +108,33 @@ fn bytes<T>(elements: Range<usize>) -> Range<usize> {
     elements.start * size_of::<T>()..elements.end * size_of::<T>()
 }
 
-/// What one rank tells another: bytes, failure, and where they lie.
+/// What one rank tells another.
 #[derive(Clone, Copy)]
 struct Told {
     bytes: u64,
     failure: u64,
-    slab: u64,
-    offset: u64,
-    handle: [u8; 64],
+    /// It has bytes for somebody in memory that others cannot open.
+    closed: bool,
+    /// Where the bytes lie, on `ipc`.
+    place: Exported,
 }
 
-const TOLD: usize = 4 * 8 + 64;
-
 impl Told {
-    fn write(&self, to: &mut Vec<u8>) {
-        for word in [self.bytes, self.failure, self.slab, self.offset] {
-            to.extend_from_slice(&word.to_le_bytes());
+    const BYTES: usize = 3 * WORD + Exported::BYTES;
+
+    fn write(&self, to: &mut [u8]) {
+        for (number, word) in [self.bytes, self.failure, u64::from(self.closed)].into_iter().enumerate() {
+            put_word(to, WORD * number, word);
         }
-        to.extend_from_slice(&self.handle);
+        self.place.write(&mut to[3 * WORD..]);
     }
 
     fn read(from: &[u8]) -> Told {
         let word = |number: usize| word(from, WORD * number);
-        let mut handle = [0; 64];
-        handle.copy_from_slice(&from[32..TOLD]);
-        Told { bytes: word(0), failure: word(1), slab: word(2), offset: word(3), handle }
+        let place = Exported::read(&from[3 * WORD..]);
+        Told { bytes: word(0), failure: word(1), closed: word(2) != 0, place }
     }
 }
-
-/// In place of a slab: memory that others cannot open.
-const NO_SLAB: u64 = u64::MAX;
 
 impl DeviceCommunicator {
     /// Carries it out. A rank that has failed takes part, and tells.
@@ -153,7 +149,7 @@ impl DeviceCommunicator {
         let (told, mut mine) = self.introduce_parts(state, operation, &traffic, own, &token)?;
         match self.plan.path {
             // Each has told all, so all decide alike.
-            Path::Ipc if told.iter().all(|told| told.slab != NO_SLAB) => {
+            Path::Ipc if told.iter().all(|told| !told.closed) => {
                 if mine.is_ok() {
                     mine = self.pull_parts(state, &traffic, &told, &token);
                 }
@@ -179,26 +175,23 @@ impl DeviceCommunicator {
         token: &DriverToken,
     ) -> Result<(Vec<Told>, Result<(), Error>), Error> {
         let mut mine = own;
-        let mut place = (DevicePtr(0), 0, [0; 64]);
+        let (mut place, mut closed) = (Exported::NONE, false);
         if let Some(memory) = traffic.from.filter(|memory| memory.bytes > 0)
             && self.plan.path == Path::Ipc
             && mine.is_ok()
         {
-            match memory.slab.map(|slab| Ok((slab, state.imports.export(slab, token)?))) {
-                Some(Ok((slab, handle))) => place = (slab.0, (memory.at.0 - slab.0.0) as usize, handle),
-                Some(Err(error)) => mine = Err(self.driver(error)),
-                None => place.0 = DevicePtr(NO_SLAB),
+            match state.imports.export(memory.at, memory.slab, token) {
+                Ok(exported) => (place, closed) = (exported, exported.is_none()),
+                Err(error) => mine = Err(self.driver(error)),
             }
         }
         let failure = mine.as_ref().err().map_or(0, |error| u64::from(error.failure().number()));
-        let mut words = Vec::with_capacity(TOLD * self.size() as usize);
-        for part in &traffic.sends {
-            let (slab, offset, handle) = place;
-            let offset = (offset + part.start) as u64;
-            Told { bytes: part.len() as u64, failure, slab: slab.0, offset, handle }.write(&mut words);
+        let mut tells = vec![0; Told::BYTES * self.size() as usize];
+        for (part, to) in traffic.sends.iter().zip(tells.chunks_exact_mut(Told::BYTES)) {
+            Told { bytes: part.len() as u64, failure, closed, place: place.skip(part.start) }.write(to);
         }
-        let words = self.whole.swap(&words).map_err(|error| self.mpi(error))?;
-        let told: Vec<Told> = words.chunks_exact(TOLD).map(Told::read).collect();
+        let told = self.whole.swap(&tells).map_err(|error| self.mpi(error))?;
+        let told: Vec<Told> = told.chunks_exact(Told::BYTES).map(Told::read).collect();
         for ((other, told), part) in told.iter().enumerate().zip(&traffic.receives) {
             let (rank, other, bytes) = (self.rank(), other as Rank, part.len() as u64);
             if mine.is_ok() && told.failure != 0 {
@@ -226,14 +219,8 @@ impl DeviceCommunicator {
             let other = (rank + step) % size;
             let (part, theirs) = (&traffic.receives[other], &told[other]);
             let Some(to) = traffic.to.filter(|_| !part.is_empty()) else { continue };
-            let slab = DevicePtr(theirs.slab);
-            let here = if other == rank {
-                Ok(slab)
-            } else {
-                state.imports.open(other as Rank, slab, theirs.handle, token)
-            };
-            queued = here.and_then(|here| {
-                let from = DevicePtr(here.0 + theirs.offset);
+            let from = state.imports.find(other as Rank, &theirs.place, token);
+            queued = from.and_then(|from| {
                 // SAFETY: the sender's memory has these bytes, is settled, and is not written
                 // before the ranks have agreed; ours is settled and borrowed mutably. Waited for
                 // below.

@@ -1,7 +1,8 @@
-//! Slabs of other ranks, opened once.
+//! Slabs of other ranks, opened once, and what ranks tell each other of theirs.
 #![allow(unsafe_code)]
 
 use crate::buffers::Gpu;
+use crate::words::{WORD, put_word, word};
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
 use pinyard_driver::{DevicePtr, DriverError};
@@ -9,10 +10,53 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
+/// Memory of a rank, as others find it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exported {
+    /// Where its slab begins at that rank. None begins at 0.
+    slab: DevicePtr,
+    /// Bytes from there.
+    offset: u64,
+    handle: [u8; 64],
+}
+
+impl Exported {
+    /// Of what is told.
+    pub(crate) const BYTES: usize = 2 * WORD + 64;
+
+    /// No memory, or none that others could open.
+    pub(crate) const NONE: Exported = Exported { slab: DevicePtr(0), offset: 0, handle: [0; 64] };
+
+    pub(crate) fn is_none(&self) -> bool {
+        self.slab.0 == 0
+    }
+
+    /// Some bytes further on.
+    pub(crate) fn skip(self, bytes: usize) -> Exported {
+        Exported { offset: self.offset + bytes as u64, ..self }
+    }
+
+    /// As it is told: the first [`BYTES`](Exported::BYTES) of `to`.
+    pub(crate) fn write(&self, to: &mut [u8]) {
+        put_word(to, 0, self.slab.0);
+        put_word(to, WORD, self.offset);
+        to[2 * WORD..Exported::BYTES].copy_from_slice(&self.handle);
+    }
+
+    /// What was told so.
+    pub(crate) fn read(from: &[u8]) -> Exported {
+        let mut handle = [0; 64];
+        handle.copy_from_slice(&from[2 * WORD..Exported::BYTES]);
+        Exported { slab: DevicePtr(word(from, 0)), offset: word(from, WORD), handle }
+    }
+}
+
 /// What a communicator's rank has open, and what it holds for the others. Operations that
 /// do not block share it with those that do.
 pub(crate) struct Imports {
     gpu: Gpu,
+    /// This one.
+    rank: Rank,
     known: RefCell<Known>,
 }
 
@@ -26,26 +70,44 @@ struct Known {
 }
 
 impl Imports {
-    pub(crate) fn new(gpu: &Gpu) -> Imports {
-        Imports { gpu: gpu.clone(), known: RefCell::default() }
+    /// Those of `rank`.
+    pub(crate) fn new(gpu: &Gpu, rank: Rank) -> Imports {
+        Imports { gpu: gpu.clone(), rank, known: RefCell::default() }
     }
 
-    /// The handle of a slab of our own, which from now on stays until
-    /// [`release`](Imports::release).
+    /// What others are told of memory of our own at `at`. Its slab, of which start and bytes
+    /// are given, stays until [`release`](Imports::release); without one, `NONE`.
     pub(crate) fn export(
         &self,
-        slab: (DevicePtr, usize),
+        at: DevicePtr,
+        slab: Option<(DevicePtr, usize)>,
         token: &DriverToken,
-    ) -> Result<[u8; 64], DriverError> {
-        let (start, bytes) = slab;
-        match self.known.borrow_mut().held.entry(start.0) {
-            Entry::Occupied(held) => Ok(*held.get()),
-            Entry::Vacant(place) => Ok(*place.insert(self.gpu.exports().handle(start, bytes, true, token)?)),
+    ) -> Result<Exported, DriverError> {
+        let Some((start, bytes)) = slab else { return Ok(Exported::NONE) };
+        let handle = match self.known.borrow_mut().held.entry(start.0) {
+            Entry::Occupied(held) => *held.get(),
+            Entry::Vacant(place) => *place.insert(self.gpu.exports().handle(start, bytes, true, token)?),
+        };
+        Ok(Exported { slab: start, offset: at.0 - start.0, handle })
+    }
+
+    /// Where memory of `rank` is here. This rank's own is where it is; `NONE` is nowhere, 0.
+    pub(crate) fn find(
+        &self,
+        rank: Rank,
+        memory: &Exported,
+        token: &DriverToken,
+    ) -> Result<DevicePtr, DriverError> {
+        let &Exported { slab, offset, handle } = memory;
+        if memory.is_none() {
+            return Ok(DevicePtr(0));
         }
+        let start = if rank == self.rank { slab } else { self.open(rank, slab, handle, token)? };
+        Ok(DevicePtr(start.0 + offset))
     }
 
     /// Where the slab of `rank` is here.
-    pub(crate) fn open(
+    fn open(
         &self,
         rank: Rank,
         slab: DevicePtr,

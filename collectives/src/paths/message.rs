@@ -1,9 +1,9 @@
 //! The first message of every transfer: what comes, how, and if it is short, itself.
 //! All of a length, so that a receiver that expects another count learns of it.
 
+use super::imports::Exported;
 use crate::error::Failure;
 use crate::words::{put_word, word};
-use pinyard_driver::DevicePtr;
 
 /// Bytes of a message.
 pub(crate) const MESSAGE: usize = 2048;
@@ -13,10 +13,9 @@ pub(crate) const INLINE: usize = MESSAGE - AT_PAYLOAD;
 const MAGIC: u32 = 0x676e_7069;
 const AT_KIND: usize = 4;
 const AT_BYTES: usize = 8;
-const AT_BASE: usize = 16;
-const AT_OFFSET: usize = 24;
-const AT_HANDLE: usize = 32;
-const AT_PAYLOAD: usize = 96;
+/// Where the sender's memory is, or its failure.
+const AT_DETAIL: usize = 16;
+const AT_PAYLOAD: usize = AT_DETAIL + Exported::BYTES;
 /// Without a payload it fits a note of the board.
 const _: () = assert!(AT_PAYLOAD <= super::NOTE);
 
@@ -26,7 +25,7 @@ pub(crate) enum Kind {
     /// Within the message.
     Inline,
     /// The receiver copies them from the sender's device.
-    Ipc { slab: DevicePtr, offset: usize, handle: [u8; 64] },
+    Ipc(Exported),
     /// In pinned chunks, which follow.
     Staged,
     /// From device to device, along the ranks of the node.
@@ -47,18 +46,16 @@ impl Message {
     pub(crate) fn write(&self, buffer: &mut [u8]) {
         let (kind, detail) = match self.kind {
             Kind::Inline => (0, 0),
-            Kind::Ipc { .. } => (1, 0),
+            Kind::Ipc(_) => (1, 0),
             Kind::Staged => (2, 0),
             Kind::Chain => (4, 0),
             Kind::Failed(failure) => (3, u64::from(failure.number())),
         };
         put_word(buffer, 0, u64::from(MAGIC) | kind << (8 * AT_KIND as u64));
         put_word(buffer, AT_BYTES, self.bytes);
-        put_word(buffer, AT_BASE, detail);
-        if let Kind::Ipc { slab, offset, handle } = self.kind {
-            put_word(buffer, AT_BASE, slab.0);
-            put_word(buffer, AT_OFFSET, offset as u64);
-            buffer[AT_HANDLE..AT_PAYLOAD].copy_from_slice(&handle);
+        put_word(buffer, AT_DETAIL, detail);
+        if let Kind::Ipc(memory) = self.kind {
+            memory.write(&mut buffer[AT_DETAIL..]);
         }
     }
 
@@ -68,17 +65,11 @@ impl Message {
         if first as u32 != MAGIC {
             return None;
         }
-        let base = word(buffer, AT_BASE);
         let kind = match first >> 32 {
             0 => Kind::Inline,
-            1 => {
-                let mut handle = [0; 64];
-                handle.copy_from_slice(&buffer[AT_HANDLE..AT_PAYLOAD]);
-                let offset = word(buffer, AT_OFFSET) as usize;
-                Kind::Ipc { slab: DevicePtr(base), offset, handle }
-            }
+            1 => Kind::Ipc(Exported::read(&buffer[AT_DETAIL..])),
             2 => Kind::Staged,
-            3 => Kind::Failed(Failure::of(base as u32)),
+            3 => Kind::Failed(Failure::of(word(buffer, AT_DETAIL) as u32)),
             4 => Kind::Chain,
             _ => return None,
         };
@@ -96,7 +87,8 @@ mod tests {
 
     #[test]
     fn what_was_written_is_read() {
-        let ipc = Kind::Ipc { slab: DevicePtr(0x7f00_0000_0000), offset: 4096, handle: [9; 64] };
+        let told: [u8; Exported::BYTES] = std::array::from_fn(|at| at as u8);
+        let ipc = Kind::Ipc(Exported::read(&told));
         let failed = [Failure::Driver, Failure::Length, Failure::Device, Failure::Other].map(Kind::Failed);
         for kind in [Kind::Inline, ipc, Kind::Staged, Kind::Chain].into_iter().chain(failed) {
             let mut buffer = [0xff; MESSAGE];

@@ -15,7 +15,7 @@ pub use self::plan::{Path, Plan};
 pub(crate) use self::{
     board::{Board, NOTE},
     chunks::Chunks,
-    imports::Imports,
+    imports::{Exported, Imports},
     message::{INLINE, Kind, MESSAGE, Message},
     pipeline::{Outcome, run},
     relay::{Link, Part, Relay},
