@@ -8,6 +8,7 @@ use crate::immediate::{Desk, Engine};
 use crate::nodes::Nodes;
 use crate::paths::{Board, Chunks, Imports, MESSAGE, Path, Plan, Ring, Shape, Shared};
 use crate::probe;
+use crate::report::Report;
 use crate::settings::Settings;
 use mpi::topology::{Communicator, Rank};
 use pinyard_allocator::DriverToken;
@@ -27,6 +28,7 @@ pub struct DeviceCommunicator {
     /// For answers, so that none is taken for a message.
     pub(crate) answers: Rc<Comm>,
     pub(crate) nodes: Nodes,
+    pub(crate) report: Report,
     pub(crate) gpu: Gpu,
     pub(crate) plan: Plan,
     pub(crate) state: RefCell<State>,
@@ -117,22 +119,26 @@ impl Builder {
         let ring = ring.map_err(|source| CommunicatorError::Staging { rank, source });
         agree(&whole, ring.as_ref().err(), failed)?;
         state.ring = ring?;
-        let (mut chunks_are_shared, mut board) = (false, None);
+        // Of their own for what does not block: blocking collectives overtake those.
+        let later = whole.again().map_err(failed)?;
+        let later_nodes = Nodes::find(&later, settings.ranks_per_node).map_err(failed)?;
+        let (mut later_chunks, mut board) = (None, None);
         if path != Path::Direct && whole.size() > 1 {
-            let shape = Shape {
-                ranks: nodes.here.size() as usize,
-                slots: settings.chunks,
-                slot_bytes: settings.chunk_bytes,
+            let share = |ranks: &Comm, nodes: &Nodes| {
+                let slots = settings.chunks;
+                let shape =
+                    Shape { ranks: nodes.here.size() as usize, slots, slot_bytes: settings.chunk_bytes };
+                let shared = share(&self.gpu, ranks, nodes, shape, &token).map_err(failed)?;
+                let chunks = shared.map_err(|reason| CommunicatorError::Chunks { rank, reason });
+                agree(ranks, chunks.as_ref().err(), failed)?;
+                chunks
             };
-            let shared = share(&self.gpu, &whole, &nodes, shape, &token).map_err(failed)?;
-            let chunks = shared.map_err(|reason| CommunicatorError::Chunks { rank, reason });
-            agree(&whole, chunks.as_ref().err(), failed)?;
-            let (chunks, memory) = chunks?;
+            let (chunks, memory) = share(&whole, &nodes)?;
             state.chunks = Some(chunks);
-            chunks_are_shared = memory.is_some();
             board = memory
                 .filter(|_| path == Path::Ipc)
                 .map(|memory| RefCell::new(Board::new(memory, nodes.here.rank() as usize)));
+            later_chunks = Some(share(&later, &later_nodes)?.0);
         }
         let plan = Plan {
             path,
@@ -142,17 +148,17 @@ impl Builder {
             awareness,
             chunk_bytes: settings.chunk_bytes,
             chunks: settings.chunks,
-            chunks_are_shared,
+            chunks_are_shared: state.chunks.as_ref().is_some_and(Chunks::are_shared),
         };
-        let (imports, per_node) = (&state.imports, settings.ranks_per_node);
-        let desk =
-            Desk::new(&self.gpu, &plan, &whole, &answers, &nodes, imports, per_node).map_err(failed)?;
+        let (both, later) = ((&whole, &answers), (later, later_nodes));
+        let desk = Desk::new(&self.gpu, &plan, both, later, later_chunks, &state.imports);
         tracing::info!(rank, %plan, "communicator for device buffers");
         let (desk, engine, state) = (Rc::new(desk), Engine::new(rank), RefCell::new(state));
         Ok(DeviceCommunicator {
             whole,
             answers,
             nodes,
+            report: Report::of(rank),
             gpu: self.gpu,
             plan,
             state,
@@ -178,7 +184,7 @@ fn share(
 ) -> Answer<Result<Staging, String>> {
     let place = nodes.here.rank() as usize;
     let shared = Shared::share(&nodes.here, shape)?
-        .and_then(|memory| Ok((Chunks::pin(gpu, memory.clone(), place, token)?, Some(memory))));
+        .and_then(|memory| Ok((Chunks::pin(gpu, memory.clone(), Some(place), token)?, Some(memory))));
     let [worst] = whole.largest([shared.as_ref().map_or(1, |_| 0)])?;
     if worst == 0 {
         return Ok(shared);
@@ -186,7 +192,7 @@ fn share(
     if let Err(reason) = shared {
         tracing::warn!(rank = whole.rank(), reason, "chunks are not shared within nodes");
     }
-    let own = Shared::alone(shape).and_then(|memory| Chunks::pin(gpu, memory, 0, token));
+    let own = Shared::alone(shape).and_then(|memory| Chunks::pin(gpu, memory, None, token));
     Ok(own.map(|chunks| (chunks, None)))
 }
 

@@ -48,6 +48,7 @@ mod operations;
 mod paths;
 mod probe;
 pub mod probed;
+mod report;
 mod settings;
 mod words;
 

@@ -2,22 +2,23 @@
 //! no chain, as in the blocking one.
 #![allow(unsafe_code)] // names device memory to copies that have ended when it is done
 
-use super::desk::{Desk, Loan};
+use super::desk::Desk;
 use super::engine::{Handed, Key};
 use super::lent::{Lent, Marks, Receiving};
-use super::pipeline::flow;
 use super::request::{OwnedRequest, Request};
 use super::scope::Scope;
 use super::steps::done;
 use crate::buffers::DeviceBuf;
-use crate::calls::Comm;
 use crate::communicator::DeviceCommunicator;
-use crate::error::{Error, Failure};
+use crate::error::Error;
 use crate::operations::{Memory, extent, piece};
-use crate::paths::{Kind, MESSAGE, Message, Path};
+use crate::paths::{Kind, MESSAGE, Message, Path, Relay, Ring, Route};
 use bytemuck::Pod;
 use mpi::topology::Rank;
+use pinyard_allocator::DriverToken;
+use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::Poll;
 
 const BCAST: &str = "MPI_Ibcast of device memory";
 /// Longest single MPI_Ibcast of the direct path: counts are of `int`.
@@ -53,172 +54,130 @@ impl DeviceCommunicator {
         let (own, memory) = (self.own(buffer.place), buffer.memory::<T>());
         let ring = self.desk.ring_for_chunks()?;
         let (desk, handed) = (self.desk.clone(), Handed::default());
-        let work = broadcast(desk, ring, handed.clone(), root, buffer.marks, memory, own);
+        let work = broadcast(desk, ring, handed.clone(), Work { root, memory }, buffer.marks, own);
         Ok(self.engine.submit(Key::Collective, handed, Box::pin(work)))
     }
 }
 
+/// One broadcast.
+#[derive(Clone, Copy)]
+struct Work {
+    root: Rank,
+    memory: Memory,
+}
+
 async fn broadcast(
     desk: Rc<Desk>,
-    ring: Option<Loan>,
+    ring: Option<Ring>,
     handed: Handed,
-    root: Rank,
+    work: Work,
     marks: Option<Marks>,
-    memory: Memory,
     mut mine: Result<(), Error>,
 ) -> Result<usize, Error> {
     if let Some(marks) = marks {
-        let waited = marks.passed().await.map_err(|error| desk.driver(error));
+        let waited = marks.passed().await.map_err(|error| desk.report.driver(error));
         mine = mine.and(waited);
     }
-    if desk.later.size() == 1 {
-        return mine.map(|()| 0);
-    }
-    let Some(mut ring) = ring else {
-        directly(&desk, &handed, root, memory).await?;
-        return mine.map(|()| 0);
+    let done = match ring {
+        _ if desk.later.size() == 1 => mine,
+        None => directly(&desk, &handed, work).await.and(mine),
+        Some(mut ring) => {
+            let done = with_messages(&desk, &mut ring, work, mine).await;
+            desk.keep(ring);
+            done
+        }
     };
+    done.map(|()| 0)
+}
+
+async fn with_messages(
+    desk: &Desk,
+    ring: &mut Ring,
+    Work { root, memory }: Work,
+    mut mine: Result<(), Error>,
+) -> Result<(), Error> {
     let sends = desk.rank() == root;
     if sends {
-        let through = if desk.path == Path::Ipc { Path::Ipc } else { Path::Staged };
-        let kind = desk.kind(&mut ring, memory, through, &mut mine).await;
+        let through = if desk.plan.path == Path::Ipc { Path::Ipc } else { Path::Staged };
+        let kind = desk.kind(ring, memory, through, &mut mine).await;
         Message { kind, bytes: memory.bytes as u64 }.write(ring.bytes(0, MESSAGE));
     }
-    desk.spread(&desk.later, &mut ring, root).await?;
-    let message = desk.understood(BCAST, ring.bytes(0, MESSAGE))?;
-    let bytes = message.bytes as usize;
-    if bytes != memory.bytes && mine.is_ok() && !matches!(message.kind, Kind::Failed(_)) {
-        mine = Err(desk.unequal(BCAST, memory.bytes, root, message.bytes));
+    desk.spread(ring, root).await?;
+    let message = desk.report.understood(BCAST, ring.bytes(0, MESSAGE))?;
+    if message.bytes != memory.bytes as u64 && mine.is_ok() && !matches!(message.kind, Kind::Failed(_)) {
+        mine = Err(desk.report.unequal(BCAST, memory.bytes, root, message.bytes));
     }
     let own = mine.is_ok().then_some(memory);
     match message.kind {
         Kind::Failed(what) => {
             mine?;
-            return Err(desk.failed(BCAST, root, what));
+            return Err(desk.report.peer(BCAST, root, what));
         }
         Kind::Inline => {
             mine?;
-            if !sends {
-                desk.unpack(&mut ring, 0, memory).await?;
-            }
-            return Ok(0);
+            return if sends { Ok(()) } else { desk.unpack(ring, 0, memory).await };
         }
         Kind::Ipc(there) => {
             if let Some(memory) = own.filter(|_| !sends) {
-                mine = desk.pull(&ring, root, &there, memory).await;
+                mine = desk.pull(ring, root, &there, memory).await;
             }
         }
         Kind::Staged | Kind::Chain => {
-            let moved = match &desk.nodes {
-                Some(_) => through_nodes(&desk, &mut ring, root, own, bytes).await?,
-                None => staged(&desk, &desk.later, &mut ring, root, own, bytes).await?,
-            };
+            let moved = relay(desk, root, own, message.bytes as usize).await?;
             mine = mine.and(moved);
         }
     }
-    desk.agree(BCAST, mine).await.map(|()| 0)
+    desk.agree(BCAST, mine).await
 }
 
 /// With the device pointer itself.
-async fn directly(desk: &Desk, handed: &Handed, root: Rank, memory: Memory) -> Result<(), Error> {
+async fn directly(desk: &Desk, handed: &Handed, Work { root, memory }: Work) -> Result<(), Error> {
     let mut requests = Vec::new();
     for number in 0..memory.bytes.div_ceil(DIRECT) {
         let (start, bytes) = extent(memory.bytes, DIRECT, number);
         // SAFETY: lent memory, which stands until the operation is done; MPI takes its address
         // (the plan).
         let request = unsafe { desk.later.start_broadcast(memory.host().wrapping_add(start), bytes, root) };
-        requests.push(request.map_err(|error| desk.mpi(error))?);
+        requests.push(request.map_err(|error| desk.report.mpi(error))?);
     }
     handed.over();
     for request in requests {
-        done(request).await.map_err(|error| desk.mpi(error))?;
+        done(request).await.map_err(|error| desk.report.mpi(error))?;
     }
     Ok(())
 }
 
-/// Chunks over `ranks`, whose rank `root` has the bytes. The outer error is MPI's.
-async fn staged(
+/// Through the nodes' chunks. Without memory of its own a rank takes part all the same. The
+/// outer error is MPI's.
+async fn relay(
     desk: &Desk,
-    ranks: &Comm,
-    ring: &mut Loan,
     root: Rank,
     memory: Option<Memory>,
     bytes: usize,
 ) -> Result<Result<(), Error>, Error> {
-    let piece = piece(bytes, desk.chunk_bytes);
-    let (source, target) = if ranks.rank() == root { (memory, None) } else { (None, memory) };
-    let place = |memory: Memory, number: usize| {
-        let (start, length) = extent(bytes, piece, number);
-        (memory.byte(start), 0, length)
+    let Some(chunks) = &desk.chunks else { return Ok(Ok(())) };
+    let at = memory.map(|memory| memory.at);
+    let (route, transfer) = {
+        let chunks = chunks.borrow();
+        let route = Route::new(&desk.later, &desk.nodes, &chunks, root, at);
+        let transfer = Relay::new(&chunks, route.part, bytes, piece(bytes, chunks.slot_bytes()));
+        (route, transfer)
     };
-    // SAFETY: lent memory of these bytes, which stands until the operation is done; a piece
-    // fits a slot.
-    let outcome = unsafe {
-        flow(
-            ring,
-            bytes.div_ceil(piece),
-            |number| source.map(|memory| place(memory, number)),
-            |number, slot| ranks.start_broadcast(slot, extent(bytes, piece, number).1, root),
-            |number| target.map(|memory| place(memory, number)),
-        )
-    };
-    desk.ended(outcome.await)
-}
-
-/// On the root's node, from there to the nodes' first ranks, and on the other nodes.
-async fn through_nodes(
-    desk: &Desk,
-    ring: &mut Loan,
-    root: Rank,
-    memory: Option<Memory>,
-    bytes: usize,
-) -> Result<Result<(), Error>, Error> {
-    let Some(nodes) = &desk.nodes else { return Ok(Ok(())) };
-    let (home, here) = (nodes.of(root), nodes.of(desk.rank()));
-    let mut mine = Ok(());
-    if here == home {
-        mine = on_node(desk, ring, nodes.place(root), memory, bytes).await?;
-    }
-    if let Some(leaders) = &nodes.leaders {
-        let own = memory.filter(|_| mine.is_ok());
-        let moved = staged(desk, leaders, ring, home, own, bytes).await?;
-        mine = mine.and(moved);
-    }
-    if here != home {
-        let own = memory.filter(|_| mine.is_ok());
-        let moved = on_node(desk, ring, 0, own, bytes).await?;
-        mine = mine.and(moved);
-    }
-    Ok(mine)
-}
-
-/// The bytes of the rank at `place` to all of this node, who copy from its device.
-async fn on_node(
-    desk: &Desk,
-    ring: &mut Loan,
-    place: Rank,
-    memory: Option<Memory>,
-    bytes: usize,
-) -> Result<Result<(), Error>, Error> {
-    let Some(nodes) = desk.nodes.as_ref().filter(|nodes| nodes.here.size() > 1) else { return Ok(Ok(())) };
-    let from = nodes.rank(nodes.of(desk.rank()), place);
-    let sends = from == desk.rank();
-    let mut mine = Ok(());
-    if sends {
-        let kind = match memory {
-            Some(memory) => desk.kind(ring, memory, Path::Ipc, &mut mine).await,
-            // It has failed before, and its caller knows why.
-            None => Kind::Failed(Failure::Other),
-        };
-        Message { kind, bytes: bytes as u64 }.write(ring.bytes(0, MESSAGE));
-    }
-    desk.spread(&nodes.here, ring, place).await?;
-    let message = desk.understood(BCAST, ring.bytes(0, MESSAGE))?;
-    Ok(match (message.kind, memory) {
-        _ if sends => mine,
-        (Kind::Failed(what), _) => Err(desk.failed(BCAST, from, what)),
-        (Kind::Ipc(there), Some(memory)) => desk.pull(ring, from, &there, memory).await,
-        // Its own failure is known already.
-        _ => Ok(()),
-    })
+    // SAFETY: a slot of these bytes, which stands until the request is done.
+    let mut start = |slot, length| unsafe { route.start(slot, length) };
+    let mut transfer = Some(transfer);
+    let outcome = poll_fn(|_| {
+        let token = DriverToken::at_entry();
+        let mut chunks = chunks.borrow_mut();
+        if let Some(under_way) = &mut transfer {
+            // SAFETY: lent memory of these bytes, which stands until the operation is done.
+            unsafe { under_way.turn(&chunks, &mut start, &token) };
+        }
+        match transfer.take_if(|under_way| under_way.is_done(&chunks)) {
+            Some(done) => Poll::Ready(done.finish(&mut chunks, &token)),
+            None => Poll::Pending,
+        }
+    });
+    let outcome = outcome.await;
+    route.ended(desk.report, BCAST, outcome)
 }

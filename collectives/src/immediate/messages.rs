@@ -1,7 +1,7 @@
 //! Send and Recv that do not block. The other side may be blocking.
 #![allow(unsafe_code)] // names device memory to copies that have ended when it is done
 
-use super::desk::{Desk, Loan};
+use super::desk::Desk;
 use super::engine::{Handed, Key};
 use super::lent::{Lent, Marks, Receiving, Sending};
 use super::pipeline::flow;
@@ -13,7 +13,7 @@ use crate::calls::Comm;
 use crate::communicator::DeviceCommunicator;
 use crate::error::Error;
 use crate::operations::{Memory, extent, piece};
-use crate::paths::{Kind, MESSAGE, Message, Path};
+use crate::paths::{Kind, MESSAGE, Message, Path, Ring};
 use bytemuck::Pod;
 use mpi::topology::Rank;
 use std::rc::Rc;
@@ -73,7 +73,7 @@ impl DeviceCommunicator {
     /// What an operation with a buffer of its own waits for.
     pub(super) fn lend_mut<'b, T: Pod>(&self, buffer: &'b mut DeviceBuf<T>) -> Result<Lent<'b>, Error> {
         let stream = buffer.stream().clone();
-        let failed = |source| Error::Staging { rank: self.rank(), source };
+        let failed = |source| self.report.staging(source);
         Ok(super::lent::Sealed::lent(buffer.after_mut(&stream).map_err(failed)?))
     }
 
@@ -84,7 +84,7 @@ impl DeviceCommunicator {
             return Err(Error::Foreign { operation: SEND, rank: self.rank(), text });
         }
         let (own, memory) = (self.own(buffer.place), buffer.memory::<T>());
-        if self.desk.path == Path::Direct && memory.bytes > i32::MAX as usize {
+        if self.desk.plan.path == Path::Direct && memory.bytes > i32::MAX as usize {
             return Err(Error::TooLong { rank: self.rank(), bytes: memory.bytes });
         }
         let ring = self.desk.ring_for_chunks()?;
@@ -114,7 +114,7 @@ struct Leg {
 
 async fn message(
     desk: Rc<Desk>,
-    ring: Option<Loan>,
+    ring: Option<Ring>,
     handed: Handed,
     way: Way,
     leg: Leg,
@@ -122,17 +122,19 @@ async fn message(
     mut mine: Result<(), Error>,
 ) -> Result<usize, Error> {
     if let Some(marks) = marks {
-        let waited = marks.passed().await.map_err(|error| desk.driver(error));
+        let waited = marks.passed().await.map_err(|error| desk.report.driver(error));
         mine = mine.and(waited);
     }
     let Some(mut ring) = ring else {
         let moved = directly(&desk, &handed, way, leg).await;
         return mine.and(moved);
     };
-    match way {
+    let done = match way {
         Way::To => send(&desk, &mut ring, leg, mine).await,
         Way::From => receive(&desk, &mut ring, leg, mine).await,
-    }
+    };
+    desk.keep(ring);
+    done
 }
 
 async fn directly(desk: &Desk, handed: &Handed, way: Way, leg: Leg) -> Result<usize, Error> {
@@ -146,13 +148,13 @@ async fn directly(desk: &Desk, handed: &Handed, way: Way, leg: Leg) -> Result<us
         }
     };
     handed.over();
-    done(request.map_err(|error| desk.mpi(error))?).await.map_err(|error| desk.mpi(error))
+    done(request.map_err(|error| desk.report.mpi(error))?).await.map_err(|error| desk.report.mpi(error))
 }
 
 /// As the blocking one: a message, and then on the path that it tells.
-async fn send(desk: &Desk, ring: &mut Loan, leg: Leg, mut mine: Result<(), Error>) -> Result<usize, Error> {
+async fn send(desk: &Desk, ring: &mut Ring, leg: Leg, mut mine: Result<(), Error>) -> Result<usize, Error> {
     let Leg { peer, tag, memory } = leg;
-    let failed = |error| desk.mpi(error);
+    let failed = |error| desk.report.mpi(error);
     let through = if desk.is_near(peer) { Path::Ipc } else { Path::Staged };
     let kind = desk.kind(ring, memory, through, &mut mine).await;
     Message { kind, bytes: memory.bytes as u64 }.write(ring.bytes(0, MESSAGE));
@@ -163,10 +165,10 @@ async fn send(desk: &Desk, ring: &mut Loan, leg: Leg, mut mine: Result<(), Error
     match kind {
         Kind::Ipc(_) => {
             let answer = receive_word(&desk.answers, peer, tag).await.map_err(failed)?;
-            mine = mine.and_then(|()| desk.told(SEND, answer));
+            mine = mine.and_then(|()| desk.report.told(SEND, answer));
         }
         Kind::Staged => {
-            let (bytes, piece) = (memory.bytes, piece(memory.bytes, desk.chunk_bytes / 2));
+            let (bytes, piece) = (memory.bytes, piece(memory.bytes, desk.plan.chunk_bytes / 2));
             // SAFETY: lent memory of these bytes, which stands until the operation is done; a
             // piece fits a slot.
             let outcome = unsafe {
@@ -181,7 +183,7 @@ async fn send(desk: &Desk, ring: &mut Loan, leg: Leg, mut mine: Result<(), Error
                     |_| None,
                 )
             };
-            let moved = desk.ended(outcome.await)?;
+            let moved = desk.report.ended(outcome.await)?;
             mine = mine.and(moved);
         }
         Kind::Inline | Kind::Chain | Kind::Failed(_) => {}
@@ -191,22 +193,22 @@ async fn send(desk: &Desk, ring: &mut Loan, leg: Leg, mut mine: Result<(), Error
 
 async fn receive(
     desk: &Desk,
-    ring: &mut Loan,
+    ring: &mut Ring,
     leg: Leg,
     mut mine: Result<(), Error>,
 ) -> Result<usize, Error> {
     let Leg { peer, tag, memory } = leg;
-    let failed = |error| desk.mpi(error);
+    let failed = |error| desk.report.mpi(error);
     let at = ring.slot(0);
     // SAFETY: slot 0 is a message long, and used by nobody else before the request is done.
     let request = unsafe { desk.whole.start_receive(at, MESSAGE, peer, tag) }.map_err(failed)?;
     done(request).await.map_err(failed)?;
-    let told = desk.understood(RECEIVE, ring.bytes(0, MESSAGE))?;
+    let told = desk.report.understood(RECEIVE, ring.bytes(0, MESSAGE))?;
     let bytes = told.bytes as usize;
     if let Kind::Failed(what) = told.kind {
-        mine = mine.and(Err(desk.failed(RECEIVE, peer, what)));
+        mine = mine.and(Err(desk.report.peer(RECEIVE, peer, what)));
     } else if bytes > memory.bytes {
-        mine = mine.and(Err(desk.unequal(RECEIVE, memory.bytes, peer, told.bytes)));
+        mine = mine.and(Err(desk.report.unequal(RECEIVE, memory.bytes, peer, told.bytes)));
     }
     let target = mine.is_ok().then_some(Memory { bytes, ..memory });
     match (told.kind, target) {
@@ -215,10 +217,10 @@ async fn receive(
             if let Some(target) = target {
                 mine = desk.pull(ring, peer, &there, target).await;
             }
-            send_word(&desk.answers, desk.answer(&mine), peer, tag).await.map_err(failed)?;
+            send_word(&desk.answers, desk.report.answer(&mine), peer, tag).await.map_err(failed)?;
         }
         (Kind::Staged, target) => {
-            let piece = piece(bytes, desk.chunk_bytes / 2);
+            let piece = piece(bytes, desk.plan.chunk_bytes / 2);
             // SAFETY: as in `send`, and nobody's until the operation is done.
             let outcome = unsafe {
                 flow(
@@ -232,7 +234,7 @@ async fn receive(
                     },
                 )
             };
-            let moved = desk.ended(outcome.await)?;
+            let moved = desk.report.ended(outcome.await)?;
             mine = mine.and(moved);
         }
         _ => {}

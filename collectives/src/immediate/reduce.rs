@@ -1,7 +1,7 @@
 //! Allreduce that does not block. MPI reduces, on the pinned chunks.
 #![allow(unsafe_code)] // names device memory to copies that have ended when it is done
 
-use super::desk::{Desk, Loan};
+use super::desk::Desk;
 use super::engine::{Handed, Key};
 use super::lent::{Lent, Marks, Receiving, Sending};
 use super::pipeline::flow;
@@ -12,6 +12,7 @@ use crate::calls::Operand;
 use crate::communicator::DeviceCommunicator;
 use crate::error::Error;
 use crate::operations::{Memory, Number, Reduction, extent, piece};
+use crate::paths::Ring;
 use std::rc::Rc;
 
 const ALLREDUCE: &str = "MPI_Iallreduce of device memory";
@@ -67,7 +68,7 @@ impl DeviceCommunicator {
             own = own.and(self.own(mine.place));
             from = mine.memory::<T>();
             if from.bytes != to.bytes {
-                own = own.and(Err(self.desk.unequal(ALLREDUCE, to.bytes, self.rank(), from.bytes as u64)));
+                own = own.and(Err(self.report.unequal(ALLREDUCE, to.bytes, self.rank(), from.bytes as u64)));
             }
             marks.push(mine.marks);
         }
@@ -88,26 +89,37 @@ struct Work {
 
 async fn all_reduce(
     desk: Rc<Desk>,
-    mut ring: Loan,
+    mut ring: Ring,
     marks: Vec<Option<Marks>>,
     work: Work,
     mut mine: Result<(), Error>,
 ) -> Result<usize, Error> {
     for marks in marks.into_iter().flatten() {
-        let waited = marks.passed().await.map_err(|error| desk.driver(error));
+        let waited = marks.passed().await.map_err(|error| desk.report.driver(error));
         mine = mine.and(waited);
     }
+    let done = through_chunks(&desk, &mut ring, work, mine).await;
+    desk.keep(ring);
+    done.map(|()| 0)
+}
+
+async fn through_chunks(
+    desk: &Desk,
+    ring: &mut Ring,
+    work: Work,
+    mine: Result<(), Error>,
+) -> Result<(), Error> {
     let Work { from, to, operand, element } = work;
     let bytes = from.bytes;
     desk.same(ALLREDUCE, bytes, mine).await?;
     // A slot has what is sent, and behind it what is received.
-    let half = desk.chunk_bytes / 2 / 64 * 64;
+    let half = desk.plan.chunk_bytes / 2 / 64 * 64;
     let piece = piece(bytes, half);
     // SAFETY: lent memory of these bytes, which stands until the operation is done; two pieces
     // fit a slot. In place, a piece is loaded before it is stored.
     let outcome = unsafe {
         flow(
-            &mut ring,
+            ring,
             bytes.div_ceil(piece),
             |number| {
                 let (start, length) = extent(bytes, piece, number);
@@ -123,6 +135,6 @@ async fn all_reduce(
             },
         )
     };
-    let mine = desk.ended(outcome.await)?;
-    desk.agree(ALLREDUCE, mine).await.map(|()| 0)
+    let mine = desk.report.ended(outcome.await)?;
+    desk.agree(ALLREDUCE, mine).await
 }

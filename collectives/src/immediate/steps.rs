@@ -21,7 +21,7 @@ pub(super) async fn done(mut request: Request) -> Answer<usize> {
 
 /// Until the slot's last mark has passed.
 pub(super) async fn passed(ring: &Ring, slot: usize) -> Result<(), DriverError> {
-    poll_fn(|_| match ring.has_passed(slot, &DriverToken::at_entry()) {
+    poll_fn(|_| match ring.has_ended(slot, &DriverToken::at_entry()) {
         Ok(false) => Poll::Pending,
         Ok(true) => Poll::Ready(Ok(())),
         Err(error) => Poll::Ready(Err(error)),

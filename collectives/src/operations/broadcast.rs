@@ -3,10 +3,9 @@
 
 use super::{Idle, Memory, chain, extent, piece};
 use crate::buffers::SettledMut;
-use crate::calls::Comm;
 use crate::communicator::{DeviceCommunicator, State};
 use crate::error::{Error, Failure};
-use crate::paths::{Exported, INLINE, Kind, Link, MESSAGE, Message, Part, Path, Relay};
+use crate::paths::{Exported, INLINE, Kind, MESSAGE, Message, Path, Relay, Route};
 use bytemuck::Pod;
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
@@ -48,20 +47,20 @@ impl DeviceCommunicator {
             message.write(state.messages.bytes(0, MESSAGE));
         }
         let buffer = state.messages.bytes(0, MESSAGE);
-        self.whole.broadcast(buffer, root).map_err(|error| self.mpi(error))?;
-        let message = self.understood(BCAST, buffer)?;
+        self.whole.broadcast(buffer, root).map_err(|error| self.report.mpi(error))?;
+        let message = self.report.understood(BCAST, buffer)?;
         if !sends
             && message.bytes != memory.bytes as u64
             && mine.is_ok()
             && !matches!(message.kind, Kind::Failed(_))
         {
-            mine = Err(self.unequal(BCAST, memory, root, message.bytes));
+            mine = Err(self.report.unequal(BCAST, memory.bytes, root, message.bytes));
         }
         // The path is the root's choice, so every rank's.
         match message.kind {
             Kind::Failed(what) => {
                 mine?;
-                Err(Error::Peer { operation: BCAST, rank: root, seen_by: self.rank(), what })
+                Err(self.report.peer(BCAST, root, what))
             }
             Kind::Inline => {
                 mine?;
@@ -94,7 +93,7 @@ impl DeviceCommunicator {
             // SAFETY: settled memory, borrowed for the call; MPI takes its address (the plan).
             let request =
                 unsafe { self.whole.start_broadcast(memory.host().wrapping_add(start), bytes, root) };
-            request.and_then(|request| request.wait()).map_err(|error| self.mpi(error))?;
+            request.and_then(|request| request.wait()).map_err(|error| self.report.mpi(error))?;
         }
         Ok(())
     }
@@ -152,7 +151,7 @@ impl DeviceCommunicator {
             if memory.bytes > 0 {
                 // SAFETY: settled memory, borrowed until the caller returns; waited for here.
                 let queued = unsafe { messages.load(0, Message::PAYLOAD, memory.at, memory.bytes, token) };
-                messages.wait_loads(token).and(queued).map_err(|error| self.driver(error))?;
+                messages.wait_loads(token).and(queued).map_err(|error| self.report.driver(error))?;
             }
             return Ok(Kind::Inline);
         }
@@ -165,22 +164,8 @@ impl DeviceCommunicator {
     /// What others need to copy from the device themselves.
     fn exported(&self, state: &mut State, memory: Memory, token: &DriverToken) -> Result<Kind, Error> {
         let exported = state.imports.export(memory.at, memory.slab, token);
-        let exported = exported.map_err(|error| self.driver(error))?;
+        let exported = exported.map_err(|error| self.report.driver(error))?;
         Ok(if exported.is_none() { Kind::Staged } else { Kind::Ipc(exported) })
-    }
-
-    /// The message in a buffer, or an error: the other side does something else.
-    pub(super) fn understood(&self, operation: &'static str, buffer: &[u8]) -> Result<Message, Error> {
-        let text = || "no message of a transfer: do all ranks call the same operations in the same order?";
-        Message::read(buffer).ok_or_else(|| Error::Foreign {
-            operation,
-            rank: self.rank(),
-            text: text().to_owned(),
-        })
-    }
-
-    pub(super) fn unequal(&self, operation: &'static str, memory: Memory, other: Rank, theirs: u64) -> Error {
-        Error::Counts { operation, rank: self.rank(), bytes: memory.bytes as u64, other, other_bytes: theirs }
     }
 
     /// The payload of the message in `slot` to the device.
@@ -197,7 +182,7 @@ impl DeviceCommunicator {
         let messages = &mut state.messages;
         // SAFETY: settled memory, borrowed mutably until the caller returns; waited for here.
         let queued = unsafe { messages.store(slot, Message::PAYLOAD, memory.at, memory.bytes, token) };
-        messages.wait_stores(token).and(queued).map_err(|error| self.driver(error))
+        messages.wait_stores(token).and(queued).map_err(|error| self.report.driver(error))
     }
 
     /// Copies to `memory` from that of `from`, which has as many bytes.
@@ -209,11 +194,11 @@ impl DeviceCommunicator {
         memory: Memory,
         token: &DriverToken,
     ) -> Result<(), Error> {
-        let at = state.imports.find(from, there, token).map_err(|error| self.driver(error))?;
+        let at = state.imports.find(from, there, token).map_err(|error| self.report.driver(error))?;
         // SAFETY: the sender's memory has these bytes, is settled, and is not written before
         // it has our answer; ours is settled and borrowed mutably.
         unsafe { state.ring.copy_across(memory.at, at, memory.bytes, token) }
-            .map_err(|error| self.driver(error))
+            .map_err(|error| self.report.driver(error))
     }
 
     /// Through the nodes' chunks. Without memory of its own a rank takes part all the same.
@@ -226,39 +211,16 @@ impl DeviceCommunicator {
         bytes: usize,
         token: &DriverToken,
     ) -> Result<Result<(), Error>, Error> {
-        let (ranks, sender) = self.between(root);
         let Some(chunks) = state.chunks.as_mut() else { return Ok(Ok(())) };
-        let link = match ranks {
-            Some(ranks) if ranks.rank() == sender => Some(Link::Sends),
-            Some(_) => Some(Link::Receives),
-            None => None,
-        };
-        let part = Part { is_root: self.rank() == root, memory: memory.map(|memory| memory.at), link };
-        let piece = piece(bytes, chunks.slot_bytes().min(self.plan.chunk_bytes));
-        let transfer = Relay::new(chunks, part, bytes, piece);
-        let start = |slot, length| match ranks {
-            // SAFETY: a slot of these bytes, which stands until the request is done.
-            Some(ranks) => unsafe { ranks.start_broadcast(slot, length, sender) }.map(Some),
-            None => Ok(None),
-        };
+        let at = memory.map(|memory| memory.at);
+        let route = Route::new(&self.whole, &self.nodes, chunks, root, at);
+        let transfer = Relay::new(chunks, route.part, bytes, piece(bytes, chunks.slot_bytes()));
+        // SAFETY: a slot of these bytes, which stands until the request is done.
+        let start = |slot, length| unsafe { route.start(slot, length) };
         let mut idle = Idle::default();
         let between = |moved| if moved { idle.end() } else { idle.turn(&self.whole) };
         // SAFETY: settled memory of these bytes, borrowed until the caller returns.
         let outcome = unsafe { transfer.run(chunks, start, between, token) };
-        if outcome.is_cut {
-            let rank = self.nodes.rank(self.nodes.of(self.rank()), 0);
-            return Err(Error::Peer { operation: BCAST, rank, seen_by: self.rank(), what: Failure::Mpi });
-        }
-        self.ended(outcome)
-    }
-
-    /// The ranks that go between the nodes, if this is one of them, and which of them sends
-    /// what `root` has. Where chunks are not shared every rank is a node.
-    fn between(&self, root: Rank) -> (Option<&Comm>, Rank) {
-        if !self.plan.chunks_are_shared {
-            return (Some(&self.whole), root);
-        }
-        let leaders = self.nodes.leaders.as_ref().filter(|leaders| leaders.size() > 1);
-        (leaders, self.nodes.of(root))
+        route.ended(self.report, BCAST, outcome)
     }
 }

@@ -61,7 +61,7 @@ impl DeviceCommunicator {
     ) -> Result<Result<(), Error>, Error> {
         let result = self.links(state, root, memory, bytes, token);
         // After MPI's failure copies may be under way.
-        let ended = state.ring.wait_all(token).map_err(|error| self.driver(error));
+        let ended = state.ring.wait_all(token).map_err(|error| self.report.driver(error));
         result.map(|mine| mine.and(ended))
     }
 
@@ -83,8 +83,8 @@ impl DeviceCommunicator {
         for step in 0..=pieces {
             if let Some(before) = links.before.filter(|_| step < pieces) {
                 if !links.from_root {
-                    let told = node.receive_word(before, TAG).map_err(|error| self.mpi(error))?;
-                    mine = mine.and(self.told(BCAST, told));
+                    let told = node.receive_word(before, TAG).map_err(|error| self.report.mpi(error))?;
+                    mine = mine.and(self.report.told(BCAST, told));
                 }
                 if let (Ok(()), Some(source), Some(memory)) = (&mine, source, memory) {
                     let (start, length) = extent(bytes, piece, step);
@@ -93,15 +93,16 @@ impl DeviceCommunicator {
                     // agreed; ours are settled and borrowed mutably; waited for in `chain`.
                     let queued = unsafe { state.ring.queue_across(memory.byte(start), from, length, token) };
                     let queued = queued.and_then(|()| state.ring.stored(step, token));
-                    mine = queued.map_err(|error| self.driver(error));
+                    mine = queued.map_err(|error| self.report.driver(error));
                 }
             }
             let Some(done) = step.checked_sub(1) else { continue };
             if let Some(behind) = links.behind.filter(|_| links.before.is_some()) {
                 if mine.is_ok() {
-                    mine = state.ring.wait(done, token).map_err(|error| self.driver(error));
+                    mine = state.ring.wait(done, token).map_err(|error| self.report.driver(error));
                 }
-                node.send_word(self.answer(&mine), behind, TAG).map_err(|error| self.mpi(error))?;
+                node.send_word(self.report.answer(&mine), behind, TAG)
+                    .map_err(|error| self.report.mpi(error))?;
             }
         }
         Ok(mine)
@@ -128,7 +129,7 @@ impl DeviceCommunicator {
             Message { kind, bytes: bytes as u64 }.write(state.messages.bytes(0, MESSAGE));
         }
         let (at_out, at_in) = (state.messages.slot(0), state.messages.slot(1));
-        let failed = |error| self.mpi(error);
+        let failed = |error| self.report.mpi(error);
         // SAFETY: slot 1 is a message long, and used by nobody else before the wait.
         let receive = links.before.map(|before| unsafe { node.start_receive(at_in, MESSAGE, before, TAG) });
         let receive = receive.transpose().map_err(failed)?;
@@ -139,10 +140,12 @@ impl DeviceCommunicator {
         send.map(|request| request.wait()).transpose().map_err(failed)?;
         let Some(before) = links.before else { return Ok(None) };
         let rank = self.nodes.rank(self.nodes.of(self.rank()), before);
-        let message = self.understood(BCAST, state.messages.bytes(1, MESSAGE))?;
+        let message = self.report.understood(BCAST, state.messages.bytes(1, MESSAGE))?;
         let opened = match message.kind {
-            Kind::Ipc(there) => state.imports.find(rank, &there, token).map_err(|error| self.driver(error)),
-            Kind::Failed(what) => Err(Error::Peer { operation: BCAST, rank, seen_by: self.rank(), what }),
+            Kind::Ipc(there) => {
+                state.imports.find(rank, &there, token).map_err(|error| self.report.driver(error))
+            }
+            Kind::Failed(what) => Err(self.report.peer(BCAST, rank, what)),
             Kind::Inline | Kind::Staged | Kind::Chain => {
                 let text = "a chain's message without a handle".to_owned();
                 Err(Error::Foreign { operation: BCAST, rank: self.rank(), text })

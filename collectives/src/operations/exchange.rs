@@ -96,7 +96,7 @@ impl DeviceCommunicator {
         if let Some(leg) = out.iter().chain(&into).find(|leg| leg.memory.bytes > i32::MAX as usize) {
             return Err(Error::TooLong { rank: self.rank(), bytes: leg.memory.bytes });
         }
-        let failed = |error| self.mpi(error);
+        let failed = |error| self.report.mpi(error);
         let whole = &self.whole;
         // SAFETY: settled memory, borrowed for the call, of which MPI takes the addresses (the
         // plan); the requests end before it does.
@@ -123,7 +123,7 @@ impl DeviceCommunicator {
     ) -> Result<usize, Error> {
         let token = DriverToken::at_entry();
         let state = &mut *self.state.borrow_mut();
-        let failed = |error| self.mpi(error);
+        let failed = |error| self.report.mpi(error);
         let mut mine = own;
         // To oneself device to device only where this call receives as well.
         let at_once = |leg: Leg| leg.peer != self.rank() || into.is_some_and(|into| into.peer == leg.peer);
@@ -140,13 +140,13 @@ impl DeviceCommunicator {
         // What fits: a longer message is taken out of MPI all the same.
         let mut target = None;
         if let Some(leg) = into {
-            told = self.understood(RECEIVE, state.messages.bytes(1, MESSAGE))?;
+            told = self.report.understood(RECEIVE, state.messages.bytes(1, MESSAGE))?;
             let fits = told.bytes <= leg.memory.bytes as u64;
             if let Kind::Failed(what) = told.kind {
-                let failure = Error::Peer { operation: RECEIVE, rank: leg.peer, seen_by: self.rank(), what };
+                let failure = self.report.peer(RECEIVE, leg.peer, what);
                 mine = mine.and(Err(failure));
             } else if !fits {
-                mine = mine.and(Err(self.unequal(RECEIVE, leg.memory, leg.peer, told.bytes)));
+                mine = mine.and(Err(self.report.unequal(RECEIVE, leg.memory.bytes, leg.peer, told.bytes)));
             }
             if fits && mine.is_ok() {
                 target = Some(Memory { bytes: told.bytes as usize, ..leg.memory });
@@ -163,7 +163,7 @@ impl DeviceCommunicator {
                     None => Ok(()),
                 };
                 mine = mine.and(pulled);
-                let answer = self.answer(&mine);
+                let answer = self.report.answer(&mine);
                 self.reply(leg.peer, tag, answer)?;
             }
         }
@@ -177,7 +177,7 @@ impl DeviceCommunicator {
         }
         if let (Some(leg), Some(Kind::Ipc(_))) = (out, sent) {
             let answer = self.await_reply(leg.peer, tag)?;
-            mine = mine.and(self.told(SEND, answer));
+            mine = mine.and(self.report.told(SEND, answer));
         }
         mine.map(|()| told.bytes as usize)
     }
@@ -204,14 +204,14 @@ impl DeviceCommunicator {
         if to == self.rank() {
             return Ok(());
         }
-        self.answers.send_word(answer, to, tag).map_err(|error| self.mpi(error))
+        self.answers.send_word(answer, to, tag).map_err(|error| self.report.mpi(error))
     }
 
     fn await_reply(&self, from: Rank, tag: i32) -> Result<u64, Error> {
         if from == self.rank() {
             return Ok(0);
         }
-        self.answers.receive_word(from, tag).map_err(|error| self.mpi(error))
+        self.answers.receive_word(from, tag).map_err(|error| self.report.mpi(error))
     }
 
     /// Chunks both ways, piece by piece. Each direction has its own count of them.
@@ -264,6 +264,6 @@ impl DeviceCommunicator {
                 },
             )
         };
-        self.ended(outcome)
+        self.report.ended(outcome)
     }
 }

@@ -14,17 +14,16 @@ mod shares;
 mod traced;
 mod varcount;
 
-pub(crate) use self::agreement::word;
 use self::idle::Idle;
 pub use self::partition::Partition;
 pub use self::reduce::{Number, Reduction};
 
 use crate::buffers::Place;
 use crate::communicator::DeviceCommunicator;
-use crate::error::{Error, MpiError};
-use crate::paths::{Outcome, Path};
+use crate::error::Error;
+use crate::paths::Path;
 use mpi::topology::Rank;
-use pinyard_driver::{DevicePtr, DriverError};
+use pinyard_driver::DevicePtr;
 
 /// Device memory of a settled buffer.
 #[derive(Clone, Copy)]
@@ -70,14 +69,6 @@ pub(crate) fn extent(bytes: usize, piece: usize, number: usize) -> (usize, usize
 }
 
 impl DeviceCommunicator {
-    fn mpi(&self, source: MpiError) -> Error {
-        Error::Mpi { rank: self.rank(), source }
-    }
-
-    fn driver(&self, source: DriverError) -> Error {
-        Error::Driver { rank: self.rank(), source }
-    }
-
     /// What must hold before any message: else the ranks would not know of each other.
     pub(crate) fn ready(&self, peers: &[Rank]) -> Result<(), Error> {
         let (rank, size) = (self.rank(), self.size());
@@ -98,15 +89,6 @@ impl DeviceCommunicator {
         }
         let (buffer, communicator) = (place.gpu.to_string(), self.gpu.to_string());
         Err(Error::OtherDevice { rank: self.rank(), buffer, communicator })
-    }
-
-    /// The outcome of a pipeline.
-    fn ended(&self, outcome: Outcome) -> Result<Result<(), Error>, Error> {
-        match (outcome.mpi, outcome.device) {
-            (Some(error), _) => Err(self.mpi(error)),
-            (None, Some(error)) => Ok(Err(self.driver(error))),
-            (None, None) => Ok(Ok(())),
-        }
     }
 }
 

@@ -64,7 +64,8 @@ impl DeviceCommunicator {
         if let Err(error) = &mine {
             tracing::warn!(%error, "reductions go through MPI: the device has no kernels");
         }
-        let [missing] = self.whole.largest([u64::from(mine.is_err())]).map_err(|error| self.mpi(error))?;
+        let [missing] =
+            self.whole.largest([u64::from(mine.is_err())]).map_err(|error| self.report.mpi(error))?;
         let known = mine.ok().filter(|_| missing == 0);
         state.kernels = Some(known.clone());
         Ok(known)
@@ -103,14 +104,14 @@ impl DeviceCommunicator {
                 kernels.queue(work.kernel, to.byte(start), &inputs, own.len(), state.ring.stream(), token)
             };
             let ended = state.ring.wait_stores(token).and(queued);
-            mine = ended.map_err(|error| self.driver(error));
+            mine = ended.map_err(|error| self.report.driver(error));
         }
         self.agree(operation, mine)?;
         if is_whole {
             return Ok(true);
         }
         let mine = self.collect(state, &work, &told, elements, token);
-        self.agree(operation, mine.map_err(|error| self.driver(error))).map(|()| true)
+        self.agree(operation, mine.map_err(|error| self.report.driver(error))).map(|()| true)
     }
 
     /// The others' parts of the result from their devices.
@@ -160,7 +161,7 @@ impl DeviceCommunicator {
             });
             exported.write(place);
         }
-        let all = self.whole.gather_all(&bytes).map_err(|error| self.mpi(error))?;
+        let all = self.whole.gather_all(&bytes).map_err(|error| self.report.mpi(error))?;
         let all: Vec<[Exported; 2]> = all
             .chunks_exact(2 * Exported::BYTES)
             .map(|bytes| [Exported::read(bytes), Exported::read(&bytes[Exported::BYTES..])])
@@ -174,7 +175,7 @@ impl DeviceCommunicator {
             for (place, exported) in places.iter_mut().zip(exported) {
                 match state.imports.find(rank as Rank, exported, token) {
                     Ok(at) => *place = at,
-                    Err(error) if mine.is_ok() => mine = Err(self.driver(error)),
+                    Err(error) if mine.is_ok() => mine = Err(self.report.driver(error)),
                     Err(_) => {}
                 }
             }

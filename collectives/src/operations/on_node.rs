@@ -31,6 +31,7 @@ impl DeviceCommunicator {
             self.until(|| board.read())
         };
         let moved = self
+            .report
             .understood(BCAST, &note)
             .and_then(|message| self.carry_on_node(state, root, message, memory, &mut mine, token));
         self.agree_on_node(board, BCAST, mine.and(moved))
@@ -52,7 +53,7 @@ impl DeviceCommunicator {
         }
         // On one node a rank's place is its rank.
         let (rank, what) = (place as Rank, Failure::of(u32::from(worst)));
-        Err(Error::Peer { operation, rank, seen_by: self.rank(), what })
+        Err(self.report.peer(operation, rank, what))
     }
 
     /// What `message` says, to this rank's memory. Its own failure is in `mine`.
@@ -67,11 +68,11 @@ impl DeviceCommunicator {
     ) -> Result<(), Error> {
         let sends = self.rank() == root;
         if let Kind::Failed(what) = message.kind {
-            let told = Error::Peer { operation: BCAST, rank: root, seen_by: self.rank(), what };
+            let told = self.report.peer(BCAST, root, what);
             return if sends { Ok(()) } else { Err(told) };
         }
         if !sends && message.bytes != memory.bytes as u64 && mine.is_ok() {
-            *mine = Err(self.unequal(BCAST, memory, root, message.bytes));
+            *mine = Err(self.report.unequal(BCAST, memory.bytes, root, message.bytes));
         }
         let own = mine.is_ok().then_some(memory);
         let bytes = message.bytes as usize;

@@ -182,7 +182,7 @@ impl DeviceCommunicator {
         {
             match state.imports.export(memory.at, memory.slab, token) {
                 Ok(exported) => (place, closed) = (exported, exported.is_none()),
-                Err(error) => mine = Err(self.driver(error)),
+                Err(error) => mine = Err(self.report.driver(error)),
             }
         }
         let failure = mine.as_ref().err().map_or(0, |error| u64::from(error.failure().number()));
@@ -190,13 +190,13 @@ impl DeviceCommunicator {
         for (part, to) in traffic.sends.iter().zip(tells.chunks_exact_mut(Told::BYTES)) {
             Told { bytes: part.len() as u64, failure, closed, place: place.skip(part.start) }.write(to);
         }
-        let told = self.whole.swap(&tells).map_err(|error| self.mpi(error))?;
+        let told = self.whole.swap(&tells).map_err(|error| self.report.mpi(error))?;
         let told: Vec<Told> = told.chunks_exact(Told::BYTES).map(Told::read).collect();
         for ((other, told), part) in told.iter().enumerate().zip(&traffic.receives) {
             let (rank, other, bytes) = (self.rank(), other as Rank, part.len() as u64);
             if mine.is_ok() && told.failure != 0 {
                 let what = Failure::of(told.failure as u32);
-                mine = Err(Error::Peer { operation, rank: other, seen_by: rank, what });
+                mine = Err(self.report.peer(operation, other, what));
             } else if mine.is_ok() && told.bytes != bytes {
                 mine = Err(Error::Counts { operation, rank, bytes, other, other_bytes: told.bytes });
             }
@@ -230,7 +230,7 @@ impl DeviceCommunicator {
                 break;
             }
         }
-        state.ring.wait_stores(token).and(queued).map_err(|error| self.driver(error))
+        state.ring.wait_stores(token).and(queued).map_err(|error| self.report.driver(error))
     }
 
     fn parts_directly(&self, traffic: &Traffic) -> Result<(), Error> {
@@ -246,7 +246,7 @@ impl DeviceCommunicator {
         // addresses (the plan); the lists stand until the wait is over.
         let request =
             unsafe { self.whole.start_parts(pointer(traffic.from), &sent, pointer(traffic.to), &received) };
-        request.and_then(|request| request.wait()).map_err(|error| self.mpi(error))
+        request.and_then(|request| request.wait()).map_err(|error| self.report.mpi(error))
     }
 
     fn parts_staged(
@@ -257,10 +257,10 @@ impl DeviceCommunicator {
         mine: Result<(), Error>,
         token: &DriverToken,
     ) -> Result<(), Error> {
-        let failed = |error| self.mpi(error);
+        let failed = |error| self.report.mpi(error);
         let [worst, longest] =
-            self.whole.largest([self.answer(&mine), traffic.longest() as u64]).map_err(failed)?;
-        mine.and_then(|()| self.told(operation, worst))?;
+            self.whole.largest([self.report.answer(&mine), traffic.longest() as u64]).map_err(failed)?;
+        mine.and_then(|()| self.report.told(operation, worst))?;
         let (ranks, longest) = (self.size() as usize, longest as usize);
         if longest == 0 {
             return Ok(());
@@ -268,7 +268,7 @@ impl DeviceCommunicator {
         // The same at every rank: a place for each rank's piece, sent and received.
         let slot = self.plan.chunk_bytes.max(2 * ranks * longest.min(WORTH));
         let ring = &mut state.ring;
-        let grown = ring.grow(slot).map_err(|source| Error::Staging { rank: self.rank(), source });
+        let grown = ring.grow(slot).map_err(|source| self.report.staging(source));
         self.agree(operation, grown)?;
         let piece = (slot / (2 * ranks)).min(longest);
         let once = traffic.is_same_for_all();
@@ -321,7 +321,7 @@ impl DeviceCommunicator {
                 },
             )
         };
-        let mine = self.ended(outcome)?;
+        let mine = self.report.ended(outcome)?;
         self.agree(operation, mine)
     }
 }

@@ -143,7 +143,7 @@ impl DeviceCommunicator {
     /// does, and ends with a segmentation fault).
     fn chunks_for_reductions(&self) -> Result<(), Error> {
         let grown = self.state.borrow_mut().ring.grow(self.plan.chunk_bytes);
-        grown.map_err(|source| Error::Staging { rank: self.rank(), source })
+        grown.map_err(|source| self.report.staging(source))
     }
 
     fn same_length<T>(&self, operation: &'static str, mine: usize, all: usize) -> Result<(), Error> {
@@ -216,7 +216,7 @@ impl DeviceCommunicator {
                 },
             )
         };
-        let mine = self.ended(outcome)?;
+        let mine = self.report.ended(outcome)?;
         self.agree(operation, mine)
     }
 }

@@ -130,7 +130,7 @@ impl DeviceCommunicator {
             // SAFETY: settled memory, borrowed for the call and as long as MPI needs it (checked
             // above), of which MPI takes the addresses (the plan).
             let request = unsafe { self.whole.start_shares(what, pointer(from), pointer(to), bytes) };
-            return request.and_then(|request| request.wait()).map_err(|error| self.mpi(error));
+            return request.and_then(|request| request.wait()).map_err(|error| self.report.mpi(error));
         }
         if self.plan.path == Path::Ipc {
             self.same(operation, bytes, own)?;
@@ -179,7 +179,7 @@ impl DeviceCommunicator {
                 },
             )
         };
-        let mine = self.ended(outcome)?;
+        let mine = self.report.ended(outcome)?;
         self.agree(operation, mine)
     }
 }

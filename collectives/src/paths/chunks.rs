@@ -16,18 +16,20 @@ pub(crate) struct Chunks {
     gpu: Gpu,
     pub(super) lanes: Lanes,
     memory: Arc<Shared>,
-    place: usize,
+    /// This rank's on its node; none where the chunks are its own.
+    place: Option<usize>,
     /// Pieces of all transfers so far. Between two of them the same at every rank of the
     /// node.
     pub(super) pieces: u64,
 }
 
 impl Chunks {
-    /// Those of the rank at `place`, which `gpu` copies from and to.
+    /// Those in `memory`, which `gpu` copies from and to: of the rank at `place` of its node,
+    /// or a rank's own.
     pub(crate) fn pin(
         gpu: &Gpu,
         memory: Arc<Shared>,
-        place: usize,
+        place: Option<usize>,
         token: &DriverToken,
     ) -> Result<Chunks, String> {
         let (start, bytes) = (memory.map.as_mut_ptr(), memory.map.len());
@@ -35,6 +37,11 @@ impl Chunks {
         // SAFETY: our mapping, which stands until `drop` has undone this.
         unsafe { gpu.driver().host_register(start, bytes, token) }.map_err(|error| error.to_string())?;
         Ok(Chunks { gpu: gpu.clone(), lanes, memory, place, pieces: 0 })
+    }
+
+    /// Whether all ranks of each node have them in common.
+    pub(crate) fn are_shared(&self) -> bool {
+        self.place.is_some()
     }
 
     pub(crate) fn slots(&self) -> usize {
@@ -103,7 +110,7 @@ impl Chunks {
 
     /// Release: this rank has read what it wants of them.
     pub(super) fn done(&self, pieces: u64) {
-        self.memory.done(self.place).store(pieces, Release);
+        self.memory.done(self.place.unwrap_or(0)).store(pieces, Release);
     }
 
     /// MPI failed the transfer whose pieces end here.

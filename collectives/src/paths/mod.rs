@@ -9,6 +9,7 @@ mod pipeline;
 mod plan;
 mod relay;
 mod ring;
+mod route;
 mod shared;
 
 pub use self::plan::{Path, Plan};
@@ -18,7 +19,8 @@ pub(crate) use self::{
     imports::{Exported, Imports},
     message::{INLINE, Kind, MESSAGE, Message},
     pipeline::{Outcome, run},
-    relay::{Link, Part, Relay},
+    relay::Relay,
     ring::Ring,
+    route::Route,
     shared::{Shape, Shared},
 };

@@ -283,7 +283,7 @@ mod tests {
         let token = DriverToken::at_entry();
         let chunks = views.into_iter().zip(&gpus).enumerate();
         let chunks: Vec<Chunks> =
-            chunks.map(|(place, (view, gpu))| Chunks::pin(gpu, view, place, &token).unwrap()).collect();
+            chunks.map(|(place, (view, gpu))| Chunks::pin(gpu, view, Some(place), &token).unwrap()).collect();
         let ranks = devices.into_iter().zip(gpus).zip(chunks).enumerate();
         ranks
             .map(|(place, ((simulated, gpu), chunks))| {

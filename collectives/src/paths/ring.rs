@@ -150,8 +150,8 @@ impl Ring {
         self.lanes.wait(slot, token)
     }
 
-    /// Whether it has passed.
-    pub(crate) fn has_passed(&self, slot: usize, token: &DriverToken) -> Result<bool, DriverError> {
+    /// Whether it has ended.
+    pub(crate) fn has_ended(&self, slot: usize, token: &DriverToken) -> Result<bool, DriverError> {
         self.lanes.has_ended(slot, token)
     }
 

@@ -1,0 +1,89 @@
+//! Errors and answers of one rank: it is named in each.
+
+use crate::error::{BufferError, Error, Failure, MpiError};
+use crate::paths::{Message, Outcome};
+use mpi::topology::Rank;
+use pinyard_driver::DriverError;
+
+/// A rank that reports what went wrong.
+#[derive(Clone, Copy)]
+pub(crate) struct Report {
+    rank: Rank,
+}
+
+/// Failure and rank in one word, which is how ranks tell each other: 0 where there is none.
+fn word(failure: Option<Failure>, rank: Rank) -> u64 {
+    failure.map_or(0, |failure| u64::from(failure.number()) << 32 | rank as u64)
+}
+
+impl Report {
+    pub(crate) fn of(rank: Rank) -> Report {
+        Report { rank }
+    }
+
+    pub(crate) fn mpi(self, source: MpiError) -> Error {
+        Error::Mpi { rank: self.rank, source }
+    }
+
+    pub(crate) fn driver(self, source: DriverError) -> Error {
+        Error::Driver { rank: self.rank, source }
+    }
+
+    /// No pinned memory.
+    pub(crate) fn staging(self, source: BufferError) -> Error {
+        Error::Staging { rank: self.rank, source }
+    }
+
+    /// Another rank has failed.
+    pub(crate) fn peer(self, operation: &'static str, rank: Rank, what: Failure) -> Error {
+        Error::Peer { operation, rank, seen_by: self.rank, what }
+    }
+
+    /// This rank's `bytes` are not those of `other`.
+    pub(crate) fn unequal(self, operation: &'static str, bytes: usize, other: Rank, theirs: u64) -> Error {
+        Error::Counts { operation, rank: self.rank, bytes: bytes as u64, other, other_bytes: theirs }
+    }
+
+    /// The message in a buffer, or an error: the other side does something else.
+    pub(crate) fn understood(self, operation: &'static str, buffer: &[u8]) -> Result<Message, Error> {
+        let text = "no message of a transfer: do all ranks call the same operations in the same order?";
+        let foreign = || Error::Foreign { operation, rank: self.rank, text: text.to_owned() };
+        Message::read(buffer).ok_or_else(foreign)
+    }
+
+    /// The outcome of a transfer in pieces: the outer error is MPI's.
+    pub(crate) fn ended(self, outcome: Outcome) -> Result<Result<(), Error>, Error> {
+        match (outcome.mpi, outcome.device) {
+            (Some(error), _) => Err(self.mpi(error)),
+            (None, Some(error)) => Ok(Err(self.driver(error))),
+            (None, None) => Ok(Ok(())),
+        }
+    }
+
+    /// What the others are told of how it went here.
+    pub(crate) fn answer(self, mine: &Result<(), Error>) -> u64 {
+        word(mine.as_ref().err().map(Error::failure), self.rank)
+    }
+
+    /// What another rank's answer says.
+    pub(crate) fn told(self, operation: &'static str, answer: u64) -> Result<(), Error> {
+        if answer == 0 {
+            return Ok(());
+        }
+        Err(self.peer(operation, answer as u32 as Rank, Failure::of((answer >> 32) as u32)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_names_the_rank_that_failed_and_its_failure() {
+        let finalized = Err(Error::Finalized { rank: 70_000 });
+        let told = Report::of(3).told("MPI_Bcast", Report::of(70_000).answer(&finalized)).unwrap_err();
+        let expected = "MPI_Bcast: rank 70000 failed, seen by rank 3: it says no more";
+        assert_eq!(told.to_string(), expected);
+        assert!(Report::of(3).told("MPI_Bcast", Report::of(5).answer(&Ok(()))).is_ok());
+    }
+}
