@@ -57,7 +57,7 @@ step neighbours mpi-tests/neighbours/run.sh
 step soak soak/run.sh
 step mpi mpi-tests/run.sh
 step gpu-mpi mpi-tests/gpu/run.sh
-step gpu-compile cargo test --release --target-dir "${CARGO_TARGET_DIR:-target}/openmpi" -p pinyard-mpi --test compile
+step gpu-compile cargo test --release --target-dir "${CARGO_TARGET_DIR:-target}/openmpi" -p pinyard-mpi --features cudarc --test compile
 step stress mpi-tests/stress.sh
 step report ci/report.sh
 step slurm bash -c 'slurm/testbed/run.sh; status=$?; mpi-tests/stress-slurm.sh && exit $status'

@@ -45,6 +45,12 @@ pub enum BufferError {
         /// Elements of the other side.
         other: usize,
     },
+    /// A stream or a slice that does not belong with the buffers of this [`Gpu`](crate::Gpu).
+    #[error("the stream is refused: {reason}")]
+    Stream {
+        /// Why.
+        reason: String,
+    },
     /// The size exceeds the address space.
     #[error("{elements} elements of {element_bytes} bytes exceed the address space: check the count")]
     TooLong {

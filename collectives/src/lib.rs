@@ -52,6 +52,8 @@ mod report;
 mod settings;
 mod words;
 
+#[cfg(feature = "cudarc")]
+pub use self::buffers::{CudaBuf, CudaPart, CudaPartMut, Lend, LendMut};
 pub use self::{
     awareness::{Awareness, BadOverride, CudaAware, Source},
     buffers::{

@@ -6,7 +6,16 @@
 #[path = "ui/settled.rs"]
 mod settled;
 
+#[cfg(feature = "cudarc")]
+#[path = "ui/cudarc/lent.rs"]
+mod lent;
+
 #[test]
 fn buffers_that_were_not_waited_for_are_refused() {
-    trybuild::TestCases::new().compile_fail("tests/ui/refused_*.rs");
+    let cases = trybuild::TestCases::new();
+    cases.compile_fail("tests/ui/refused_*.rs");
+    // Buffers that cudarc has queued work for, and slices of its own.
+    if cfg!(feature = "cudarc") {
+        cases.compile_fail("tests/ui/cudarc/refused_*.rs");
+    }
 }

@@ -30,7 +30,14 @@ struct Inner {
     kernels: Mutex<Option<Arc<Kernels>>>,
     /// For what communicators allocate themselves.
     own: Mutex<Option<PoolStream>>,
+    /// Streams of cudarc's that buffers were allocated on.
+    #[cfg(feature = "cudarc")]
+    adopted: Mutex<Vec<Adopted>>,
 }
+
+/// A stream of cudarc's, and as the pool knows it.
+#[cfg(feature = "cudarc")]
+pub(super) type Adopted = (Arc<cudarc::driver::CudaStream>, PoolStream);
 
 impl Gpu {
     /// Device `ordinal` of those that this process sees. One rank of a node usually
@@ -70,6 +77,8 @@ impl Gpu {
                 exports,
                 kernels: Mutex::default(),
                 own: Mutex::default(),
+                #[cfg(feature = "cudarc")]
+                adopted: Mutex::default(),
             }),
         })
     }
@@ -138,6 +147,11 @@ impl Gpu {
 
     pub(crate) fn pinned_pool(&self) -> &Pool {
         &self.inner.pinned
+    }
+
+    #[cfg(feature = "cudarc")]
+    pub(super) fn adopted(&self) -> &Mutex<Vec<Adopted>> {
+        &self.inner.adopted
     }
 
     pub(crate) fn exports(&self) -> &Exports {

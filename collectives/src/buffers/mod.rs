@@ -1,5 +1,7 @@
 //! Typed buffers over the pools' blocks.
 
+#[cfg(feature = "cudarc")]
+mod cuda;
 mod device;
 mod exports;
 mod foreign;
@@ -9,6 +11,8 @@ mod kernels;
 mod pinned;
 mod settled;
 
+#[cfg(feature = "cudarc")]
+pub use self::cuda::{CudaBuf, CudaPart, CudaPartMut, Lend, LendMut};
 pub use self::{
     device::DeviceBuf,
     gpu::Gpu,

@@ -41,7 +41,7 @@ pub struct SettledMut<'b, T> {
 }
 
 /// The range as numbers. Like a slice's, it panics if it is none of `elements`.
-fn resolve(range: impl RangeBounds<usize>, elements: usize) -> Range<usize> {
+pub(super) fn resolve(range: impl RangeBounds<usize>, elements: usize) -> Range<usize> {
     let start = match range.start_bound() {
         Bound::Included(&at) => at,
         Bound::Excluded(&at) => at + 1,
