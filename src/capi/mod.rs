@@ -2,7 +2,7 @@
 //! names and documentation here are C's.
 //!
 //! ```text
-//! call    pny_* -> status::at_boundary -> handles::Handles -> the Rust interface
+//! call    pny_* -> boundary::at_boundary -> handles::Handles -> the Rust interface
 //! result  Failure -> pny_status, and the thread's pny_last_error
 //! ```
 //!
@@ -14,6 +14,8 @@
 mod backend;
 mod block_table;
 mod blocks;
+mod boundary;
+mod codes;
 mod diagnosis;
 mod find;
 mod get;

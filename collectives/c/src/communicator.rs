@@ -4,7 +4,7 @@
 use super::devices::{self, Loan, Opened, Owner};
 use super::handles::{Handles, from_pointer, to_pointer};
 use super::status::{Failure, at_boundary, pny_status, pny_status::*};
-use super::straight::Own;
+use super::straight::{Own, check};
 use super::types::Span;
 use core::ffi::{c_char, c_int, c_void};
 use mpi::ffi::{self, MPI_Comm};
@@ -132,6 +132,30 @@ impl Ranks {
             span.plain()?;
         }
         Ok(Way::Device(self.opened.lend(slabs)?))
+    }
+
+    /// Carries a collective of `spans` out: by `device` on the communicator's path, or by
+    /// `straight`, MPI's own `call` of the communicator that it is given. Without bytes there
+    /// is nothing to do.
+    ///
+    /// # Safety
+    /// As `way`.
+    pub(super) unsafe fn carry(
+        &self,
+        call: &'static str,
+        spans: &[Span],
+        stream: *mut c_void,
+        device: impl FnOnce() -> Result<(), Failure>,
+        straight: impl FnOnce(MPI_Comm) -> c_int,
+    ) -> Result<(), Failure> {
+        if spans.iter().all(|span| span.bytes() == 0) {
+            return Ok(());
+        }
+        // SAFETY: the caller's contract.
+        match unsafe { self.way(spans, stream) }? {
+            Way::Device(_loan) => device(),
+            Way::Straight => check(straight(self.own.raw()), call),
+        }
     }
 
     /// Refuses a root that is none.

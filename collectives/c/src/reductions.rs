@@ -1,9 +1,8 @@
 //! Reduce and Allreduce.
 #![allow(unsafe_code)]
 
-use super::communicator::{Ranks, Way, pny_mpi_comm, within};
+use super::communicator::{Ranks, pny_mpi_comm, within};
 use super::status::{Failure, at_boundary, pny_status};
-use super::straight::check;
 use super::transfers::device_ptr;
 use super::types::{Span, in_place, reduction};
 use core::ffi::{c_int, c_void};
@@ -87,24 +86,16 @@ pub unsafe extern "C" fn pny_mpi_allreduce(
             // SAFETY: the caller's contract.
             let to = unsafe { Span::new(recvbuf, count, datatype) }?;
             let from = (!in_place(sendbuf)).then(|| to.moved(sendbuf.cast_mut(), 1)).transpose()?;
-            if to.bytes() == 0 {
-                return Ok(());
-            }
             let spans: Vec<Span> = from.into_iter().chain([to]).collect();
+            let device = || {
+                let (by, number) = (reduction(op)?, to.number()?);
+                // SAFETY: as above.
+                of_number!(number, T => unsafe { ranks.all_reduce::<T>(from.as_ref(), &to, by) })
+            };
             // SAFETY: as above.
-            match unsafe { ranks.way(&spans, stream) }? {
-                Way::Device(_loan) => {
-                    let (by, number) = (reduction(op)?, to.number()?);
-                    // SAFETY: as above.
-                    of_number!(number, T => unsafe { ranks.all_reduce::<T>(from.as_ref(), &to, by) })
-                }
-                Way::Straight => {
-                    let raw = ranks.own.raw();
-                    // SAFETY: as above.
-                    let code = unsafe { ffi::MPI_Allreduce(sendbuf, recvbuf, count, datatype, op, raw) };
-                    check(code, "MPI_Allreduce")
-                }
-            }
+            let straight = |raw| unsafe { ffi::MPI_Allreduce(sendbuf, recvbuf, count, datatype, op, raw) };
+            // SAFETY: as above.
+            unsafe { ranks.carry("MPI_Allreduce", &spans, stream, device, straight) }
         })
     })
 }
@@ -136,24 +127,16 @@ pub unsafe extern "C" fn pny_mpi_reduce(
             // SAFETY: the caller's contract.
             let from = unsafe { Span::new(at, count, datatype) }?;
             let to = if receives { Some(from.moved(recvbuf, 1)?) } else { None };
-            if from.bytes() == 0 {
-                return Ok(());
-            }
             let spans: Vec<Span> = [from].into_iter().chain(to).collect();
+            let device = || {
+                let (by, number) = (reduction(op)?, from.number()?);
+                // SAFETY: as above.
+                of_number!(number, T => unsafe { ranks.reduce::<T>(root, &from, to.as_ref(), by) })
+            };
             // SAFETY: as above.
-            match unsafe { ranks.way(&spans, stream) }? {
-                Way::Device(_loan) => {
-                    let (by, number) = (reduction(op)?, from.number()?);
-                    // SAFETY: as above.
-                    of_number!(number, T => unsafe { ranks.reduce::<T>(root, &from, to.as_ref(), by) })
-                }
-                Way::Straight => {
-                    let raw = ranks.own.raw();
-                    // SAFETY: as above.
-                    let code = unsafe { ffi::MPI_Reduce(sendbuf, recvbuf, count, datatype, op, root, raw) };
-                    check(code, "MPI_Reduce")
-                }
-            }
+            let straight = |raw| unsafe { ffi::MPI_Reduce(sendbuf, recvbuf, count, datatype, op, root, raw) };
+            // SAFETY: as above.
+            unsafe { ranks.carry("MPI_Reduce", &spans, stream, device, straight) }
         })
     })
 }

@@ -1,14 +1,11 @@
 //! Gather, Scatter, Allgather and Alltoall.
 #![allow(unsafe_code)]
 
-use super::communicator::{Ranks, Way, pny_mpi_comm, within};
+use super::communicator::{Ranks, pny_mpi_comm, within};
 use super::status::{Failure, at_boundary, pny_status};
-use super::straight::check;
-use super::transfers::device_ptr;
 use super::types::{Span, in_place};
 use core::ffi::{c_int, c_void};
 use mpi::ffi::{self, MPI_Datatype};
-use pinyard_mpi::{Settled, SettledMut};
 
 impl Ranks {
     /// Where this rank's share of `all` lies: what MPI_IN_PLACE names.
@@ -21,17 +18,32 @@ impl Ranks {
         self.device.size() as usize
     }
 
+    /// This rank's share, and all of them where it `has_all`. MPI_IN_PLACE as the share of
+    /// such a rank: it lies among the others already.
+    ///
     /// # Safety
-    /// Of both: the memory is there, and the device's; nobody uses it while the value is.
-    unsafe fn read(&self, span: &Span) -> Settled<'_, u8> {
+    /// The datatypes that MPI looks at are datatypes of MPI's, or the null one.
+    unsafe fn share(&self, has_all: bool, all: Row, mine: Row) -> Result<(Span, Option<Span>), Failure> {
         // SAFETY: the caller's contract.
-        unsafe { Settled::from_raw(&self.opened.gpu, device_ptr(span.at), span.bytes()) }
+        let span = |Row { at, count, datatype }| unsafe { Span::new(at, count, datatype) };
+        if !has_all {
+            return Ok((span(mine)?, None));
+        }
+        let share = span(all)?;
+        let mine = match in_place(mine.at) {
+            true => share.moved(self.share_of(all.at, &share), 1)?,
+            false => span(mine)?,
+        };
+        Ok((mine, Some(share.moved(all.at.cast_mut(), self.size())?)))
     }
+}
 
-    unsafe fn write(&self, span: &Span) -> SettledMut<'_, u8> {
-        // SAFETY: the caller's contract.
-        unsafe { SettledMut::from_raw(&self.opened.gpu, device_ptr(span.at), span.bytes()) }
-    }
+/// Elements as a call names them.
+#[derive(Clone, Copy)]
+struct Row {
+    at: *const c_void,
+    count: c_int,
+    datatype: MPI_Datatype,
 }
 
 /// MPI_Gather: every rank's `sendbuf`, one after the other, in `root`'s `recvbuf`, of
@@ -59,41 +71,23 @@ pub unsafe extern "C" fn pny_mpi_gather(
     at_boundary("pny_mpi_gather", || {
         within(comm, |ranks| {
             ranks.root(root)?;
-            let receives = ranks.device.rank() == root;
-            // SAFETY: the caller's contract; of the arguments that MPI looks at.
-            let share = unsafe {
-                match receives {
-                    true => Some(Span::new(recvbuf, recvcount, recvtype)?),
-                    false => None,
-                }
-            };
-            let from = match &share {
-                Some(share) if in_place(sendbuf) => share.moved(ranks.share_of(recvbuf, share), 1)?,
-                // SAFETY: as above.
-                _ => unsafe { Span::new(sendbuf, sendcount, sendtype) }?,
-            };
-            let all = share.map(|share| share.moved(recvbuf, ranks.size())).transpose()?;
-            if from.bytes() == 0 && all.is_none_or(|all| all.bytes() == 0) {
-                return Ok(());
-            }
+            let all = Row { at: recvbuf, count: recvcount, datatype: recvtype };
+            let mine = Row { at: sendbuf, count: sendcount, datatype: sendtype };
+            // SAFETY: the caller's contract.
+            let (from, all) = unsafe { ranks.share(ranks.device.rank() == root, all, mine) }?;
             let spans: Vec<Span> = [from].into_iter().chain(all).collect();
+            // SAFETY: as above. In place a share's piece is loaded before it is stored, where
+            // it was.
+            let device = || unsafe {
+                let mut all = all.map(|all| ranks.settled_mut(&all));
+                Ok(ranks.device.gather_into(root, &ranks.settled(&from), all.as_mut())?)
+            };
             // SAFETY: as above.
-            match unsafe { ranks.way(&spans, stream) }? {
-                Way::Device(_loan) => {
-                    // SAFETY: as above. In place a share's piece is loaded before it is stored,
-                    // where it was.
-                    let (mine, mut all) = unsafe { (ranks.read(&from), all.map(|all| ranks.write(&all))) };
-                    Ok(ranks.device.gather_into(root, &mine, all.as_mut())?)
-                }
-                Way::Straight => {
-                    let raw = ranks.own.raw();
-                    // SAFETY: as above.
-                    let code = unsafe {
-                        ffi::MPI_Gather(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, root, raw)
-                    };
-                    check(code, "MPI_Gather")
-                }
-            }
+            let straight = |raw| unsafe {
+                ffi::MPI_Gather(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, root, raw)
+            };
+            // SAFETY: as above.
+            unsafe { ranks.carry("MPI_Gather", &spans, stream, device, straight) }
         })
     })
 }
@@ -123,42 +117,22 @@ pub unsafe extern "C" fn pny_mpi_scatter(
     at_boundary("pny_mpi_scatter", || {
         within(comm, |ranks| {
             ranks.root(root)?;
-            let sends = ranks.device.rank() == root;
-            // SAFETY: the caller's contract; of the arguments that MPI looks at.
-            let share = unsafe {
-                match sends {
-                    true => Some(Span::new(sendbuf, sendcount, sendtype)?),
-                    false => None,
-                }
-            };
-            let to = match &share {
-                Some(share) if in_place(recvbuf) => share.moved(ranks.share_of(sendbuf, share), 1)?,
-                // SAFETY: as above.
-                _ => unsafe { Span::new(recvbuf, recvcount, recvtype) }?,
-            };
-            let all = share.map(|share| share.moved(sendbuf.cast_mut(), ranks.size())).transpose()?;
-            if to.bytes() == 0 && all.is_none_or(|all| all.bytes() == 0) {
-                return Ok(());
-            }
+            let all = Row { at: sendbuf, count: sendcount, datatype: sendtype };
+            let mine = Row { at: recvbuf, count: recvcount, datatype: recvtype };
+            // SAFETY: the caller's contract.
+            let (to, all) = unsafe { ranks.share(ranks.device.rank() == root, all, mine) }?;
             let spans: Vec<Span> = [to].into_iter().chain(all).collect();
+            // SAFETY: as above; in place as of pny_mpi_gather.
+            let device = || unsafe {
+                let all = all.map(|all| ranks.settled(&all));
+                Ok(ranks.device.scatter_into(root, all.as_ref(), &mut ranks.settled_mut(&to))?)
+            };
             // SAFETY: as above.
-            match unsafe { ranks.way(&spans, stream) }? {
-                Way::Device(_loan) => {
-                    // SAFETY: as above.
-                    let (mut mine, all) = unsafe { (ranks.write(&to), all.map(|all| ranks.read(&all))) };
-                    Ok(ranks.device.scatter_into(root, all.as_ref(), &mut mine)?)
-                }
-                Way::Straight => {
-                    let raw = ranks.own.raw();
-                    // SAFETY: as above.
-                    let code = unsafe {
-                        ffi::MPI_Scatter(
-                            sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, root, raw,
-                        )
-                    };
-                    check(code, "MPI_Scatter")
-                }
-            }
+            let straight = |raw| unsafe {
+                ffi::MPI_Scatter(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, root, raw)
+            };
+            // SAFETY: as above.
+            unsafe { ranks.carry("MPI_Scatter", &spans, stream, device, straight) }
         })
     })
 }
@@ -185,33 +159,22 @@ pub unsafe extern "C" fn pny_mpi_allgather(
 ) -> pny_status {
     at_boundary("pny_mpi_allgather", || {
         within(comm, |ranks| {
+            let all = Row { at: recvbuf, count: recvcount, datatype: recvtype };
+            let mine = Row { at: sendbuf, count: sendcount, datatype: sendtype };
             // SAFETY: the caller's contract.
-            let share = unsafe { Span::new(recvbuf, recvcount, recvtype) }?;
-            let from = match in_place(sendbuf) {
-                true => share.moved(ranks.share_of(recvbuf, &share), 1)?,
-                // SAFETY: as above.
-                false => unsafe { Span::new(sendbuf, sendcount, sendtype) }?,
+            let (from, all) = unsafe { ranks.share(true, all, mine) }?;
+            let spans: Vec<Span> = [from].into_iter().chain(all).collect();
+            // SAFETY: as above; in place as of pny_mpi_gather.
+            let device = || unsafe {
+                let Some(all) = all else { return Ok(()) };
+                Ok(ranks.device.all_gather_into(&ranks.settled(&from), &mut ranks.settled_mut(&all))?)
             };
-            let all = share.moved(recvbuf, ranks.size())?;
-            if from.bytes() == 0 && all.bytes() == 0 {
-                return Ok(());
-            }
             // SAFETY: as above.
-            match unsafe { ranks.way(&[from, all], stream) }? {
-                Way::Device(_loan) => {
-                    // SAFETY: as above; in place as of pny_mpi_gather.
-                    let (mine, mut all) = unsafe { (ranks.read(&from), ranks.write(&all)) };
-                    Ok(ranks.device.all_gather_into(&mine, &mut all)?)
-                }
-                Way::Straight => {
-                    let raw = ranks.own.raw();
-                    // SAFETY: as above.
-                    let code = unsafe {
-                        ffi::MPI_Allgather(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, raw)
-                    };
-                    check(code, "MPI_Allgather")
-                }
-            }
+            let straight = |raw| unsafe {
+                ffi::MPI_Allgather(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, raw)
+            };
+            // SAFETY: as above.
+            unsafe { ranks.carry("MPI_Allgather", &spans, stream, device, straight) }
         })
     })
 }
@@ -249,28 +212,21 @@ pub unsafe extern "C" fn pny_mpi_alltoall(
                     share.moved(sendbuf.cast_mut(), ranks.size())?
                 }
             };
-            if from.bytes() == 0 && to.bytes() == 0 {
-                return Ok(());
-            }
+            let device = || {
+                if here {
+                    let cause = "MPI_IN_PLACE of device memory: send from another buffer";
+                    return Err(Failure::invalid(cause));
+                }
+                // SAFETY: as above.
+                let (mine, mut theirs) = unsafe { (ranks.settled(&from), ranks.settled_mut(&to)) };
+                Ok(ranks.device.all_to_all_into(&mine, &mut theirs)?)
+            };
             // SAFETY: as above.
-            match unsafe { ranks.way(&[from, to], stream) }? {
-                Way::Device(_) if here => {
-                    Err(Failure::invalid("MPI_IN_PLACE of device memory: send from another buffer"))
-                }
-                Way::Device(_loan) => {
-                    // SAFETY: as above.
-                    let (mine, mut theirs) = unsafe { (ranks.read(&from), ranks.write(&to)) };
-                    Ok(ranks.device.all_to_all_into(&mine, &mut theirs)?)
-                }
-                Way::Straight => {
-                    let raw = ranks.own.raw();
-                    // SAFETY: as above.
-                    let code = unsafe {
-                        ffi::MPI_Alltoall(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, raw)
-                    };
-                    check(code, "MPI_Alltoall")
-                }
-            }
+            let straight = |raw| unsafe {
+                ffi::MPI_Alltoall(sendbuf, sendcount, sendtype, recvbuf, recvcount, recvtype, raw)
+            };
+            // SAFETY: as above.
+            unsafe { ranks.carry("MPI_Alltoall", &[from, to], stream, device, straight) }
         })
     })
 }

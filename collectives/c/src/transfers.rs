@@ -28,15 +28,16 @@ pub(super) fn device_ptr(at: *mut c_void) -> DevicePtr {
 
 impl Ranks {
     /// # Safety
-    /// Of all here: the spans' memory is there, and the device's; nobody uses it meanwhile.
-    unsafe fn settled(&self, at: *mut c_void, bytes: usize) -> Settled<'_, u8> {
+    /// Of all here: the spans' memory is there, and the device's; nobody uses it meanwhile, as
+    /// long as a value names it.
+    pub(super) unsafe fn settled(&self, span: &Span) -> Settled<'_, u8> {
         // SAFETY: the caller's contract.
-        unsafe { Settled::from_raw(&self.opened.gpu, device_ptr(at), bytes) }
+        unsafe { Settled::from_raw(&self.opened.gpu, device_ptr(span.at), span.bytes()) }
     }
 
-    unsafe fn settled_mut(&self, at: *mut c_void, bytes: usize) -> SettledMut<'_, u8> {
+    pub(super) unsafe fn settled_mut(&self, span: &Span) -> SettledMut<'_, u8> {
         // SAFETY: the caller's contract.
-        unsafe { SettledMut::from_raw(&self.opened.gpu, device_ptr(at), bytes) }
+        unsafe { SettledMut::from_raw(&self.opened.gpu, device_ptr(span.at), span.bytes()) }
     }
 
     /// Copies within the device, and waits.
@@ -62,7 +63,7 @@ impl Ranks {
         let bytes = span.bytes();
         if !self.opens() || bytes <= FEW {
             // SAFETY: the caller's contract.
-            let mut buffer = unsafe { self.settled_mut(span.at, bytes) };
+            let mut buffer = unsafe { self.settled_mut(span) };
             return Ok(self.device.broadcast_into(root, &mut buffer)?);
         }
         let mut bounce = self.bounce.take().filter(|block| block.len() >= bytes.min(PIECE));
@@ -104,7 +105,7 @@ impl Ranks {
                 }
                 None => {
                     // SAFETY: no bytes.
-                    let mut nothing = unsafe { self.settled_mut(span.at, 0) };
+                    let mut nothing = unsafe { SettledMut::<u8>::from_raw(&self.opened.gpu, at, 0) };
                     self.device.broadcast_into(root, &mut nothing)
                 }
             };
@@ -139,13 +140,13 @@ impl Ranks {
             return Ok(self.device.send(to, tag, &block.settle()?)?);
         }
         // SAFETY: as above.
-        Ok(self.device.send(to, tag, &unsafe { self.settled(span.at, span.bytes()) })?)
+        Ok(self.device.send(to, tag, &unsafe { self.settled(span) })?)
     }
 
     /// Bytes received.
     unsafe fn receive(&self, from: c_int, tag: c_int, span: &Span) -> Result<usize, Failure> {
         // SAFETY: the caller's contract.
-        let mut buffer = unsafe { self.settled_mut(span.at, span.bytes()) };
+        let mut buffer = unsafe { self.settled_mut(span) };
         Ok(self.device.receive_into(from, tag, &mut buffer)?)
     }
 
@@ -157,13 +158,13 @@ impl Ranks {
     ) -> Result<usize, Failure> {
         let few = !self.opens() || sent.bytes() <= FEW;
         // SAFETY: the caller's contract.
-        let mut into = unsafe { self.settled_mut(received.at, received.bytes()) };
+        let mut into = unsafe { self.settled_mut(received) };
         // SAFETY: as above.
         if let Some(block) = (!few).then(|| unsafe { self.copied(sent) }).and_then(Result::ok) {
             return Ok(self.device.exchange(to, &block.settle()?, from, &mut into, tag)?);
         }
         // SAFETY: as above.
-        let out = unsafe { self.settled(sent.at, sent.bytes()) };
+        let out = unsafe { self.settled(sent) };
         Ok(self.device.exchange(to, &out, from, &mut into, tag)?)
     }
 }

@@ -10,9 +10,9 @@ use cbindgen::{Builder, Config, DocumentationStyle, Language, SortKey, Style};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// The files of `src/capi` in the header's order, each with its heading.
+/// The files of `src/capi` in the header's order, under headings.
 const SECTIONS: [(&str, &str); 13] = [
-    ("status", "Errors"),
+    ("codes status", "Errors"),
     ("process", "Beginning and end"),
     ("hooks", "Hooks"),
     ("backend", "Backends: who registers"),
@@ -93,11 +93,12 @@ fn keep(root: &Path, name: &str, text: &str, check: bool) -> Result<(), String> 
 
 fn generate(root: &Path, folder: &str, top: &str, sections: &[(&str, &str)]) -> Result<String, String> {
     let mut header = top.to_owned();
-    for (file, heading) in sections {
-        let section = translate(&root.join(folder).join(file).with_extension("rs"))?;
-        header.push_str(&format!("\n/* ---- {heading} {} */\n\n", "-".repeat(80 - heading.len())));
-        header.push_str(section.trim());
-        header.push('\n');
+    for (files, heading) in sections {
+        header.push_str(&format!("\n/* ---- {heading} {} */\n", "-".repeat(80 - heading.len())));
+        for file in files.split(' ') {
+            let section = translate(&root.join(folder).join(file).with_extension("rs"))?;
+            header.push_str(&format!("\n{}\n", section.trim()));
+        }
     }
     header.push_str(include_str!("bottom.h"));
     let too_long = |line: &&str| line.chars().map(|c| if c == '\t' { TAB } else { 1 }).sum::<usize>() > WIDTH;
