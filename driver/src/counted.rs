@@ -4,6 +4,7 @@
 use crate::call::{CALLS, Call};
 use crate::driver::Driver;
 use crate::error::DriverError;
+use crate::table::every_call;
 use crate::token::DriverToken;
 use crate::types::{Capture, Device, DevicePtr, Event, Function, MemInfo, Module, Physical, Stream};
 use std::ffi::CStr;
@@ -62,22 +63,20 @@ impl Counted {
 }
 
 macro_rules! forward {
-    ($($name:ident($($argument:ident: $kind:ty),*) -> $result:ty, $call:ident;)*) => {$(
-        fn $name(&self, $($argument: $kind,)* token: &DriverToken) -> Result<$result, DriverError> {
+    (
+        safe { $($name:ident($($argument:ident: $kind:ty),*) -> $result:ty, $call:ident;)* }
+        unsafe { $($uname:ident($($uargument:ident: $ukind:ty),*) -> $uresult:ty, $ucall:ident;)* }
+    ) => {
+        $(fn $name(&self, $($argument: $kind,)* token: &DriverToken) -> Result<$result, DriverError> {
             self.count(Call::$call);
             self.driver.$name($($argument,)* token)
-        }
-    )*};
-}
-
-macro_rules! forward_unsafe {
-    ($($name:ident($($argument:ident: $kind:ty),*) -> $result:ty, $call:ident;)*) => {$(
-        unsafe fn $name(&self, $($argument: $kind,)* token: &DriverToken) -> Result<$result, DriverError> {
-            self.count(Call::$call);
+        })*
+        $(unsafe fn $uname(&self, $($uargument: $ukind,)* token: &DriverToken) -> Result<$uresult, DriverError> {
+            self.count(Call::$ucall);
             // SAFETY: the contract is the same, and the caller keeps it.
-            unsafe { self.driver.$name($($argument,)* token) }
-        }
-    )*};
+            unsafe { self.driver.$uname($($uargument,)* token) }
+        })*
+    };
 }
 
 // SAFETY: the other driver's memory, and its promises.
@@ -90,55 +89,5 @@ unsafe impl Driver for Counted {
         self.driver.device()
     }
 
-    forward! {
-        mem_info() -> MemInfo, MemInfo;
-        mem_alloc(bytes: usize) -> DevicePtr, MemAlloc;
-        mem_alloc_managed(bytes: usize) -> DevicePtr, MemAllocManaged;
-        physical_granularity(rdma: bool) -> usize, PhysicalGranularity;
-        physical_create(bytes: usize, rdma: bool) -> Physical, PhysicalCreate;
-        address_reserve(bytes: usize, align: usize) -> DevicePtr, AddressReserve;
-        host_alloc(bytes: usize) -> *mut u8, HostAlloc;
-        stream_create() -> Stream, StreamCreate;
-        stream_id(stream: Stream) -> u64, StreamId;
-        stream_query(stream: Stream) -> bool, StreamQuery;
-        stream_synchronize(stream: Stream) -> (), StreamSynchronize;
-        stream_wait_event(stream: Stream, event: Event) -> (), StreamWaitEvent;
-        stream_capture(stream: Stream) -> Capture, StreamCapture;
-        capture_begin(stream: Stream) -> (), CaptureBegin;
-        capture_end(stream: Stream) -> (), CaptureEnd;
-        event_create() -> Event, EventCreate;
-        event_record(event: Event, stream: Stream) -> (), EventRecord;
-        event_query(event: Event) -> bool, EventQuery;
-        event_synchronize(event: Event) -> (), EventSynchronize;
-        module_load(ptx: &CStr) -> Module, ModuleLoad;
-        module_function(module: Module, name: &CStr) -> Function, ModuleFunction;
-        host_function(stream: Stream, work: Box<dyn FnOnce() + Send>) -> (), HostFunction;
-        synchronize() -> (), Synchronize;
-        dma_buf(at: DevicePtr, bytes: usize) -> OwnedFd, DmaBuf;
-        ipc_handle(at: DevicePtr) -> [u8; 64], IpcHandle;
-    }
-
-    forward_unsafe! {
-        mem_free(at: DevicePtr) -> (), MemFree;
-        physical_release(physical: Physical) -> (), PhysicalRelease;
-        address_free(at: DevicePtr, bytes: usize) -> (), AddressFree;
-        map(at: DevicePtr, bytes: usize, physical: Physical) -> (), Map;
-        unmap(at: DevicePtr, bytes: usize) -> (), Unmap;
-        host_free(at: *mut u8) -> (), HostFree;
-        host_register(at: *mut u8, bytes: usize) -> (), HostRegister;
-        host_unregister(at: *mut u8) -> (), HostUnregister;
-        host_device_ptr(at: *mut u8) -> DevicePtr, HostDevicePtr;
-        stream_destroy(stream: Stream) -> (), StreamDestroy;
-        stream_write_value(stream: Stream, word: DevicePtr, value: u64) -> (), StreamWriteValue;
-        stream_wait_value(stream: Stream, word: DevicePtr, value: u64) -> (), StreamWaitValue;
-        event_destroy(event: Event) -> (), EventDestroy;
-        copy_to_device(to: DevicePtr, from: *const u8, bytes: usize, stream: Stream) -> (), CopyToDevice;
-        copy_to_host(to: *mut u8, from: DevicePtr, bytes: usize, stream: Stream) -> (), CopyToHost;
-        copy_on_device(to: DevicePtr, from: DevicePtr, bytes: usize, stream: Stream) -> (), CopyOnDevice;
-        module_unload(module: Module) -> (), ModuleUnload;
-        launch(function: Function, grid: u32, block: u32, arguments: &[u64], stream: Stream) -> (), Launch;
-        ipc_open(handle: [u8; 64]) -> DevicePtr, IpcOpen;
-        ipc_close(at: DevicePtr) -> (), IpcClose;
-        fill(at: DevicePtr, byte: u8, bytes: usize, stream: Stream) -> (), Fill;
-    }
+    every_call! { forward }
 }

@@ -29,6 +29,8 @@ mod driver;
 mod error;
 pub mod reduction;
 mod simulated;
+mod table;
+mod text;
 mod token;
 mod types;
 
