@@ -1,6 +1,6 @@
 # `make demo`, `make test`, and `make install PREFIX=... DESTDIR=...`. CONTRIBUTING.md has
 # the rest.
-.PHONY: demo test cluster-test fmt clippy docs bench build install uninstall deb dist
+.PHONY: demo test cluster-test newcomer fmt clippy docs bench build install uninstall deb dist
 
 MPICC ?= /usr/bin/mpicc.openmpi
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -28,6 +28,13 @@ test:
 cluster-test:
 	@ci/deps.sh cluster
 	@mpi-tests/cluster/run.sh
+
+# The README's commands in a bare Debian 12, from nothing; `make newcomer NEWCOMER_ARGS=--test`
+# runs `make test` there as well.
+NEWCOMER_ARGS ?=
+newcomer:
+	@ci/deps.sh newcomer
+	@ci/newcomer.sh $(NEWCOMER_ARGS)
 
 fmt:
 	cargo fmt --all

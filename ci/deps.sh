@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing on Debian 12: `ci/deps.sh demo` for the main job,
-# `ci/deps.sh test` for the tests as well, `ci/deps.sh cluster` for the emulated nodes.
+# `ci/deps.sh test` for the tests as well, `ci/deps.sh cluster` for the emulated nodes,
+# `ci/deps.sh newcomer` for the bare root of ci/newcomer.sh.
 # Quiet when all is there.
 set -euo pipefail
 
@@ -19,7 +20,8 @@ case ${1:-demo} in
     demo) wanted=("${demo[@]}") ;;
     test) wanted=("${demo[@]}" "${test[@]}") ;;
     cluster) wanted=("${cluster[@]}") ;;
-    *) fail "usage: ci/deps.sh demo|test|cluster" ;;
+    newcomer) wanted=(debootstrap) ;;
+    *) fail "usage: ci/deps.sh demo|test|cluster|newcomer" ;;
 esac
 
 command -v cargo > /dev/null || fail "no cargo: install Rust 1.88 or newer (rustup.rs or your site's module) and put it on PATH"

@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# Does the README hold for a newcomer? A bare Debian 12 in a folder of its own, with what the
+# README asks for and nothing else, a clean clone of the last commit, and the README's
+# commands as they stand there: `make demo`, with `--test` also `make test` (over an hour).
+# Needs root, debootstrap and a network; without them it is skipped, with the reason.
+#
+#   ci/newcomer.sh [--test]
+#
+# The machine's ways to the network (resolver, proxies, certificates, cargo's registries) are
+# handed in, and its Rust, read-only; the folder and all processes in it are gone afterwards.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+skip() { echo "skipped: newcomer: $*"; exit 0; }
+
+case ${1:-} in
+    '' | --test | --inside) ;;
+    *) echo "usage: ci/newcomer.sh [--test]" >&2; exit 2 ;;
+esac
+
+if [ "${1:-}" != --inside ]; then
+    [ "$(id -u)" -eq 0 ] || skip "mounts and chroot need root"
+    command -v debootstrap > /dev/null || skip "no debootstrap: ci/deps.sh newcomer"
+    command -v rustc > /dev/null || skip "no Rust to hand in"
+    unshare --mount --pid --fork true 2> /dev/null || skip "no mount and process namespaces (unshare(2) is refused)"
+    root=$(mktemp -d)
+    trap 'rm -rf --one-file-system "$root"' EXIT
+    # shellcheck disable=SC2016 # apt's own placeholder
+    mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' 'Component: main' 2> /dev/null | head -n 1)
+    mirror=${mirror:-http://deb.debian.org/debian}
+    # debootstrap takes several minutes to give up by itself.
+    timeout 60 /usr/lib/apt/apt-helper download-file "${mirror%/}/dists/bookworm/Release" "$root/Release" > /dev/null 2>&1 ||
+        skip "no network: $mirror does not answer"
+    rm "$root/Release"
+    # Mounts and processes go with these namespaces.
+    unshare --mount --propagation private --pid --fork --kill-child "$0" --inside "$root" "${mirror%/}" "${1:-}"
+    exit
+fi
+
+root=$2 mirror=$3 also=$4
+log=$root.log
+trap 'rm -f "$log"' EXIT
+began=$SECONDS
+# What the README asks for: git, make, and a way to believe servers.
+debootstrap --variant=minbase --include=ca-certificates,git,make bookworm "$root" "$mirror" > "$log" 2>&1 ||
+    { tail -n 20 "$log"; echo "newcomer: debootstrap failed"; exit 1; }
+echo "a bare Debian $(cat "$root/etc/debian_version"): $(find "$root/var/lib/dpkg/info" -name '*.list' | wc -l) packages, $((SECONDS - began)) s"
+
+mount -t proc proc "$root/proc"
+mount --rbind /dev "$root/dev"
+mount --rbind -o ro /sys "$root/sys"
+mkdir -p "$root/opt/rust" "$root/root/.cargo"
+mount --bind -o ro "$(rustc --print sysroot)" "$root/opt/rust"
+
+# The machine's ways to the network.
+cp -L /etc/resolv.conf "$root/etc/resolv.conf"
+apt-config dump | grep -E '^Acquire::.*(Proxy|Check-)' > "$root/etc/apt/apt.conf.d/99machine" || true
+[ ! -e "${CARGO_HOME:-$HOME/.cargo}/config.toml" ] || cp "${CARGO_HOME:-$HOME/.cargo}/config.toml" "$root/root/.cargo/"
+environment=(HOME=/root TERM=dumb LANG=C.UTF-8 PATH=/opt/rust/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin)
+for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
+    [ -z "${!name:-}" ] || environment+=("$name=${!name}")
+done
+if [ -e /etc/ssl/certs/ca-certificates.crt ]; then
+    cp -L /etc/ssl/certs/ca-certificates.crt "$root/etc/machine.crt"
+    for name in SSL_CERT_FILE CARGO_HTTP_CAINFO CURL_CA_BUNDLE PIP_CERT; do environment+=("$name=/etc/machine.crt"); done
+fi
+
+git -c safe.directory='*' clone --quiet --no-hardlinks "file://$PWD" "$root/root/pinyard"
+
+failed=0 passed=0
+# The README's two commands, as they stand there.
+mapfile -t commands < <(sed -n '/^## Two commands/,/^## /s/^\(make [a-z]*\) .*/\1/p' README.md)
+[ "${commands[*]}" = "make demo make test" ] || { echo "newcomer: the README has other commands: ${commands[*]}"; exit 1; }
+[ "$also" = --test ] || commands=("${commands[0]}")
+for command in "${commands[@]}"; do
+    began=$SECONDS
+    echo "\$ $command"
+    # shellcheck disable=SC2016
+    if env -i "${environment[@]}" chroot "$root" bash -c 'cd ~/pinyard && exec $0' "$command" < /dev/null; then
+        passed=$((passed + 1))
+        echo "ok      $command: $((SECONDS - began)) s from nothing"
+    else
+        failed=$((failed + 1))
+        echo "FAILED  $command: status $?, after $((SECONDS - began)) s"
+    fi
+done
+left=$(git -c safe.directory='*' -C "$root/root/pinyard" status --porcelain)
+if [ -z "$left" ]; then
+    passed=$((passed + 1))
+    echo "ok      the clone has no change that git would see"
+else
+    failed=$((failed + 1))
+    printf 'FAILED  left in the clone:\n%s\n' "$left"
+fi
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
