@@ -17,9 +17,14 @@ pub use registry::{Access, Lease, MemoryKey, OwnedLease, Registry};
 
 #[allow(unreachable_pub)]
 mod capi;
+pub mod environment;
 pub mod prometheus;
 
-/// The example of the README, compiled.
+/// The examples of the README and the book, compiled, and run where they can be.
 #[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-struct Readme;
+mod book {
+    #[doc = include_str!("../README.md")]
+    mod readme {}
+    #[doc = include_str!("../docs/src/backends.md")]
+    mod backends {}
+}

@@ -1,7 +1,6 @@
 //! `pinyard info`: what there is, and what the hooks see.
 
-use crate::environment::VARIABLES;
-use pinyard::allocator::config::TABLE;
+use pinyard::environment::groups;
 use pinyard::hooks::{FunctionReport, Owner, Report, Seen};
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -50,24 +49,15 @@ fn text(report: &Report) -> String {
         Ok(lines) => text.extend(lines.iter().map(|line| format!("  {line}\n"))),
         Err(reason) => text += &format!("  not known: {reason}\n"),
     }
-    text += "\nEnvironment\n";
-    for variable in VARIABLES {
-        let value = value_of(variable.name)
-            .map_or_else(|| format!("not set: {}", variable.default), |value| format!("{value:?}"));
-        text += &format!("  {:<19} {:<42} {value}\n", variable.name, variable.meaning);
+    for group in groups() {
+        text += &format!("\nEnvironment: {}\n", group.title);
+        for variable in group.variables {
+            let value = value_of(variable.name)
+                .map_or_else(|| format!("not set: {}", variable.default), |value| format!("{value:?}"));
+            text += &format!("  {:<26} {value}\n", variable.name);
+        }
     }
-    text += "\nThe trace of a process\n";
-    for setting in pinyard_trace::settings::TABLE {
-        let value = value_of(setting.name)
-            .map_or_else(|| format!("not set: {}", setting.default), |value| format!("{value:?}"));
-        text += &format!("  {:<26} {value}\n", setting.name);
-    }
-    text += "\nSettings of device pools\n";
-    for setting in TABLE {
-        let value = value_of(setting.name)
-            .map_or_else(|| format!("not set: {}", setting.default), |value| format!("{value:?}"));
-        text += &format!("  {:<26} {value}\n", setting.name);
-    }
+    text += "\nWhat each means, and its values: pinyard(1), or --json\n";
     text
 }
 
@@ -80,30 +70,17 @@ pub(crate) fn mechanisms() -> String {
 }
 
 fn document(report: &Report) -> Value {
-    let variables = VARIABLES.iter().map(|variable| {
-        json!({
-            "name": variable.name,
-            "meaning": variable.meaning,
-            "default": variable.default,
-            "value": value_of(variable.name),
-        })
-    });
-    let settings = TABLE.iter().map(|setting| {
-        json!({
-            "name": setting.name,
-            "meaning": setting.meaning,
-            "allowed": setting.allowed(),
-            "default": setting.default,
-            "value": value_of(setting.name),
-        })
-    });
-    let trace = pinyard_trace::settings::TABLE.iter().map(|setting| {
-        json!({
-            "name": setting.name,
-            "meaning": setting.meaning,
-            "allowed": setting.allowed,
-            "default": setting.default,
-            "value": value_of(setting.name),
+    let groups = groups();
+    let variables = groups.iter().flat_map(|group| {
+        group.variables.iter().map(|variable| {
+            json!({
+                "part": group.title,
+                "name": variable.name,
+                "meaning": variable.meaning,
+                "allowed": variable.allowed,
+                "default": variable.default,
+                "value": value_of(variable.name),
+            })
         })
     });
     json!({
@@ -115,8 +92,6 @@ fn document(report: &Report) -> Value {
         },
         "mechanisms": mechanisms().lines().map(str::trim).collect::<Vec<_>>(),
         "environment": variables.collect::<Vec<_>>(),
-        "trace": trace.collect::<Vec<_>>(),
-        "pools": settings.collect::<Vec<_>>(),
     })
 }
 
@@ -149,13 +124,11 @@ mod tests {
             assert!(text.contains(line.function.name()), "{text}");
             assert_eq!(document["hooks"]["functions"][index]["function"], line.function.name());
         }
-        for setting in TABLE {
-            assert!(text.contains(setting.name), "{text}");
+        for (index, variable) in groups().iter().flat_map(|group| &group.variables).enumerate() {
+            assert!(text.contains(&format!("  {} ", variable.name)), "{text}");
+            assert_eq!(document["environment"][index]["name"], variable.name);
         }
-        for variable in VARIABLES {
-            assert!(text.contains(variable.name), "{text}");
-            let fits = |line: &str| line.chars().count() <= 100 || line.contains('"');
-            assert!(text.lines().all(fits), "what the user has set may be long, the rest not: {text}");
-        }
+        let fits = |line: &str| line.chars().count() <= 100 || line.contains('"');
+        assert!(text.lines().all(fits), "what the user has set may be long, the rest not: {text}");
     }
 }

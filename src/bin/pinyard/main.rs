@@ -2,7 +2,6 @@
 
 mod demo;
 mod doctor;
-mod environment;
 mod info;
 mod manual;
 mod probe;

@@ -1,7 +1,6 @@
 //! The manual's pages of the command, made of what `--help` says.
 
-use crate::environment::VARIABLES;
-use pinyard::allocator::config::TABLE;
+use pinyard::environment::Variable;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -28,17 +27,16 @@ fn write(folder: &Path, command: clap::Command) -> std::io::Result<()> {
     clap_mangen::generate_to(command, folder)
 }
 
-/// What [`VARIABLES`] and the tables of traces and pools say.
+/// What [`pinyard::environment`] lists, a paragraph each.
 fn environment() -> String {
-    let variables = VARIABLES
+    let groups = pinyard::environment::groups();
+    let lines: Vec<String> = groups
         .iter()
-        .map(|variable| format!("{}: {}; not set: {}", variable.name, variable.meaning, variable.default));
-    let settings = TABLE
-        .iter()
-        .map(|setting| format!("{}: {}; not set: {}", setting.name, setting.meaning, setting.default));
-    let trace = pinyard_trace::settings::TABLE
-        .iter()
-        .map(|setting| format!("{}: {}; not set: {}", setting.name, setting.meaning, setting.default));
-    let lines: Vec<String> = variables.chain(trace).chain(settings).collect();
+        .flat_map(|group| &group.variables)
+        .map(|variable| {
+            let Variable { name, meaning, allowed, default, .. } = variable;
+            format!("{name}: {meaning} ({allowed}); not set: {default}")
+        })
+        .collect();
     format!("Environment:\n\n{}", lines.join("\n\n"))
 }

@@ -2,7 +2,7 @@
 //! built for that MPI.
 
 use crate::demo::own_folder;
-use crate::environment;
+use pinyard::environment;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 

@@ -14,8 +14,9 @@ mod stack;
 pub(crate) mod table;
 mod verdict;
 
-use crate::{environment, print};
+use crate::print;
 use mpi::Mpirun;
+use pinyard::environment;
 use row::Row;
 use serde_json::{Value, json};
 use show::Show;

@@ -11,8 +11,9 @@ mod show;
 
 use crate::demo::mpi::Mpirun;
 use crate::demo::{Refusal, STOP, own_folder};
-use crate::{environment, print};
+use crate::print;
 use launch::Job;
+use pinyard::environment;
 use pinyard_stress_report::options::{self, Outputs};
 use pinyard_stress_report::record::Run;
 use pinyard_stress_report::{document, folder, verdict, write_reports};

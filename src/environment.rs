@@ -1,0 +1,254 @@
+//! Every environment variable that a part of pinyard reads, by one table: what
+//! `pinyard info`, the manual and the book print, and what a program's own `--help` may.
+//!
+//! The tables of pools and traces are those that are read; the others describe what other
+//! crates read, and the book's builder compares them with the source. A program that runs
+//! with more rights than its caller (`AT_SECURE`, getauxval(3)) reads none of them.
+
+use crate::allocator::config;
+use crate::registry::{MECHANISM_VARIABLE, Mechanism};
+use std::borrow::Cow;
+
+/// The launcher of `pinyard demo` and `pinyard stress`.
+pub const MPIRUN: &str = "PINYARD_MPIRUN";
+/// The folder of their programs.
+pub const PROGRAMS: &str = "PINYARD_PROGRAMS";
+
+/// A variable.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Variable {
+    /// Its name.
+    pub name: &'static str,
+    /// What it sets, in a line.
+    pub meaning: &'static str,
+    /// Which values it may have; words are separated by `|`.
+    pub allowed: Cow<'static, str>,
+    /// What holds where it is not set.
+    pub default: &'static str,
+    /// The file of pinyard's sources that reads it; empty where another program does too.
+    pub source: &'static str,
+}
+
+/// Variables of one part.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Group {
+    /// The part, as a heading.
+    pub title: &'static str,
+    /// When they are read, and what a value does that is not allowed.
+    pub rule: &'static str,
+    /// Its variables.
+    pub variables: Vec<Variable>,
+}
+
+/// All of them, part by part.
+pub fn groups() -> Vec<Group> {
+    vec![registries(), preload(), mpi(), devices(), pools(), traces(), command(), jobs()]
+}
+
+const fn variable(
+    source: &'static str,
+    name: &'static str,
+    allowed: &'static str,
+    default: &'static str,
+    meaning: &'static str,
+) -> Variable {
+    Variable { name, meaning, allowed: Cow::Borrowed(allowed), default, source }
+}
+
+fn registries() -> Group {
+    let names: Vec<&str> = Mechanism::ALL.into_iter().map(Mechanism::name).collect();
+    let hooks = Variable {
+        name: MECHANISM_VARIABLE,
+        meaning: "the only mechanism that tells of changes; libpinyard_preload.so heeds entry and preload",
+        allowed: names.join("|").into(),
+        default: "pinyard chooses",
+        source: "registry/src/trust/mechanism.rs",
+    };
+    let title = "Registries";
+    let rule = "Read when a registry is made, which fails where the value is not allowed.";
+    Group { title, rule, variables: vec![hooks] }
+}
+
+fn preload() -> Group {
+    let of = |name, allowed, default, meaning| {
+        variable("preload/src/settings.rs", name, allowed, default, meaning)
+    };
+    let switch = "1|on|yes|0|off|no";
+    let variables = vec![
+        of("PINYARD_PRELOAD", switch, "on", "whether the library does anything"),
+        of("PINYARD_LIBFABRIC", switch, "on", "whether libfabric gets pinyard's monitor"),
+        of(
+            "PINYARD_UCX",
+            "auto|1|on|0|off",
+            "auto",
+            "what UCX is told: what its own hooks no longer hear, everything, or nothing",
+        ),
+        of("PINYARD_LOG", "off|error|info|debug", "error", "what the library says on stderr"),
+        Variable {
+            name: "FI_MR_CACHE_MONITOR",
+            meaning: "libfabric's own: where it is set, pinyard's monitor is not imported",
+            allowed: "as libfabric says".into(),
+            default: "pinyard's monitor may be imported",
+            source: "",
+        },
+    ];
+    let title = "libpinyard_preload.so";
+    let rule = "Read when the library finds libfabric or UCX. A value that is not allowed is ignored, \
+                with a line on stderr.";
+    Group { title, rule, variables }
+}
+
+fn mpi() -> Group {
+    let of = |name, allowed, default, meaning| {
+        variable("collectives/src/settings.rs", name, allowed, default, meaning)
+    };
+    let variables = vec![
+        of(
+            "PINYARD_MPI_PATH",
+            "auto, direct, ipc, staged or ipc+staged",
+            "auto",
+            "how device memory travels; refused with the reason where it cannot",
+        ),
+        of(
+            "PINYARD_MPI_CHUNK_BYTES",
+            "4096 to 1073741824",
+            "1048576",
+            "bytes of a pinned chunk, at most; shorter transfers are cut into eight",
+        ),
+        of("PINYARD_MPI_CHUNKS", "2 to 64", "4", "chunks of a ring"),
+        of(
+            "PINYARD_MPI_RANKS_PER_NODE",
+            "1 to 1048576",
+            "found out",
+            "takes so many ranks that follow each other for a node",
+        ),
+        Variable {
+            source: "collectives/src/awareness.rs",
+            ..of(
+                "PINYARD_CUDA_AWARE",
+                "0 or 1",
+                "what was tried, or MPI says",
+                "whether MPI takes device pointers",
+            )
+        },
+    ];
+    let title = "MPI on GPU buffers";
+    let rule = "Read when a communicator is made, which fails where a value is not allowed.";
+    Group { title, rule, variables }
+}
+
+fn devices() -> Group {
+    let driver = variable(
+        "src/capi/plug.rs",
+        "PINYARD_DRIVER",
+        "cuda or simulated",
+        "cuda",
+        "the driver of the plugged pools and of MPI in C: simulated is a device of 1 GiB in host memory",
+    );
+    let title = "Devices";
+    let rule = "Read by the first call, which fails where the value is not allowed.";
+    Group { title, rule, variables: vec![driver] }
+}
+
+fn pools() -> Group {
+    let variables = config::TABLE.iter().map(|setting| Variable {
+        name: setting.name,
+        meaning: setting.meaning,
+        allowed: setting.allowed().into(),
+        default: setting.default,
+        source: "allocator/src/config/table.rs",
+    });
+    let title = "Device pools";
+    let rule = "Read when a device pool is made, which fails where a name or a value is not allowed; \
+                they go before what the program says, unless it calls `ignore_environment`.";
+    Group { title, rule, variables: variables.collect() }
+}
+
+fn traces() -> Group {
+    let variables = pinyard_trace::settings::TABLE.iter().map(|setting| Variable {
+        name: setting.name,
+        meaning: setting.meaning,
+        allowed: setting.allowed.into(),
+        default: setting.default,
+        source: "trace/src/settings.rs",
+    });
+    let title = "Traces";
+    let rule = "Read when the first registry or device pool is made, which fails where a name or a value \
+                is not allowed.";
+    Group { title, rule, variables: variables.collect() }
+}
+
+fn command() -> Group {
+    let variables = vec![
+        variable(
+            "src/environment.rs",
+            MPIRUN,
+            "a command",
+            "mpirun, from PATH",
+            "mpirun of `demo` and `stress`",
+        ),
+        variable(
+            "src/environment.rs",
+            PROGRAMS,
+            "a folder",
+            "the command's own folder",
+            "where the programs of `demo`, `stress` and `probe` lie",
+        ),
+    ];
+    let title = "The command";
+    let rule = "Options of the command line go before them.";
+    Group { title, rule, variables }
+}
+
+fn jobs() -> Group {
+    let of = |name, default, meaning| variable("slurm/env.sh", name, "a folder", default, meaning);
+    let variables = vec![
+        of("PINYARD_PREFIX", "found", "where pinyard is installed"),
+        Variable {
+            source: "slurm/host.sbatch",
+            ..of("PINYARD_SLURM", "the template's own folder", "where `env.sh` of the job templates lies")
+        },
+    ];
+    let title = "Job templates";
+    let rule = "Read by the templates of `slurm/`; the others that they read are in `slurm/README.md`.";
+    Group { title, rule, variables }
+}
+
+/// A table for each part, as the book has it.
+pub fn markdown() -> String {
+    let mut text = String::new();
+    for Group { title, rule, variables } in groups() {
+        text += &format!("### {title}\n\n{rule}\n\n");
+        text += "| variable | values | default | meaning |\n| --- | --- | --- | --- |\n";
+        for Variable { name, meaning, allowed, default, .. } in variables {
+            // A bar would end the cell.
+            let allowed = allowed.replace('|', ", ");
+            text += &format!("| `{name}` | {allowed} | {default} | {meaning} |\n");
+        }
+        text.push('\n');
+    }
+    text.trim_end().to_owned() + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn each_variable_is_listed_once_and_fits_a_table() {
+        let mut names = BTreeSet::new();
+        for Variable { name, meaning, allowed, default, .. } in
+            groups().iter().flat_map(|group| &group.variables)
+        {
+            assert!(names.insert(*name), "{name} twice");
+            assert!(!meaning.is_empty() && !allowed.is_empty() && !default.is_empty(), "{name}");
+            assert!(!meaning.contains('|') && !default.contains('|'), "{name}");
+        }
+        assert!(names.contains("PINYARD_DRIVER") && names.contains("PINYARD_POOL_LIMIT"), "{names:?}");
+        let text = markdown();
+        assert!(names.iter().all(|name| text.contains(&format!("| `{name}` |"))), "{text}");
+    }
+}
