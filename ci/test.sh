@@ -45,6 +45,7 @@ step aarch64 ci/aarch64.sh
 step instructions ci/instructions.sh
 step fuzz ci/fuzz.sh 60
 step book ci/docs.sh
+step book-commands ci/book-commands.sh
 step symbols ci/symbols.sh
 step c mpi-tests/c/run.sh
 step c-mpi mpi-tests/c/mpi.sh openmpi abi

@@ -86,7 +86,7 @@ check "the book's words on linking" grep -qF -- "-lgcc_s -lutil -lrt -lpthread -
 
 # Where io_uring is refused, the example says so.
 book() {
-    sed -n '/^```c$/,/^```$/p' docs/src/c.md | sed '/^```/d' > "$build/five.c" &&
+    sed -n '/^```c file=five.c$/,/^```$/p' docs/src/c.md | sed '/^```/d' > "$build/five.c" &&
         gcc "${c11[@]}" -o "$build/five" "$build/five.c" "${dynamic[@]}" && { "$build/five" 2>&1 || true; } | grep -E '^key |io_uring'
 }
 check "the book's example" book

@@ -23,7 +23,7 @@ while IFS= read -r command; do
     check "$command" bash -ec "$command" > out 2>&1 < /dev/null
     case $command in *'top live'*) cp out top ;; esac
     tail -n 1 out
-done < <(sed -n '/^```console$/,/^```$/s/^\$ //p' "$page")
+done < <(sed -n '/^```console /,/^```$/s/^\$ //p' "$page")
 check "the page has its commands" [ "$commands" -eq 4 ]
 check "the trace is its owner's" [ "$(stat -c %a traces/*.trace)" = 600 ]
 check "run.html is a page that fetches nothing" bash -c '! grep -qE "(src|href)=.?(http|//)" run.html && grep -q "</html>" run.html'

@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# Do the book's commands work, and does its C compile? Each block of README.md, docs/src and
+# slurm/README.md says in its fence who runs it (docs/builder/src/blocks.rs); those that say
+# `run` are run here, page by page, in a folder that looks like the tree with `pinyard` on
+# PATH. Counts what is run, and what is not with the reason. Ends with "N passed, M failed".
+#
+#   ci/book-commands.sh [PATTERN]      only the pages whose names have it
+set -u
+cd "$(dirname "$0")/.." || exit 2
+repository=$PWD
+only=${1:-}
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$repository/target}
+built=$CARGO_TARGET_DIR/release
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+mkdir "$work/blocks"
+passed=0 failed=0
+
+build() { cargo build --quiet --release "$@" || { echo "cannot build $*"; echo "0 passed, 1 failed"; exit 1; }; }
+build --features cli --lib --bin pinyard --example solver
+build -p pinyard-preload
+cargo run --quiet --release -p pinyard-book -- --blocks "$work/blocks" || { echo "0 passed, 1 failed"; exit 1; }
+
+# check NAME COMMAND...: counts whether COMMAND succeeds; shows what it said if not.
+check() {
+    local name=$1
+    shift
+    if "$@" > "$work/said" 2>&1 < /dev/null; then
+        passed=$((passed + 1))
+        echo "ok      $name"
+    else
+        failed=$((failed + 1))
+        echo "FAILED  $name"
+        sed 's/^/        /' "$work/said" | tail -n 40
+    fi
+}
+
+# The page's folder: links to the tree, and what its commands leave.
+folder_of() {
+    local folder=$work/${1//\//-} entry
+    if [ ! -d "$folder" ]; then
+        mkdir "$folder"
+        for entry in "$repository"/*; do [ "$entry" = "$repository/target" ] || ln -s "$entry" "$folder/"; done
+        ln -s "$CARGO_TARGET_DIR" "$folder/target"
+        ln -s "$built/examples/solver" "$folder/solver"
+    fi
+    echo "$folder"
+}
+
+# Builds happen in the tree itself, whose paths cargo knows.
+in_the_tree=$(cat << 'END'
+cargo() { (cd "$REPOSITORY" && command cargo "$@"); }
+make() { (cd "$REPOSITORY" && command make "$@"); }
+END
+)
+in_folder() { # folder, file
+    (cd "$1" && REPOSITORY=$repository PATH=$built:$PATH MPICC=${MPICC:-/usr/bin/mpicc.openmpi} timeout --foreground -k 5 120 \
+        bash -euo pipefail -c "$in_the_tree"$'\n'"$(cat "$2")")
+}
+
+# What is shown is printed, line after line, but for numbers and the width of columns.
+as_shown() { # folder, file of commands, file of what they print
+    in_folder "$1" "$2" > "$work/printed" 2>&1 || { cat "$work/printed"; return 1; }
+    cat "$work/printed"
+    python3 - "$work/printed" "$3" << 'END'
+import re, sys
+plain = lambda line: re.sub(r"[\s─]+", " ", re.sub(r"\d[\d.,]*", "N", line)).strip()
+printed = iter([plain(line) for line in open(sys.argv[1])])
+for line in open(sys.argv[2]):
+    if plain(line) not in ("", "...") and plain(line) not in printed:
+        sys.exit(f"shown and not printed: {line}")
+END
+}
+
+warnings=(-Wall -Wextra -Werror -pedantic -O1 -I include)
+compile() { # language, file
+    case $1 in
+        # The block's program gives a stream, whose header is CUDA's.
+        c) if grep -q pinyard_mpi.h "$2"; then "${MPICC:-/usr/bin/mpicc.openmpi}" -std=c11 "${warnings[@]}" '-DcudaStream_t=void *' -c -o "$work/object" "$2"; else
+            cc -std=c11 "${warnings[@]}" -c -o "$work/object" "$2"; fi ;;
+        cpp) c++ -std=c++17 "${warnings[@]}" -x c++ -c -o "$work/object" "$2" ;;
+    esac
+}
+
+declare -A elsewhere=()
+pages=0 compiled_by_cargo=0 last=
+while IFS=$'\t' read -r page line language marks file; do
+    [[ $page == *$only* ]] || continue
+    [ "$page" = "$last" ] || { pages=$((pages + 1)) && last=$page; }
+    block=$work/blocks/$file name="$page:$line"
+    case "$language $marks" in
+        rust*) compiled_by_cargo=$((compiled_by_cargo + 1)) ;;
+        c\ * | cpp\ *)
+            check "$name compiles" compile "$language" "$block"
+            [[ $marks != file=* ]] || cp "$block" "$(folder_of "$page")/${marks#file=}"
+            ;;
+        *' run same') check "$name: $(head -n 1 "$block")" as_shown "$(folder_of "$page")" "$block" "$block.printed" ;;
+        *' run') check "$name: $(head -n 1 "$block")" in_folder "$(folder_of "$page")" "$block" ;;
+        *) elsewhere[$marks]=$((${elsewhere[$marks]:-0} + 1)) ;;
+    esac
+done < "$work/blocks/list"
+
+echo
+echo "$pages pages; $compiled_by_cargo blocks of Rust are documentation tests (cargo test --doc)"
+for why in "${!elsewhere[@]}"; do echo "not here: ${elsewhere[$why]} with $why"; done | sort
+[ "$passed" -gt 0 ] || failed=$((failed + 1))
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]

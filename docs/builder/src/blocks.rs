@@ -1,0 +1,207 @@
+//! Blocks of code in the pages: each is compiled or run by somebody, and says by whom.
+//!
+//! ```text
+//! rust              a documentation test: its page is included by a crate
+//! c, cpp            compiled by ci/book-commands.sh; file=NAME leaves it for commands
+//! sh, console       run        by ci/book-commands.sh, `$ ` before each command of console;
+//!                   run same   what is shown must be printed, but for numbers
+//!                   by=SCRIPT  by that script
+//!                   needs=WHAT not run: it needs what a test machine has not
+//! python, cmake     by= or needs= likewise
+//! ```
+
+use crate::files::{files, read};
+use std::fs;
+use std::path::Path;
+
+/// What a command may need that keeps it from being run.
+const NEEDS: [&str; 5] = ["cluster", "gpu", "rights", "program", "hours"];
+/// How a line of a command begins.
+const COMMANDS: [&str; 14] = [
+    "$",
+    "make",
+    "cargo",
+    "cc",
+    "gcc",
+    "mpicc",
+    "gfortran",
+    "srun",
+    "sbatch",
+    "mpirun",
+    "ln",
+    "git",
+    "apt-get",
+    "pkg-config",
+];
+/// Files whose documentation tests are pages.
+const INCLUDERS: [&str; 2] = ["src/lib.rs", "collectives/src/lib.rs"];
+
+/// A fenced block.
+struct Block {
+    /// The page, from the root.
+    page: String,
+    /// The fence's line, from 1.
+    line: usize,
+    language: String,
+    marks: Vec<String>,
+    text: String,
+}
+
+/// The blocks of all pages, in their order.
+fn blocks(root: &Path, problems: &mut Vec<String>) -> Vec<Block> {
+    let mut pages = files(&root.join("docs/src"), "md");
+    pages.extend(["README.md", "CONTRIBUTING.md", "slurm/README.md"].map(|page| root.join(page)));
+    let mut found = Vec::new();
+    for path in pages {
+        let page = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+        let text = read(&path, problems);
+        let mut open: Option<Block> = None;
+        for (index, line) in text.lines().enumerate() {
+            match (line.strip_prefix("```"), &mut open) {
+                (Some(""), Some(_)) => found.extend(open.take()),
+                (Some(info), None) => {
+                    let mut words = info.split([',', ' ']).filter(|word| !word.is_empty()).map(str::to_owned);
+                    let language = words.next().unwrap_or_default();
+                    let (page, marks) = (page.clone(), words.collect());
+                    open = Some(Block { page, line: index + 1, language, marks, text: String::new() });
+                }
+                (_, Some(block)) => block.text += &format!("{line}\n"),
+                (None, None) => {}
+            }
+        }
+        if let Some(Block { line, .. }) = open {
+            problems.push(format!("{page}:{line}: the block does not end"));
+        }
+    }
+    found
+}
+
+/// Blocks that nobody compiles or runs, and that do not say why not.
+pub(crate) fn check(root: &Path) -> Vec<String> {
+    let mut problems = Vec::new();
+    let includers = INCLUDERS.map(|file| read(&root.join(file), &mut problems)).concat();
+    let found = blocks(root, &mut problems);
+    problems.extend(found.iter().filter_map(|block| {
+        let cause = block.mistake(root, &includers)?;
+        Some(format!("{}:{}: {cause}", block.page, block.line))
+    }));
+    problems
+}
+
+impl Block {
+    fn mark(&self, name: &str) -> Option<&str> {
+        self.marks.iter().find_map(|mark| mark.strip_prefix(name)?.strip_prefix('='))
+    }
+
+    fn has(&self, mark: &str) -> bool {
+        self.marks.iter().any(|one| one == mark)
+    }
+
+    /// What is wrong with it.
+    fn mistake(&self, root: &Path, includers: &str) -> Option<String> {
+        match self.language.as_str() {
+            "rust" if self.has("ignore") => Some("Rust that is not compiled: use no_run".to_owned()),
+            "rust" => {
+                let included = includers.contains(&format!("{}\")]", self.page));
+                (!included)
+                    .then(|| format!("Rust that no test compiles: include the page in {}", INCLUDERS[0]))
+            }
+            "c" | "cpp" => None,
+            "sh" | "console" => (!self.has("run")).then(|| self.excuse(root)).flatten(),
+            "python" | "cmake" => self.excuse(root),
+            "text" => {
+                let command = self
+                    .text
+                    .lines()
+                    .find(|line| line.split_whitespace().next().is_some_and(|word| COMMANDS.contains(&word)));
+                command.map(|line| format!("text that looks like a command, for `sh`: {line}"))
+            }
+            other => Some(format!("a block of {other:?}, which nothing compiles or runs")),
+        }
+    }
+
+    /// Why it is not run here; a problem where it does not say.
+    fn excuse(&self, root: &Path) -> Option<String> {
+        match (self.mark("by"), self.mark("needs")) {
+            (Some(script), None) if root.join(script).is_file() => None,
+            (Some(script), None) => Some(format!("by={script}: there is no such script")),
+            (None, Some(what)) if NEEDS.contains(&what) => None,
+            (None, Some(what)) => Some(format!("needs={what}: not one of {}", NEEDS.join(", "))),
+            _ => Some("neither run nor by=SCRIPT nor needs=WHAT".to_owned()),
+        }
+    }
+}
+
+/// Writes each block to a file of `folder`, and a line for each to `list`: page, line,
+/// language, marks (`-` for none) and file, apart by tabs. Of a console the commands; what they print is
+/// in a file of its own.
+pub(crate) fn write(root: &Path, folder: &Path) -> Vec<String> {
+    let mut problems = check(root);
+    let found = blocks(root, &mut problems);
+    let mut list = String::new();
+    let mut put = |name: &str, text: &str| {
+        let path = folder.join(name);
+        problems.extend(fs::write(&path, text).err().map(|error| format!("{}: {error}", path.display())));
+    };
+    for (number, block) in found.iter().enumerate().filter(|(_, block)| block.language != "text") {
+        let Block { page, line, language, marks, text } = block;
+        let name = format!("{number:03}.{language}");
+        if language == "console" {
+            let (commands, printed) = session(text);
+            put(&name, &commands);
+            put(&format!("{name}.printed"), &printed);
+        } else {
+            put(&name, text);
+        }
+        let marks = if marks.is_empty() { "-".to_owned() } else { marks.join(" ") };
+        list += &format!("{page}\t{line}\t{language}\t{marks}\t{name}\n");
+    }
+    put("list", &list);
+    problems
+}
+
+/// Commands, with `> ` before the lines that go on, and what they print.
+fn session(text: &str) -> (String, String) {
+    let (mut commands, mut printed, mut goes_on) = (String::new(), String::new(), false);
+    for line in text.lines() {
+        let command = line.strip_prefix("$ ").or(line.strip_prefix("> ").filter(|_| goes_on));
+        goes_on = command.is_some();
+        let (to, line) = command.map_or((&mut printed, line), |command| (&mut commands, command));
+        *to += &format!("{line}\n");
+    }
+    (commands, printed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mistake(info: &str, text: &str) -> Option<String> {
+        let mut words = info.split([',', ' ']).map(str::to_owned);
+        let language = words.next().unwrap_or_default();
+        let (page, marks, text) = ("docs/src/x.md".to_owned(), words.collect(), text.to_owned());
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        Block { page, line: 1, language, marks, text }.mistake(&root, "include_str!(\"../docs/src/x.md\")]")
+    }
+
+    #[test]
+    fn a_block_is_compiled_or_run_or_says_why_not() {
+        for info in
+            ["rust", "rust,no_run", "c", "sh run", "console run same", "sh needs=gpu", "sh by=ci/test.sh"]
+        {
+            assert_eq!(mistake(info, ""), None, "{info}");
+        }
+        for info in ["", "rust,ignore", "sh", "console", "sh needs=luck", "sh by=ci/none.sh", "go", "python"]
+        {
+            assert!(mistake(info, "").is_some(), "{info}");
+        }
+        assert!(mistake("text", "first\nmake demo\n").is_some());
+        assert_eq!(mistake("text", "a picture\n  -> makes sense\n"), None);
+    }
+
+    #[test]
+    fn a_session_is_commands_and_what_they_print() {
+        let (commands, printed) = session("$ a \\\n> b\n1 > 0\n> 2\n$ c\n");
+        assert_eq!((commands.as_str(), printed.as_str()), ("a \\\nb\nc\n", "1 > 0\n> 2\n"));
+    }
+}
