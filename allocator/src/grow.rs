@@ -28,7 +28,9 @@ impl Handle {
             Some(block) => Ok(block),
             None => self.grow_for(want, &mut token),
         };
-        let block = found.or_else(|error| self.squeeze(want, error, &mut token))?;
+        let block = found.or_else(|error| self.squeeze(want, error, &mut token)).inspect_err(|error| {
+            tracing::warn!(source = self.supplier.source.name(), %error, "no memory in a pool");
+        })?;
         self.core.counters.add(Counts::allocation(want.block_bytes()));
         Ok(block)
     }

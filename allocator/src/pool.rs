@@ -264,6 +264,7 @@ impl Builder {
         fork::prepare();
         let Builder { registry, source, access, limit, poison, .. } = self;
         let traced = Traced::new(source.name());
+        tracing::info!(source = source.name(), slab_bytes, limit, "a pool was made");
         let supplier = Arc::new(Supplier { registry, source, access });
         let core = Core::new(largest, poison, traced);
         let publisher: std::sync::Weak<Core> = Arc::downgrade(&core);

@@ -29,6 +29,7 @@ impl Slab {
         bytes: usize,
         token: &DriverToken,
     ) -> Result<Slab, AllocError> {
+        let _span = tracing::debug_span!("slab", source = supplier.source.name(), bytes).entered();
         let segment = supplier.source.grow(bytes, token).map_err(|source| AllocError::Source {
             bytes,
             name: supplier.source.name(),
@@ -38,7 +39,14 @@ impl Slab {
         // Whatever is still registered at these addresses is other memory.
         let fresh = supplier.registry.invalidate(range);
         match fresh.and_then(|()| supplier.registry.get(range, supplier.access)) {
-            Ok(lease) => Ok(Slab { segment, lease: lease.into_owned(), supplier: supplier.clone() }),
+            Ok(lease) => {
+                tracing::debug!(
+                    source = supplier.source.name(),
+                    bytes = segment.bytes,
+                    "a pool grew by a slab"
+                );
+                Ok(Slab { segment, lease: lease.into_owned(), supplier: supplier.clone() })
+            }
             Err(source) => {
                 // SAFETY: fresh from `grow`, seen by nobody, and not registered.
                 warn(unsafe { supplier.source.shrink(segment, token) });
@@ -65,6 +73,7 @@ impl Slab {
     /// No block of the slab is in use.
     pub(crate) unsafe fn release(self, token: &DriverToken) {
         let Slab { segment, lease, supplier } = self;
+        tracing::debug!(source = supplier.source.name(), bytes = segment.bytes, "a pool gives a slab back");
         drop(lease);
         // Before the unmapping, which the hooks do not see. With our lease gone the
         // registration ends here, unless a caller holds one of its own. The only

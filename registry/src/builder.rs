@@ -107,6 +107,7 @@ impl Builder {
     /// see [`Mechanism`].
     pub fn build(self) -> Result<Registry, BuildError> {
         let backend = self.backend.ok_or(BuildError::NoBackend)?;
+        let _span = tracing::debug_span!("registry", backend = backend.name()).entered();
         let forced = Mechanism::from_environment().map_err(|value| BuildError::UnknownMechanism { value })?;
         let events = if forced == Some(Mechanism::Notify) { Events::NotifyOnly } else { self.events };
         let mut patches = events == Events::Hooks && forced.is_none_or(Mechanism::patches);
@@ -156,6 +157,13 @@ impl Builder {
         let publisher: std::sync::Weak<Inner> = Arc::downgrade(&inner);
         pinyard_trace::counters::publish(publisher);
         reaper::start(&inner).map_err(|source| BuildError::Thread { source })?;
+        tracing::info!(
+            backend = inner.backend.name(),
+            budget = inner.cache.geometry.budget.bytes(),
+            regions,
+            patched = patches,
+            "a registry was made"
+        );
         Ok(Registry { inner: Owner::new(inner) })
     }
 }

@@ -73,6 +73,8 @@ mod room;
 #[cfg(not(loom))]
 mod shards;
 #[cfg(not(loom))]
+mod told;
+#[cfg(not(loom))]
 mod trust;
 
 #[cfg(loom)]

@@ -17,7 +17,7 @@ use crate::regions::{self, Held, Wanted};
 use crate::registry::Inner;
 use crate::room;
 use crate::trust::Begun;
-use crate::{diagnose, trust};
+use crate::{diagnose, told, trust};
 use pinyard_trace::Kind;
 use std::any::Any;
 use std::cell::Cell;
@@ -67,7 +67,8 @@ pub(crate) fn get(inner: &Inner, wanted: Wanted) -> Result<Held, Box<GetError>> 
     let mut attempt =
         Attempt { pages: pages_to_try, merge: true, squeezed: false, spoiled: 0, missed: false };
     loop {
-        if let Some(held) = try_once(inner, wanted, pages, &mut attempt, &mut unlocked)? {
+        let answer = try_once(inner, wanted, pages, &mut attempt, &mut unlocked);
+        if let Some(held) = answer.inspect_err(|error| told::refused(inner.backend.name(), error))? {
             return Ok(held);
         }
     }
@@ -189,6 +190,7 @@ fn spoiled(
     attempt.pages = pages;
     attempt.merge = false;
     attempt.spoiled += 1;
+    tracing::debug!(%pages, attempt = attempt.spoiled, "the mapping changed during the registration");
     match attempt.spoiled {
         ATTEMPTS => Err(Box::new(GetError::Unstable { range: pages, attempts: ATTEMPTS })),
         _ => Ok(None),

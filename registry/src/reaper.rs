@@ -11,6 +11,7 @@ use crate::backend::Unlocked;
 use crate::builder::Events;
 use crate::clock;
 use crate::registry::Inner;
+use crate::told::Told;
 use pinyard_hooks::SignalsBlocked;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
@@ -57,13 +58,14 @@ pub(crate) fn start(inner: &Arc<Inner>) -> std::io::Result<()> {
 }
 
 fn run(registry: &Weak<Inner>, stopped: &AtomicBool) {
+    let mut told = Told::default();
     while !stopped.load(SeqCst) {
         let Some(inner) = registry.upgrade() else { return };
-        if inner.reap() {
+        if inner.reap(&mut told) {
             // SeqCst, with the swap in `wake_reaper`: either that sees the flag, or the
             // second look sees the region.
             inner.reaper_sleeps.store(true, SeqCst);
-            let still_idle = inner.reap();
+            let still_idle = inner.reap(&mut told);
             drop(inner);
             if still_idle {
                 thread::park();
@@ -77,7 +79,7 @@ fn run(registry: &Weak<Inner>, stopped: &AtomicBool) {
 
 impl Inner {
     /// Applies events and buries. `true` if nothing is registered any more.
-    fn reap(&self) -> bool {
+    fn reap(&self, told: &mut Told) -> bool {
         let unseen = self.events == Events::Hooks && !pinyard_hooks::verify();
         let mut unlocked = Unlocked::at_entry();
         if unseen {
@@ -87,8 +89,9 @@ impl Inner {
         self.tidy(&mut unlocked);
         let mut locked = self.cache.lock(&mut unlocked);
         locked.writer.now = clock::ticks();
-        let idle = locked.is_idle();
+        let (idle, counters) = (locked.is_idle(), locked.writer.counters);
         drop(locked);
+        told.tell(self.backend.name(), counters, unseen);
         self.go_ahead(&mut unlocked);
         self.bury(&mut unlocked);
         idle

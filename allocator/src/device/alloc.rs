@@ -210,6 +210,7 @@ impl Core {
     /// On an error nothing stays.
     fn slab_birth(&self, bytes: usize, kind: Kind, token: &DriverToken) -> Result<Slab, DeviceError> {
         let source = &self.sources[kind as usize];
+        let _span = tracing::debug_span!("slab", source = source.name(), bytes).entered();
         let failed = |error| DeviceError::Source { bytes, name: source.name(), source: error };
         let segment = source.grow(bytes, token).map_err(failed)?;
         let key = match &self.registrar {
@@ -222,6 +223,7 @@ impl Core {
                 }
             },
         };
+        tracing::debug!(source = source.name(), bytes = segment.bytes, "a device pool grew by a slab");
         Ok(Slab { segment, key, kind, used: Cell::new(0) })
     }
 
@@ -247,6 +249,8 @@ impl Core {
             }
             self.inspect_slab(segment.start as u64, segment.bytes as u64, token);
             self.watch.event(trace::Kind::Trim, 0, segment.bytes, segment.start as u64);
+            let source = self.sources[kind as usize].name();
+            tracing::debug!(source, bytes = segment.bytes, "a device pool gives a slab back");
             if self.shrink(segment, kind, token) {
                 Core::count(&self.tallies.releases);
             }

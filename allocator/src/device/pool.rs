@@ -608,6 +608,7 @@ impl DeviceBuilder {
         } else {
             None
         };
+        let (source, slab_bytes, limit) = (sources[0].name(), settings.slab_bytes, settings.limit());
         let token = DriverToken::at_entry();
         let words = match marks {
             MarkKind::Best if driver.device().stream_values => {
@@ -639,6 +640,7 @@ impl DeviceBuilder {
         if let Err(error) = worker::spawn(core.clone()) {
             return Err(BuildError::Thread { reason: error.to_string() });
         }
+        tracing::info!(source, slab_bytes, limit, "a device pool was made");
         Ok(DevicePool { handle: Arc::new(Handle { core }) })
     }
 }

@@ -52,17 +52,28 @@ impl Core {
         };
         let observers = self.observers.lock().clone();
         if observers.is_empty() || effort == Effort::Once {
-            let shortage = Box::new(self.shortage(want.bytes(), Some(&error), token));
-            return Err(DeviceError::OutOfMemory { cause: Box::new(error), shortage });
+            return Err(self.out_of_memory(want, error, effort, token));
         }
         let shortage = self.shortage(want.bytes(), Some(&error), token);
         for observer in observers {
             observer(&shortage);
         }
-        self.squeeze_once(state, want, patience, error, token).map_err(|error| {
-            let shortage = Box::new(self.shortage(want.bytes(), Some(&error), token));
-            DeviceError::OutOfMemory { cause: Box::new(error), shortage }
-        })
+        self.squeeze_once(state, want, patience, error, token)
+            .map_err(|error| self.out_of_memory(want, error, effort, token))
+    }
+
+    fn out_of_memory(
+        &self,
+        want: Want,
+        error: DeviceError,
+        effort: Effort,
+        token: &mut DriverToken,
+    ) -> DeviceError {
+        let shortage = Box::new(self.shortage(want.bytes(), Some(&error), token));
+        if effort == Effort::Patient {
+            tracing::warn!(bytes = want.bytes(), %error, "no memory in a device pool");
+        }
+        DeviceError::OutOfMemory { cause: Box::new(error), shortage }
     }
 
     fn squeeze_once(
