@@ -27,4 +27,10 @@ mod book {
     mod readme {}
     #[doc = include_str!("../docs/src/backends.md")]
     mod backends {}
+    #[doc = include_str!("../docs/src/observability.md")]
+    mod observability {}
+    #[doc = include_str!("../docs/src/rust.md")]
+    mod rust {}
+    #[doc = include_str!("../docs/src/start.md")]
+    mod start {}
 }

@@ -18,9 +18,15 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
         }
         let folder = page.parent().unwrap_or(&sources);
         for link in links(&text) {
-            let target = link.split('#').next().unwrap_or_default();
-            if !target.is_empty() && !target.contains("://") && !folder.join(target).exists() {
+            let (target, anchor) = link.split_once('#').unwrap_or((link, ""));
+            if target.contains("://") {
+                continue;
+            }
+            let to = if target.is_empty() { page.clone() } else { folder.join(target) };
+            if !to.exists() {
                 problems.push(format!("{name}: the link to {link} leads nowhere"));
+            } else if !anchor.is_empty() && !anchors(&read(&to, &mut problems)).any(|one| one == anchor) {
+                problems.push(format!("{name}: the link to {link} names no heading of that page"));
             }
         }
         for test in named_tests(&text) {
@@ -50,6 +56,20 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
     problems
 }
 
+/// What headings are called in links, as mdBook does it.
+fn anchors(text: &str) -> impl Iterator<Item = String> {
+    let headings = text
+        .lines()
+        .filter_map(|line| line.trim_start_matches('#').strip_prefix(' ').filter(|_| line.starts_with('#')));
+    headings.map(|heading| {
+        let kept = heading.trim().chars().filter_map(|letter| match letter {
+            letter if letter.is_alphanumeric() || "_-".contains(letter) => Some(letter.to_ascii_lowercase()),
+            letter => letter.is_whitespace().then_some('-'),
+        });
+        kept.collect()
+    })
+}
+
 /// Functions under a `#[test]`.
 fn marked_tests(text: &str) -> impl Iterator<Item = &str> {
     let function = |rest: &'_ str| rest.find("fn ").map(|at| at + 3);
@@ -76,4 +96,15 @@ fn tests(root: &Path) -> BTreeSet<String> {
     };
     let texts = sources.filter_map(|path| std::fs::read_to_string(path).ok());
     texts.flat_map(|text| text.lines().filter_map(function).collect::<Vec<_>>()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_heading_is_linked_as_mdbook_does() {
+        let text = "# vLLM #24264, UCX #5131\nno # heading\n### What `get` does\n";
+        assert_eq!(anchors(text).collect::<Vec<_>>(), ["vllm-24264-ucx-5131", "what-get-does"]);
+    }
 }
