@@ -1,5 +1,5 @@
-//! Builds the shim over Debian's libucx-dev. The libraries themselves are opened at
-//! run time, so that the program also runs where they are not.
+//! Builds the shim over UCX's headers, or an empty one where there are none. The libraries
+//! themselves are opened at run time, so that the program also runs where they are not.
 
 fn main() {
     println!("cargo:rerun-if-changed=ucx/rcache.c");

@@ -23,8 +23,7 @@ check() { # path, count
         failed=$((failed + 1)) && echo "$path: ${count:-none} instructions, limit ${limit:-unknown}: FAILED"
     fi
 }
-for path in count_hit count_c_hit count_lookup count_event_elsewhere count_event_registered count_insert count_miss_and_evict \
-    count_pool_small count_pool_large; do
+for path in $("$target/release/counted" --list); do
     valgrind --tool=callgrind --callgrind-out-file="$out/$path" --collect-atstart=no \
         --toggle-collect="$path" "$target/release/counted" 2> "$out/log" || { cat "$out/log"; exit 1; }
     check "$path" "$(sed -n 's/^.*Collected : \([0-9]*\).*/\1/p' "$out/log")"

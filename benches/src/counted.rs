@@ -1,5 +1,5 @@
-//! What callgrind counts (ci/instructions.sh): each `count_` function runs its
-//! path [`TIMES`] times between two named entries.
+//! What callgrind counts (ci/instructions.sh, `pinyard bench instructions`): each `count_`
+//! function runs its path [`TIMES`] times between two named entries. `--list` names them.
 #![allow(unsafe_code)] // symbols that callgrind can name
 
 use core::ffi::{c_int, c_void};
@@ -10,6 +10,19 @@ use pinyard_registry::backend::Custom;
 use pinyard_registry::{Access, MemoryKey, Registry};
 use std::hint::black_box;
 use std::sync::Arc;
+
+/// The counted functions.
+const PATHS: [&str; 9] = [
+    "count_hit",
+    "count_c_hit",
+    "count_lookup",
+    "count_event_elsewhere",
+    "count_event_registered",
+    "count_insert",
+    "count_miss_and_evict",
+    "count_pool_small",
+    "count_pool_large",
+];
 
 /// Repetitions inside one counted function.
 const TIMES: usize = 1000;
@@ -159,6 +172,9 @@ fn pool_stream() -> Result<(DevicePool, PoolStream), Box<dyn std::error::Error>>
 }
 
 fn main() {
+    if std::env::args().any(|argument| argument == "--list") {
+        return PATHS.iter().for_each(|path| println!("{path}"));
+    }
     let base = 0x10_0000_0000 as *const u8;
     let cached = registry(10 * TIMES);
     drop(cached.get((base, REGION), Access::LOCAL_READ));

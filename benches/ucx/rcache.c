@@ -1,11 +1,17 @@
 /* UCX's registration cache (ucs/memory/rcache.h of libucx-dev) with a dummy
- * registration, behind a few functions. The libraries are opened at run time. */
+ * registration, behind a few functions. The libraries are opened at run time, and have to
+ * be of the version of these headers: the cache's structures are no part of UCX's stable
+ * interface. Where there are no headers, there is no peer. */
+#include <stddef.h>
+#include <stdint.h>
+
+#if __has_include(<ucs/memory/rcache.h>) && __has_include(<ucp/api/ucp_version.h>)
 #include <sys/mman.h>
+#include <ucp/api/ucp_version.h>
 #include <ucm/api/ucm.h>
 #include <ucs/memory/rcache.h>
 #include <dlfcn.h>
 #include <limits.h>
-#include <stddef.h>
 
 static struct {
     __typeof__(ucs_rcache_create) *create;
@@ -14,6 +20,13 @@ static struct {
     __typeof__(ucs_rcache_region_put) *put;
     __typeof__(ucm_vm_munmap) *unmapped;
 } ucx;
+
+/* The version of the headers: major, minor. */
+void bench_ucx_headers(unsigned *major, unsigned *minor)
+{
+    *major = UCP_API_MAJOR;
+    *minor = UCP_API_MINOR;
+}
 
 /* What went wrong, or NULL. */
 const char *bench_ucx_load(void)
@@ -96,3 +109,44 @@ void bench_ucx_unmapped(void *address, size_t length)
 {
     ucx.unmapped(address, length);
 }
+
+#else
+
+void bench_ucx_headers(unsigned *major, unsigned *minor)
+{
+    *major = *minor = 0;
+}
+
+const char *bench_ucx_load(void)
+{
+    return "built without UCX's headers";
+}
+
+/* Nobody calls these: nothing was loaded. */
+void *bench_ucx_create(unsigned long regions, void *counter)
+{
+    (void)regions, (void)counter;
+    return NULL;
+}
+
+void bench_ucx_destroy(void *cache)
+{
+    (void)cache;
+}
+
+void *bench_ucx_get(void *cache, void *address, size_t length)
+{
+    (void)cache, (void)address, (void)length;
+    return NULL;
+}
+
+void bench_ucx_put(void *cache, void *region)
+{
+    (void)cache, (void)region;
+}
+
+void bench_ucx_unmapped(void *address, size_t length)
+{
+    (void)address, (void)length;
+}
+#endif

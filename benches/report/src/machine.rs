@@ -1,17 +1,22 @@
-//! The machine that the figures are of.
+//! The machine that figures are of.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-#[derive(Serialize)]
-pub(crate) struct Machine {
-    cpu: String,
-    cores: usize,
-    kernel: String,
+/// What a reader has to know of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// The processor's name, as in /proc/cpuinfo.
+    pub cpu: String,
+    /// Processors that this process may use.
+    pub cores: usize,
+    /// The kernel's release.
+    pub kernel: String,
     /// Runnable programs, averaged over the last minute of the run.
-    load: String,
+    pub load: String,
 }
 
-pub(crate) fn cores() -> usize {
+/// Processors that this process may use.
+pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get())
 }
 
@@ -20,7 +25,8 @@ fn read(path: &str) -> String {
 }
 
 impl Machine {
-    pub(crate) fn here() -> Machine {
+    /// This one; what /proc does not tell is `unknown`.
+    pub fn here() -> Machine {
         let cpuinfo = read("/proc/cpuinfo");
         let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
         let word = |text: String, index| text.split_whitespace().nth(index).unwrap_or("unknown").to_owned();
@@ -31,11 +37,16 @@ impl Machine {
             load: word(read("/proc/loadavg"), 0),
         }
     }
+
+    /// Whether times measured on both can be compared at all.
+    pub fn is_like(&self, other: &Machine) -> bool {
+        (&self.cpu, self.cores) == (&other.cpu, other.cores)
+    }
 }
 
 impl std::fmt::Display for Machine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Machine { cpu, cores, kernel, load } = self;
-        write!(f, "Machine: {cpu}, {cores} cores, Linux {kernel}, load {load} at the end.")
+        write!(f, "{cpu}, {cores} cores, Linux {kernel}, load {load} at the end")
     }
 }

@@ -1,6 +1,7 @@
 //! The caches under comparison behind one interface, and the memory they map.
 #![allow(unsafe_code)]
 
+use pinyard_bench_report::Absence;
 use pinyard_registry::backend::Custom;
 use pinyard_registry::{Access, MemoryKey, Registry};
 use std::cell::Cell;
@@ -58,6 +59,12 @@ impl Memory {
 
     pub(crate) fn at(&self, offset: usize) -> *mut u8 {
         (self.base + offset) as *mut u8
+    }
+
+    /// Makes every page resident.
+    pub(crate) fn touch(&self) {
+        // SAFETY: the whole mapping, which is writable.
+        unsafe { self.at(0).write_bytes(1, self.len) };
     }
 }
 
@@ -121,6 +128,7 @@ unsafe extern "C" fn bench_register(counter: *mut c_void) {
 }
 
 unsafe extern "C" {
+    fn bench_ucx_headers(major: *mut u32, minor: *mut u32);
     safe fn bench_ucx_load() -> *const c_char;
     fn bench_ucx_create(regions: c_ulong, counter: *mut c_void) -> *mut c_void;
     fn bench_ucx_destroy(cache: *mut c_void);
@@ -129,30 +137,48 @@ unsafe extern "C" {
     fn bench_ucx_unmapped(address: *mut c_void, length: usize);
 }
 
-/// Opens UCX's libraries and says which they are, or why there are none.
-pub(crate) fn load_ucx() -> Result<String, String> {
+/// Opens UCX's libraries and says which version they are, or why there are none.
+pub(crate) fn load_ucx() -> Result<String, Absence> {
     let failure = bench_ucx_load();
-    if failure.is_null() {
-        return Ok(ucx_version());
+    if !failure.is_null() {
+        // SAFETY: a NUL-terminated text of dlerror's or of the shim's own.
+        let why = unsafe { CStr::from_ptr(failure) }.to_string_lossy().into_owned();
+        let remedy = if why.starts_with("built without") {
+            "install libucx-dev and build pinyard-bench again"
+        } else {
+            "install UCX (libucx0), or name its folder in LD_LIBRARY_PATH"
+        };
+        return Err(Absence::new(why, remedy));
     }
-    // SAFETY: a NUL-terminated text of dlerror's or of the shim's own.
-    Err(unsafe { CStr::from_ptr(failure) }.to_string_lossy().into_owned())
+    let (mut headers, version) = ([0; 2], ucx_version()?);
+    let [major, minor] = &mut headers;
+    // SAFETY: two numbers of this function's own.
+    unsafe { bench_ucx_headers(major, minor) };
+    if version[..2] == headers {
+        return Ok(format!("{}.{}.{}", version[0], version[1], version[2]));
+    }
+    let why = format!(
+        "UCX is {}.{}, and pinyard-bench was built for {}.{}, whose structures may be others",
+        version[0], version[1], headers[0], headers[1]
+    );
+    Err(Absence::new(why, "build pinyard-bench again with the headers of this UCX"))
 }
 
-/// The version in the name of the file that libucs was loaded from, or its path.
-fn ucx_version() -> String {
+/// What the library says it is.
+fn ucx_version() -> Result<[u32; 3], Absence> {
     type GetVersion = unsafe extern "C" fn(*mut u32, *mut u32, *mut u32);
     // SAFETY: names that end in NUL; a function of UCX's own with this signature.
     unsafe {
         let ucp = libc::dlopen(c"libucp.so.0".as_ptr(), libc::RTLD_NOW);
         let function = if ucp.is_null() { ucp } else { libc::dlsym(ucp, c"ucp_get_version".as_ptr()) };
         if function.is_null() {
-            return "of unknown version".to_owned();
+            return Err(Absence::new("libucp.so.0 has no ucp_get_version", "install UCX (libucx0) whole"));
         }
         let get_version = std::mem::transmute::<*mut c_void, GetVersion>(function);
-        let (mut major, mut minor, mut release) = (0, 0, 0);
-        get_version(&raw mut major, &raw mut minor, &raw mut release);
-        format!("{major}.{minor}.{release}")
+        let mut version = [0; 3];
+        let [major, minor, release] = &mut version;
+        get_version(major, minor, release);
+        Ok(version)
     }
 }
 

@@ -1,8 +1,11 @@
 //! Resident memory, measured in a process of its own for each peer.
 #![allow(unsafe_code)]
 
+use super::{fill, with_ucx};
 use crate::peer::{Memory, Ours, Peer, Ucx, load_ucx};
-use crate::rows::{REGION, Row, STRIDE, or_fail};
+use crate::tell;
+use pinyard_bench_report::{Row, Summary, Unit};
+use pinyard_benches::turns::{REGION, STRIDE, or_fail};
 use std::process::Command;
 
 const REGIONS: usize = 100_000;
@@ -30,7 +33,7 @@ fn measure<P: Peer>() -> [usize; 4] {
     let peer: P = or_fail(P::new(REGIONS + 64));
     peer.hit(memory.at(REGIONS * STRIDE), REGION);
     let before = resident();
-    (0..REGIONS).for_each(|region| peer.hit(memory.at(region * STRIDE), REGION));
+    fill(&peer, &memory, REGIONS);
     let filled = resident();
     (0..1000).for_each(|_| round());
     let start = resident();
@@ -51,25 +54,32 @@ pub(crate) fn child(name: &str) {
 
 fn ask(name: &str) -> Result<[f64; 4], String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let output =
-        Command::new(program).args(["--memory-of", name]).output().map_err(|error| error.to_string())?;
+    let output = Command::new(program)
+        .args(["cache.memory", "--child", name])
+        .output()
+        .map_err(|error| error.to_string())?;
     let text = String::from_utf8_lossy(&output.stdout);
     let numbers: Vec<f64> = text.split_whitespace().filter_map(|number| number.parse().ok()).collect();
-    numbers.try_into().map_err(|_| format!("--memory-of {name}: {}", String::from_utf8_lossy(&output.stderr)))
+    numbers
+        .try_into()
+        .map_err(|_| format!("cache.memory --child {name}: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
-pub(crate) fn rows(ucx: bool) -> Vec<Row> {
-    let mut rows = [
-        Row::new("memory", "a region", REGIONS).unit("bytes"),
-        Row::new("memory", "grown over 40,000 map and unmap rounds without a get", REGIONS).unit("bytes"),
-    ];
-    for name in [Ours::NAME, Ucx::NAME].into_iter().take(if ucx { 2 } else { 1 }) {
+/// Bytes of a region, and what a cache that nobody asks grows by.
+pub(crate) fn run() {
+    let ucx = with_ucx();
+    let cases = ["a region of 100,000", "grown over 40,000 map and unmap rounds without a get"];
+    let mut rows = cases.map(|case| Row::new("cache.memory", case).unit(Unit::Bytes));
+    let names = [Ours::NAME, Ucx::NAME].into_iter().take(if ucx { 2 } else { 1 });
+    tell::steps(names.len());
+    for name in names {
+        tell::step(name);
         let [before, filled, start, end] = or_fail(ask(name));
         for (row, (value, count)) in
             rows.iter_mut().zip([(filled - before, REGIONS as f64), (end - start, 1.0)])
         {
-            row.enter_count(name, value.max(0.0) / count);
+            row.enter(name, Some(Summary::counted(value.max(0.0) / count)));
         }
     }
-    rows.into()
+    rows.into_iter().for_each(tell::row);
 }

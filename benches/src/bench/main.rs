@@ -1,0 +1,114 @@
+//! The benchmarks of `pinyard bench`, one in a process: `pinyard-bench cache.hit` writes
+//! what it does and its rows on standard output, a JSON line each.
+//!
+//! ```text
+//! main -> cache, hooks, backends, pools, instructions -> Turns -> Row -> tell
+//! ```
+//!
+//! Ours and the peers take turns in one process, or where that cannot be, in processes
+//! that live side by side. A sample is a turn: the mean over its operations.
+
+mod backends;
+mod cache;
+mod hooks;
+mod instructions;
+mod peer;
+mod pools;
+mod tell;
+
+use clap::Parser;
+use pinyard_benches::turns::fail;
+
+/// Runs a benchmark of `pinyard bench`, which reads what this prints.
+#[derive(Parser)]
+struct Arguments {
+    /// Its name, as `pinyard bench --list` has it
+    benchmark: String,
+    #[command(flatten)]
+    settings: Settings,
+    /// One of the children: what it measures
+    #[arg(long, hide = true)]
+    child: Option<String>,
+    #[arg(long, hide = true, default_value_t = 0)]
+    regions: usize,
+}
+
+/// How much is measured.
+#[derive(clap::Args, Clone, Copy)]
+struct Settings {
+    /// Few turns and small sizes: that it works, no figures
+    #[arg(long)]
+    quick: bool,
+    /// Threads at most [default: as many as there are cores, and at least two]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+}
+
+impl Settings {
+    /// `full`, or `quick` where only the machinery is tried.
+    fn pick<T>(&self, full: T, quick: T) -> T {
+        if self.quick { quick } else { full }
+    }
+
+    /// Turns of a millisecond or less.
+    fn turns(&self) -> usize {
+        self.pick(80, 8)
+    }
+
+    /// Operations in such a turn.
+    fn operations(&self) -> usize {
+        self.pick(20_000, 1000)
+    }
+
+    /// Turns of many milliseconds.
+    fn slow_turns(&self) -> usize {
+        self.pick(12, 2)
+    }
+
+    /// Of `values`, in quick runs those that are at most `most`.
+    fn up_to(&self, most: usize, values: &[usize]) -> Vec<usize> {
+        values.iter().copied().filter(|value| !self.quick || *value <= most).collect()
+    }
+
+    /// The numbers of threads to measure with.
+    fn thread_counts(&self) -> Vec<usize> {
+        let most = self.threads.unwrap_or_else(|| pinyard_bench_report::machine::cores().max(2));
+        [1, 2, 4, 8, 16].into_iter().filter(|&threads| threads <= most).collect()
+    }
+}
+
+fn main() {
+    let arguments = Arguments::parse();
+    let settings = arguments.settings;
+    match (arguments.benchmark.as_str(), &arguments.child) {
+        ("cache.memory", Some(name)) => cache::memory::child(name),
+        ("hooks.calls", Some(name)) => hooks::calls::child(&settings, name, arguments.regions),
+        ("pools.host", Some(name)) => pools::host::child(&settings, name),
+        ("cache.hit", None) => cache::hits::run(&settings),
+        ("cache.beside", None) => cache::beside::run(&settings),
+        ("cache.event", None) => cache::events::run(&settings),
+        ("cache.insert", None) => cache::inserts::run(&settings),
+        ("cache.strided", None) => cache::inserts::strided(),
+        ("cache.memory", None) => cache::memory::run(),
+        ("hooks.calls", None) => hooks::calls::run(&settings),
+        ("hooks.watched", None) => hooks::watched::run(&settings),
+        ("backends.register", None) => backends::run(&settings),
+        ("pools.host", None) => pools::host::run(&settings),
+        (name @ "pools.same-size", None) => {
+            pools::device::run(&settings, name, pools::traces::same_sizes(&settings));
+        }
+        (name @ "pools.workloads", None) => {
+            pools::device::run(&settings, name, pools::traces::workloads(&settings));
+        }
+        (name @ "pools.streams", None) => {
+            pools::device::run(&settings, name, pools::traces::streams(&settings));
+        }
+        (name @ "pools.holes", None) => {
+            pools::device::run(&settings, name, pools::traces::holes(&settings));
+        }
+        ("pools.threads", None) => pools::threads::run(&settings),
+        ("pools.pinned", None) => pools::pinned::run(&settings),
+        ("instructions", None) => instructions::run(),
+        (name, _) => fail(&format!("no benchmark {name:?}: pinyard bench --list has all of them")),
+    }
+}

@@ -1,0 +1,180 @@
+//! Device allocators beside each other in one process: the same traces, interleaved, in
+//! rotating order. Allocations and frees are timed by the processor's counter, [`BATCH`]
+//! of them together, as a single one may take less than reading the counter does; work of
+//! the device is not.
+//!
+//! A sample is the mean over a whole trace, since what an allocator does rarely counts as
+//! well; the 99th percentile is that of batches.
+#![allow(unsafe_code)] // a block is written to by a kernel
+
+use super::contenders::{Async, Contender, Ours, Torch, token};
+use super::ticks::{Clock, ticks};
+use super::traces::{Op, STREAMS, Trace};
+use super::{Device, device, stream, torch_shim};
+use crate::{Settings, tell};
+use pinyard_bench_report::{Row, Summary, Unit};
+use pinyard_benches::turns::or_fail;
+
+/// Operations that are timed together.
+const BATCH: u32 = 32;
+/// What a kernel writes.
+const BUSY_BYTES: usize = 128 << 20;
+/// A kernel of the simulated device.
+const BUSY_NANOSECONDS: u64 = 40_000;
+/// What needs so much of the device runs one contender after the other.
+const LARGE: usize = 20 << 30;
+
+/// Replays `traces`, a row for each.
+pub(crate) fn run(settings: &Settings, benchmark: &str, traces: Vec<Trace>) {
+    let device = device();
+    let driver = &device.driver;
+    let raw: Vec<_> = (0..STREAMS).map(|_| stream(driver)).collect();
+    let ours = |virtual_memory| Ours::new(driver.clone(), raw.clone(), virtual_memory);
+    let mut contenders: Vec<Box<dyn Contender>> = vec![Box::new(ours(false)), Box::new(ours(true))];
+    if let Some(cuda) = &device.cuda {
+        or_fail(cuda.keep_async(u64::MAX, &token()));
+        contenders.push(Box::new(Async { cuda: cuda.clone(), raw: raw.clone() }));
+    }
+    if let Some(shim) = torch_shim(&device) {
+        contenders.push(Box::new(Torch::load(&shim, raw.clone(), driver.device().total_bytes)));
+    }
+    let busy = or_fail(driver.mem_alloc(BUSY_BYTES, &token()));
+    let work = |at: u16| match &device.simulated {
+        Some(simulated) => simulated.kernel(raw[at as usize], BUSY_NANOSECONDS, &token()),
+        // SAFETY: a block of the benchmark's own.
+        None => or_fail(unsafe { driver.fill(busy, 1, BUSY_BYTES, raw[at as usize], &token()) }),
+    };
+    let (clock, rounds) = (Clock::calibrated(), settings.pick(7, 2));
+    tell::steps(traces.len());
+    for trace in traces {
+        tell::step(trace.name.clone());
+        let results = measure(&device, &mut contenders, &trace, &work, &clock, rounds);
+        let names = contenders.iter().map(|contender| contender.name());
+        rows(benchmark, &trace, device.suffix, names.zip(results));
+    }
+    // SAFETY: nothing uses it.
+    or_fail(unsafe { driver.mem_free(busy, &token()) });
+}
+
+/// What a contender's rounds came to.
+#[derive(Default)]
+struct Measured {
+    means: Vec<f64>,
+    /// Of single operations, in each round.
+    p99s: Vec<f64>,
+    failed: usize,
+    peak_reserved: Option<u64>,
+}
+
+fn measure(
+    device: &Device,
+    contenders: &mut [Box<dyn Contender>],
+    trace: &Trace,
+    work: &dyn Fn(u16),
+    clock: &Clock,
+    rounds: usize,
+) -> Vec<Measured> {
+    let count = contenders.len();
+    // The first round is the warm-up.
+    let turns: Vec<(usize, usize)> = if trace.peak_live() > LARGE {
+        (0..count).flat_map(|at| (0..=rounds).map(move |round| (round, at))).collect()
+    } else {
+        (0..=rounds).flat_map(|round| (0..count).map(move |turn| (round, (turn + round) % count))).collect()
+    };
+    let mut results: Vec<Measured> = contenders.iter().map(|_| Measured::default()).collect();
+    let mut times = Vec::new();
+    for (round, at) in turns {
+        let (contender, result) = (&mut *contenders[at], &mut results[at]);
+        if round == 0 {
+            contender.begin(trace.cap);
+        }
+        let failed = replay(contender, trace, work, &mut times);
+        or_fail(device.driver.synchronize(&token()));
+        if round == 0 {
+            continue;
+        }
+        let (ticks, operations) =
+            times.iter().fold((0.0, 0), |(ticks, operations), batch| (ticks + batch.0, operations + batch.1));
+        result.means.push(clock.nanoseconds(ticks / f64::from(operations.max(1))));
+        let each = times.iter().map(|&(ticks, operations)| clock.nanoseconds(ticks / f64::from(operations)));
+        result.p99s.extend(Summary::of(each.collect()).map(|batches| batches.p99));
+        result.failed = failed;
+        if round == rounds {
+            result.peak_reserved = contender.peak_reserved();
+            contender.end();
+        }
+    }
+    results
+}
+
+/// Ticks and operations of each batch go to `times`; returns the allocations that failed.
+fn replay(
+    contender: &mut dyn Contender,
+    trace: &Trace,
+    work: &dyn Fn(u16),
+    times: &mut Vec<(f64, u32)>,
+) -> usize {
+    let mut blocks: Vec<Option<(u64, u16)>> = vec![None; trace.ids];
+    let (mut failed, mut batch, mut began) = (0, 0, ticks());
+    times.clear();
+    for &op in &trace.ops {
+        match op {
+            Op::Alloc { id, bytes, stream } => {
+                let block = contender.alloc(bytes, stream);
+                failed += usize::from(block.is_none());
+                blocks[id as usize] = block.map(|block| (block, stream));
+            }
+            Op::Free { id } => {
+                if let Some((block, stream)) = blocks[id as usize].take() {
+                    contender.free(block, stream);
+                }
+            }
+            Op::Work { .. } => {}
+        }
+        let works = matches!(op, Op::Work { .. });
+        batch += u32::from(!works);
+        if batch == BATCH || works {
+            if batch > 0 {
+                times.push(((ticks() - began) as f64, batch));
+            }
+            if let Op::Work { stream } = op {
+                work(stream);
+            }
+            (batch, began) = (0, ticks());
+        }
+    }
+    if batch > 0 {
+        times.push(((ticks() - began) as f64, batch));
+    }
+    failed
+}
+
+/// The time, the bytes reserved over those that lived at most, and failures where there
+/// were any.
+fn rows(
+    benchmark: &str,
+    trace: &Trace,
+    suffix: &str,
+    results: impl Iterator<Item = (&'static str, Measured)>,
+) {
+    let row = |case: String| {
+        let row = Row::new(benchmark, case);
+        trace.at.map_or(row.clone(), |(axis, value)| row.at(axis, value))
+    };
+    let mut time = row(format!("{}{suffix}", trace.name));
+    let mut reserved = row(format!("{}{suffix}: reserved over live", trace.name)).unit(Unit::Times);
+    let mut failures = row(format!("{}{suffix}: failed", trace.name)).unit(Unit::Failures);
+    let live = trace.peak_live() as f64;
+    for (name, measured) in results {
+        let p99 = Summary::of(measured.p99s).map(|p99s| p99s.median);
+        let summary = Summary::of(measured.means).zip(p99).map(|(means, p99)| Summary { p99, ..means });
+        time.enter(name, summary);
+        reserved.enter(name, measured.peak_reserved.map(|bytes| Summary::counted(bytes as f64 / live)));
+        failures.enter(name, Some(Summary::counted(measured.failed as f64)));
+    }
+    tell::row(time);
+    tell::row(reserved);
+    if failures.of.iter().any(|of| of.summary.median > 0.0) {
+        tell::row(failures);
+    }
+}

@@ -1,0 +1,67 @@
+//! Pools beside other allocators.
+
+pub(crate) mod contenders;
+pub(crate) mod device;
+pub(crate) mod host;
+pub(crate) mod pinned;
+pub(crate) mod threads;
+mod ticks;
+pub(crate) mod traces;
+
+use crate::tell;
+use contenders::{TORCH_SHIM, token};
+use pinyard_bench_report::Absence;
+use pinyard_benches::turns::or_fail;
+use pinyard_driver::{Cuda, Driver, Simulated};
+use std::sync::Arc;
+
+/// Bytes of the simulated device.
+const SIMULATED_BYTES: usize = 140 << 30;
+
+/// The device that pools are measured on.
+struct Device {
+    driver: Arc<dyn Driver>,
+    cuda: Option<Arc<Cuda>>,
+    simulated: Option<Arc<Simulated>>,
+    /// What the cases of a simulated device are told apart by.
+    suffix: &'static str,
+}
+
+/// The first GPU, or a simulated one: there a call of the driver costs nothing, and the
+/// figures are those of the pool's own work.
+fn device() -> Device {
+    match Cuda::open(0) {
+        Ok(cuda) => {
+            let cuda = Arc::new(cuda);
+            tell::peer("GPU", Ok(cuda.device().name.clone()));
+            Device { driver: cuda.clone(), cuda: Some(cuda), simulated: None, suffix: "" }
+        }
+        Err(absent) => {
+            let remedy = "install NVIDIA's driver; the pools alone ran, on a simulated device";
+            tell::peer("GPU", Err(Absence::new(absent.to_string(), remedy)));
+            let simulated = Simulated::new(SIMULATED_BYTES).running();
+            Device {
+                driver: simulated.clone(),
+                cuda: None,
+                simulated: Some(simulated),
+                suffix: " (simulated)",
+            }
+        }
+    }
+}
+
+/// Where the shim over PyTorch's allocator is; it needs a GPU.
+fn torch_shim(device: &Device) -> Option<String> {
+    device.cuda.as_ref()?;
+    let set = std::env::var(TORCH_SHIM);
+    let remedy = format!("build ci/gpu/torch_shim.cpp, as ci/gpu/pools.sh does, and name it in {TORCH_SHIM}");
+    let absence = |_| Absence::new(format!("{TORCH_SHIM} is not set"), remedy);
+    // Its version is the program's that was built against it.
+    tell::peer("PyTorch", set.clone().map(|_| String::new()).map_err(absence));
+    set.ok()
+}
+
+/// A stream of the device.
+fn stream(driver: &Arc<dyn Driver>) -> pinyard_driver::Stream {
+    or_fail(driver.stream_create(&token()))
+}

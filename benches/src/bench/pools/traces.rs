@@ -1,0 +1,238 @@
+//! What is replayed: sequences of allocations, frees and work of a device.
+
+use crate::Settings;
+use pinyard_bench_report::Axis;
+
+const KIB: usize = 1 << 10;
+const MIB: usize = 1 << 20;
+const GIB: usize = 1 << 30;
+
+/// The most streams that a trace uses.
+pub(crate) const STREAMS: usize = 64;
+
+/// A step of a trace. Blocks have numbers.
+#[derive(Clone, Copy)]
+pub(crate) enum Op {
+    Alloc { id: u32, bytes: usize, stream: u16 },
+    Free { id: u32 },
+    Work { stream: u16 },
+}
+
+/// A sequence of operations.
+pub(crate) struct Trace {
+    pub(crate) name: String,
+    /// Where it lies among those of its kind.
+    pub(crate) at: Option<(Axis, usize)>,
+    pub(crate) ops: Vec<Op>,
+    pub(crate) ids: usize,
+    /// Bytes of all slabs at most, if the workload has such a limit.
+    pub(crate) cap: Option<usize>,
+}
+
+impl Trace {
+    /// The most bytes that live at once.
+    pub(crate) fn peak_live(&self) -> usize {
+        let (mut sizes, mut sum, mut peak) = (vec![0; self.ids], 0, 0);
+        for &op in &self.ops {
+            match op {
+                Op::Alloc { id, bytes, .. } => {
+                    sizes[id as usize] = bytes;
+                    sum += bytes;
+                    peak = peak.max(sum);
+                }
+                Op::Free { id } => sum -= sizes[id as usize],
+                Op::Work { .. } => {}
+            }
+        }
+        peak
+    }
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+    fn log(&mut self, least: usize, most: usize) -> usize {
+        let part = self.next() as f64 / u64::MAX as f64;
+        ((least as f64) * (most as f64 / least as f64).powf(part)) as usize
+    }
+    fn normal(&mut self) -> f64 {
+        (0..12).map(|_| self.next() as f64 / u64::MAX as f64).sum::<f64>() - 6.0
+    }
+}
+
+/// Random replacement among `live` blocks.
+fn replace(
+    name: &str,
+    count: usize,
+    live: usize,
+    streams: usize,
+    mut size: impl FnMut(&mut Random) -> usize,
+) -> Trace {
+    let mut random = Random(1);
+    let mut ops = Vec::new();
+    let mut slots: Vec<Option<u32>> = vec![None; live];
+    let mut id = 0;
+    for step in 0..count {
+        let slot = if step < live { step } else { random.below(live) };
+        if let Some(id) = slots[slot] {
+            ops.push(Op::Free { id });
+        }
+        let stream = random.below(streams) as u16;
+        ops.push(Op::Alloc { id, bytes: size(&mut random), stream });
+        if streams > 1 && step % 4 == 0 {
+            ops.push(Op::Work { stream });
+        }
+        slots[slot] = Some(id);
+        id += 1;
+    }
+    ops.extend(slots.into_iter().flatten().map(|id| Op::Free { id }));
+    Trace { name: name.to_owned(), ops, ids: id as usize, at: None, cap: None }
+}
+
+/// One size over and over.
+pub(crate) fn same_sizes(settings: &Settings) -> Vec<Trace> {
+    let pair = |bytes| [Op::Alloc { id: 0, bytes, stream: 0 }, Op::Free { id: 0 }];
+    let of = |bytes| {
+        let ops = (0..settings.pick(50_000, 2000)).flat_map(|_| pair(bytes)).collect();
+        Trace { name: "one block".to_owned(), at: Some((Axis::Bytes, bytes)), ops, ids: 1, cap: None }
+    };
+    [512, 64 * KIB, MIB, 16 * MIB].map(of).into()
+}
+
+/// Random use, training, and a device that is nearly full.
+pub(crate) fn workloads(settings: &Settings) -> Vec<Trace> {
+    let part = settings.pick(1, 20);
+    vec![
+        replace("1 to 256 MiB, 32 live", 20_000 / part, 32, 1, |random| (1 + random.below(256)) * MIB),
+        replace("256 B to 64 MiB, 512 live", 100_000 / part, 512, 1, |random| random.log(256, 64 * MIB)),
+        batches(2000 / part),
+        transformer(20 / part),
+        pressure(20_000 / part),
+    ]
+}
+
+/// Random use by several streams.
+pub(crate) fn streams(settings: &Settings) -> Vec<Trace> {
+    let of = |streams| {
+        let count = settings.pick(50_000, 2000);
+        let name = "4 KiB to 8 MiB, 256 live";
+        let trace = replace(name, count, 256, streams, |random| random.log(4 * KIB, 8 * MIB));
+        Trace { at: Some((Axis::Streams, streams)), ..trace }
+    };
+    [4, 16, STREAMS].map(of).into()
+}
+
+/// Blocks among free ones that are too small.
+pub(crate) fn holes(settings: &Settings) -> Vec<Trace> {
+    settings
+        .up_to(4096, &[4096, 16_384, 65_536])
+        .into_iter()
+        .map(|holes| holed(settings, holes as u32))
+        .collect()
+}
+
+/// Twelve tensors whose size follows the batch, N(64, 8).
+fn batches(count: usize) -> Trace {
+    let mut random = Random(2);
+    let (mut ops, mut id) = (Vec::new(), 0);
+    for _ in 0..count {
+        let batch = (64.0 + 8.0 * random.normal()).max(1.0) as usize;
+        let first = id;
+        for tensor in 1..=12 {
+            ops.push(Op::Alloc { id, bytes: tensor * batch * 4 * KIB, stream: 0 });
+            id += 1;
+        }
+        ops.extend((first..id).map(|id| Op::Free { id }));
+    }
+    Trace { name: "12 tensors of a batch of N(64, 8)".to_owned(), ops, ids: id as usize, at: None, cap: None }
+}
+
+/// Forward and backward of 24 layers, and an optimiser.
+fn transformer(steps: usize) -> Trace {
+    let unit = 128 * MIB;
+    let mut random = Random(3);
+    let (mut ops, mut id) = (Vec::new(), 0u32);
+    for _ in 0..steps {
+        let mut alloc = |ops: &mut Vec<Op>, bytes| {
+            ops.push(Op::Alloc { id, bytes, stream: 0 });
+            id += 1;
+            (id - 1, bytes)
+        };
+        let mut saved = Vec::new();
+        for _ in 0..24 {
+            for bytes in [unit, 3 * unit, 2 * MIB, unit, unit, 4 * unit, 4 * unit] {
+                saved.push(alloc(&mut ops, bytes));
+            }
+            for _ in 0..2 {
+                let (temporary, _) = alloc(&mut ops, unit);
+                ops.push(Op::Free { id: temporary });
+            }
+        }
+        let logits = 8 * 2048 * 50_304 * 2;
+        let (one, two) = (alloc(&mut ops, logits), alloc(&mut ops, 2 * logits));
+        ops.extend([Op::Free { id: two.0 }, Op::Free { id: one.0 }]);
+        let mut last = None;
+        for &(tensor, bytes) in saved.iter().rev() {
+            let (gradient, _) = alloc(&mut ops, bytes);
+            ops.push(Op::Free { id: tensor });
+            ops.extend(last.map(|id| Op::Free { id }));
+            last = Some(gradient);
+        }
+        ops.extend(last.map(|id| Op::Free { id }));
+        for _ in 0..200 {
+            let (temporary, _) = alloc(&mut ops, random.log(4 * KIB, 64 * MIB));
+            ops.push(Op::Free { id: temporary });
+        }
+    }
+    Trace { name: "transformer, 24 layers".to_owned(), ops, ids: id as usize, at: None, cap: None }
+}
+
+/// Up to 92 % of 8 GiB in use.
+fn pressure(count: usize) -> Trace {
+    let (cap, mut random) = (8 * GIB, Random(4));
+    let (mut ops, mut live, mut sum, mut id) = (Vec::new(), Vec::new(), 0, 0);
+    while ops.len() < count {
+        let bytes = random.log(MIB, 512 * MIB);
+        while sum + bytes > cap * 92 / 100 {
+            let (gone, length): (u32, usize) = live.swap_remove(random.below(live.len()));
+            ops.push(Op::Free { id: gone });
+            sum -= length;
+        }
+        ops.push(Op::Alloc { id, bytes, stream: 0 });
+        live.push((id, bytes));
+        sum += bytes;
+        id += 1;
+    }
+    ops.extend(live.into_iter().map(|(id, _)| Op::Free { id }));
+    Trace { name: "92 % of 8 GiB in use".to_owned(), ops, ids: id as usize, at: None, cap: Some(cap) }
+}
+
+/// Isolated holes of 1 KiB, then blocks of 1 and 2 KiB.
+fn holed(settings: &Settings, holes: u32) -> Trace {
+    let mut ops: Vec<Op> = (0..2 * holes).map(|id| Op::Alloc { id, bytes: KIB, stream: 0 }).collect();
+    ops.extend((0..holes).map(|hole| Op::Free { id: 2 * hole }));
+    let id = 2 * holes;
+    for at in 0..settings.pick(50_000, 2000) {
+        let bytes = if at % 2 == 0 { KIB } else { 2 * KIB };
+        ops.extend([Op::Alloc { id, bytes, stream: 0 }, Op::Free { id }]);
+    }
+    ops.extend((0..holes).map(|hole| Op::Free { id: 2 * hole + 1 }));
+    Trace {
+        name: "1 and 2 KiB among holes of 1 KiB".to_owned(),
+        at: Some((Axis::Holes, holes as usize)),
+        ops,
+        ids: id as usize + 1,
+        cap: None,
+    }
+}
