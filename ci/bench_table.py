@@ -1,21 +1,32 @@
-"""Turns cache.json into a page of the book, with the machine that it ran on."""
+"""Turns a saved run of `pinyard bench` into a page of the book, with the machine that it ran on."""
 import json
 import pathlib
 import sys
 
-document = json.loads(pathlib.Path(sys.argv[1]).read_text())
-rows, machine = document["rows"], document["machine"]
-ucx = document["ucx"] or "(absent)"
-alone = {(row["group"], row["regions"]): row["pinyard"]["median"] for row in rows if row["threads"] == 1}
-beside = {row["case"]: row["pinyard"] for row in rows if row["group"] == "beside"}
-LOOKUP = {1: 4, 100: 6, 10_000: 16, 100_000: 100}
-EVICT = {100: 120, 1000: 130, 10_000: 200}
+path = pathlib.Path(sys.argv[1])
+document = json.loads(path.read_text())
+machine, peers = document["machine"], document["peers"]
+HIT, LOOKUP = "get and release", "lookup, no reference"
+LOOKUP_NS = {1: 4, 100: 6, 10_000: 16, 100_000: 100}
+EVICT_NS = {100: 120, 1000: 130, 10_000: 200}
 
 
-def ratio(row):
-    if not row["ucx"] or not row["ucx"]["median"]:
-        return None
-    return row["pinyard"]["median"] / row["ucx"]["median"]
+def median(row, of="pinyard"):
+    found = [subject["median"] for subject in row["of"] if subject["name"] == of]
+    return found[0] if found else None
+
+
+def at(row):
+    return row.get("at", {}).get("value")
+
+
+def ratio(row, peer):
+    ours, theirs = median(row), median(row, peer)
+    return ours / theirs if ours is not None and theirs else None
+
+
+alone = {(row["case"], at(row)): median(row) for row in document["rows"] if row["threads"] == 1}
+beside = {row["case"]: median(row) for row in document["rows"] if row["benchmark"] == "cache.beside"}
 
 
 def below(value, limit, unit=""):
@@ -23,54 +34,62 @@ def below(value, limit, unit=""):
 
 
 def target(row):
-    group, case, value = row["group"], row["case"], row["pinyard"]["median"]
-    if group in ("hit", "lookup") and row["threads"] > 1:
-        growth = value / alone[group, row["regions"]]
+    benchmark, case, value = row["benchmark"], row["case"], median(row)
+    if benchmark == "cache.hit" and row["threads"] > 1:
+        growth = value / alone[case, at(row)]
         return f"{growth:.2f} of one thread, {below(growth, 1.25)}"
-    if group == "hit":
-        return below(ratio(row), 0.6, " of UCX") if ratio(row) else ""
-    if group == "lookup":
-        return below(value, LOOKUP[row["regions"]], " ns")
-    if group == "beside" and "beside" in case:
-        rate = beside["hit, alone"]["median"] / value
+    if benchmark == "cache.hit" and case == HIT:
+        return below(ratio(row, "UCX"), 0.6, " of UCX") if ratio(row, "UCX") else ""
+    if benchmark == "cache.hit":
+        return below(value, LOOKUP_NS[at(row)], " ns")
+    if case == "hit, beside registrations of 2 ms":
+        rate = beside["hit, alone"] / value
         return f"at least 90 % of the rate alone: {100 * rate:.0f} %, {'met' if rate >= 0.9 else 'missed'}"
-    if group == "beside" and "worst" in case:
+    if case.startswith("worst hit"):
         return below(value, 10_000, " ns")
-    if group == "event":
-        return below(value, 15 if case.startswith("nothing") else 50, " ns")
-    if group == "first get" and case.startswith("a hit"):
+    if case.startswith("event, "):
+        return below(value, 15 if "nothing" in case else 50, " ns")
+    if case == "first get, a hit":
         return below(value, 20_000, " ns")
-    if group == "insert":
-        return below(value, EVICT.get(row["regions"] if "cap" in case else 100), " ns")
-    if group == "memory" and case.startswith("grown"):
+    if benchmark == "cache.insert":
+        return below(value, EVICT_NS[at(row) or 100], " ns")
+    if case.startswith("grown"):
         return below(value, 1 << 20, " bytes")
     return ""
 
 
-def figure(value):
-    if value is None:
+def figure(row, of):
+    found = [subject for subject in row["of"] if subject["name"] == of]
+    if not found:
         return "-"
+    value = found[0]
     digits = 0 if value["median"] >= 1000 else 1
-    return f"{value['median']:,.{digits}f} ({value['p99']:,.{digits}f})"
+    p99 = f" ({value['p99']:,.{digits}f})" if value["samples"] > 1 else ""
+    return f"{value['median']:,.{digits}f}{p99}"
 
 
-print(f"""# The registration cache beside UCX
+UNITS = {"nanoseconds": "ns"}
 
-`make bench` runs `benches/src/versus`: both caches in one process, taking turns
-(hits: {document["operations"]:,} operations, {document["turns"]} turns each; what takes milliseconds: {document["slow_turns"]} turns or
-more). An operation of a hit is one get and one release of 16 KiB among regions at a
-stride of 32 KiB, dummy registration, hooks of both installed. Figures are per
-operation and thread: the median turn, and the 99th percentile of the turns. Turns in
-which the scheduler took the processor away are left out where others are left. UCX
-has no lookup without a reference: its hit stands there. Only ratios carry over to
-other machines. Raw rows: `docs/benchmarks/cache.json`.
 
-Machine: {machine["cpu"]}, {machine["cores"]} cores, Linux {machine["kernel"]}, load {machine["load"]} at the end.
+def where(row):
+    return f'{at(row):,} {row["at"]["axis"]}' if "at" in row else ""
 
-| | case | threads | regions | unit | pinyard (p99) | UCX {ucx} (p99) | pinyard / UCX | target |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- |""")
-for row in rows:
-    quotient = f"{ratio(row):.2f}" if ratio(row) is not None else "-"
-    cells = [row["group"], row["case"], str(row["threads"]), f'{row["regions"]:,}', row["unit"],
-             figure(row["pinyard"]), figure(row["ucx"]), quotient, target(row)]
-    print("| " + " | ".join(cells) + " |")
+
+print(f"""`pinyard bench`, {document["seconds"]:.0f} s on {machine["cpu"]}, {machine["cores"]} cores,
+Linux {machine["kernel"]}, load {machine["load"]} at the end. Figures are per operation and thread: the median
+turn, and in brackets the 99th percentile of the turns. Only ratios carry over to other
+machines.""")
+for benchmark in dict.fromkeys(row["benchmark"] for row in document["rows"]):
+    rows = [row for row in document["rows"] if row["benchmark"] == benchmark]
+    names = list(dict.fromkeys(subject["name"] for row in rows for subject in row["of"]))
+    others = [name for name in names if name != "pinyard"]
+    targets = any(target(row) for row in rows)
+    head = ["", "threads", "", "unit", *[f"{name} {peers.get(name, '')}".strip() for name in names],
+            *[f"pinyard / {name}" for name in others], *["target"] * targets]
+    print(f"\n**{benchmark}**\n\n| " + " | ".join(head) + " |")
+    print("| " + " | ".join(["---"] * len(head)) + " |")
+    for row in rows:
+        quotients = [f"{ratio(row, name):.2f}" if ratio(row, name) is not None else "-" for name in others]
+        cells = [row["case"], str(row["threads"]), where(row), UNITS.get(row["unit"], row["unit"]),
+                 *[figure(row, name) for name in names], *quotients, *[target(row)] * targets]
+        print("| " + " | ".join(cells) + " |")

@@ -37,12 +37,13 @@ step() {
 }
 
 step lints ci/clippy.sh
-step unit cargo test --workspace --exclude pinyard-mpi-tests --exclude pinyard-mpi --exclude pinyard-gpu-tests --exclude pinyard-stress --exclude pinyard-benches --exclude pinyard-fuzz --features pinyard/cli --no-fail-fast
+step unit cargo test --workspace --exclude pinyard-mpi-tests --exclude pinyard-mpi --exclude pinyard-gpu-tests --exclude pinyard-stress --exclude pinyard-benches --exclude pinyard-fuzz --exclude pinyard-mpi-fuzz --features pinyard/cli --no-fail-fast
 step loom ci/loom.sh
 step guards ci/guards.sh
 step tsan ci/tsan.sh
 step aarch64 ci/aarch64.sh
 step instructions ci/instructions.sh
+step bench benches/run.sh
 step fuzz ci/fuzz.sh 60
 step book ci/docs.sh
 step book-commands ci/book-commands.sh

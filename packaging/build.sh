@@ -21,6 +21,9 @@ build() { cargo build --release --quiet --target-dir "$package/cargo" "$@"; }
 # The command's own dependencies make no part of the library: each is built by itself.
 build -p pinyard --features cli --bin pinyard
 cp "$package/cargo/release/pinyard" "$package/"
+# What `pinyard bench` runs; beside UCX where its headers are.
+build -p pinyard-benches --bin pinyard-bench --bin pinyard-bench-watched
+cp "$package"/cargo/release/pinyard-bench{,-watched} "$package/"
 build -p pinyard-preload
 cp "$package/cargo/release/libpinyard_preload.so" "$package/"
 build -p pinyard --lib

@@ -24,7 +24,7 @@ lib=$root/usr/lib/$multiarch doc=$root/usr/share/doc/pinyard
 
 # What Debian wants of a package.
 strip --strip-unneeded --remove-section=.comment "$lib/libpinyard.so.$version" "$lib/libpinyard_preload.so"
-strip "$root/usr/bin/pinyard"
+strip "$root/usr/bin/pinyard" "$root"/usr/libexec/pinyard/*
 strip --strip-debug --enable-deterministic-archives "$lib/libpinyard.a"
 chmod 644 "$lib"/*.so.* "$lib"/*_preload.so
 find "$root/usr/share/man" -type f -exec gzip -9n {} +
@@ -44,7 +44,7 @@ Source: pinyard
 Package: pinyard
 Architecture: any
 CONTROL
-depends=$(cd "$work" && dpkg-shlibdeps -O --warnings=0 -e"$root/usr/bin/pinyard" -e"$lib/libpinyard.so.$version" -e"$lib/libpinyard_preload.so" | sed 's/^shlibs:Depends=//')
+depends=$(cd "$work" && dpkg-shlibdeps -O --warnings=0 -e"$root/usr/bin/pinyard" -e"$root/usr/libexec/pinyard/pinyard-bench" -e"$lib/libpinyard.so.$version" -e"$lib/libpinyard_preload.so" | sed 's/^shlibs:Depends=//')
 cat > "$root/DEBIAN/control" << CONTROL
 Package: pinyard
 Version: $version-1
@@ -61,7 +61,8 @@ Description: memory that stays registered for MPI programs
  memory that is registered once.
  .
  This package has the library for C, C++ and Fortran, shared and static, the
- preload library for unmodified programs, and the command pinyard.
+ preload library for unmodified programs, and the command pinyard with its
+ benchmarks.
 CONTROL
 echo "libpinyard $soname pinyard (>= $version)" > "$root/DEBIAN/shlibs"
 echo "activate-noawait ldconfig" > "$root/DEBIAN/triggers"

@@ -22,6 +22,7 @@ entries() {
     local file name
     entry() { printf '%s\t%s\t%s\n' "$@"; }
     entry 755 "$package/pinyard" bin/pinyard
+    for name in pinyard-bench pinyard-bench-watched; do entry 755 "$package/$name" "libexec/pinyard/$name"; done
     entry 755 "$package/libpinyard.so.$version" "$lib/libpinyard.so.$version"
     entry link "libpinyard.so.$version" "$lib/libpinyard.so.$soname"
     entry link "libpinyard.so.$soname" "$lib/libpinyard.so"
@@ -61,7 +62,7 @@ mpis() { [ -n "${WITHOUT_MPI:-}" ] || find "$package" -maxdepth 1 -name "libpiny
 wanted() { [ -e "$1" ] && { [[ $1 != */pinyard_mpi.[h3] ]] || [ -n "$(mpis)" ]; }; }
 wrapper_of() { case $1 in abi) echo mpicc_abi ;; *) echo "the mpicc of $1" ;; esac; }
 # Folders that are pinyard's own, the inner ones first.
-folders=("$lib/cmake/pinyard" share/doc/pinyard/examples/c share/doc/pinyard/examples/c++
+folders=("$lib/cmake/pinyard" libexec/pinyard share/doc/pinyard/examples/c share/doc/pinyard/examples/c++
     share/doc/pinyard/examples/fortran share/doc/pinyard/examples share/doc/pinyard share/pinyard/slurm share/pinyard)
 
 # From the folder of the template's place to PREFIX: what makes the tree movable.

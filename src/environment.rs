@@ -9,7 +9,7 @@ use crate::allocator::config;
 use crate::registry::{MECHANISM_VARIABLE, Mechanism};
 use std::borrow::Cow;
 
-/// The launcher of `pinyard demo` and `pinyard stress`.
+/// The launcher of `pinyard demo`, `pinyard stress` and `pinyard bench`.
 pub const MPIRUN: &str = "PINYARD_MPIRUN";
 /// The folder of their programs.
 pub const PROGRAMS: &str = "PINYARD_PROGRAMS";
@@ -187,7 +187,7 @@ fn command() -> Group {
             MPIRUN,
             "a command",
             "mpirun, from PATH",
-            "mpirun of `demo` and `stress`",
+            "mpirun of `demo`, `stress` and `bench`",
         ),
         variable(
             "src/environment.rs",

@@ -8,7 +8,7 @@ target=${CARGO_TARGET_DIR:-target}
 out=carried
 cargo build --quiet --release -p pinyard-benches
 rm -rf "$out" && mkdir -p "$out/lib"
-cp "$target/release/versus-ucx" "$target/release/hook-cost" "$out/"
+cp "$target"/release/pinyard-bench{,-watched} "$out/"
 MPICC=${MPICC:-/usr/bin/mpicc.openmpi} cargo build --quiet --release -p pinyard --features cli --bin pinyard
 cp "$target/release/pinyard" "$out/"
 for test in flips forks; do
@@ -16,7 +16,7 @@ for test in flips forks; do
         sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1)
     cp "$built" "$out/$test"
 done
-strip --strip-debug "$out"/{versus-ucx,hook-cost,pinyard,flips,forks}
+strip --strip-debug "$out"/{pinyard-bench,pinyard-bench-watched,pinyard,flips,forks}
 
 library() { ldconfig -p | awk -v name="$1" '$1 == name && /x86-64/ { print $NF; exit }'; }
 carry() {

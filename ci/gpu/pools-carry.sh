@@ -15,7 +15,11 @@ binary() { # what cargo builds, its name there
 binary driver test --release -p pinyard-driver --test cuda
 binary conformance test --release -p pinyard-allocator --test device_conformance
 binary random test --release -p pinyard-allocator --test device_random
-binary bench bench -p pinyard-allocator --bench device
+cargo build --quiet --release -p pinyard-benches --bin pinyard-bench
+cargo build --quiet --release -p pinyard --features cli --bin pinyard
+for program in pinyard pinyard-bench; do
+    cp "${CARGO_TARGET_DIR:-target}/release/$program" "$out/" && strip --strip-debug "$out/$program"
+done
 cp ci/gpu/pools.sh ci/gpu/torch_shim.cpp "$out/"
 git describe --always --dirty > "$out/commit"
 du -sk "$out"

@@ -3,8 +3,8 @@
 # the conformance suite on the real driver, the benchmark beside PyTorch (both settings of
 # its allocator) and cuMemAllocAsync, and for what is left of the time, at most
 # $RANDOM_MOST seconds (600), random use with checked contents. Takes what
-# ci/gpu/pools-carry.sh collected; results, seven files, under $OUT. Arguments go to the
-# benchmark: `W5 W6` for these rows alone. BENCH_ONLY=1 leaves the rest out.
+# ci/gpu/pools-carry.sh collected; results under $OUT. Arguments go to `pinyard bench`:
+# `pools.streams` for these rows alone. BENCH_ONLY=1 leaves the rest out.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 [ -x "$here/conformance" ] || here=$here/../../carried/pools
@@ -58,12 +58,14 @@ if [ -n "$torch" ]; then
         echo "pools: the shim was not built: see bench.log" && tail -3 "$out/bench.log"
     fi
 fi
-step 150 benchmark "$here/bench" $shim "$@" > "$out/bench.jsonl" 2>> "$out/bench.log"
+[ $# -gt 0 ] || set -- 'pools.[!h]*'
+export PINYARD_BENCH_TORCH=$shim
+[ -n "$shim" ] || unset PINYARD_BENCH_TORCH
+step 200 benchmark "$here/pinyard" bench "$@" --save "$out/pools.json" --plot "$out/plots" 2>> "$out/bench.log"
 if [ -n "$shim" ]; then
     PYTORCH_ALLOC_CONF=expandable_segments:True \
-        step 150 'benchmark, expandable segments' "$here/bench" $shim "$@" > "$out/bench-expandable.jsonl" 2>> "$out/bench.log"
+        step 150 'benchmark, expandable segments' "$here/pinyard" bench "$@" --save "$out/pools-expandable.json" 2>> "$out/bench.log"
 fi
-grep -h '^{' "$out"/bench*.jsonl
 
 # It ends by itself: what is left, less what starting and ending six pools takes.
 seconds=$((budget - SECONDS - 20))

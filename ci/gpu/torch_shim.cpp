@@ -1,4 +1,4 @@
-// PyTorch's caching allocator behind plain C functions, for allocator/benches/device.rs.
+// PyTorch's caching allocator behind plain C functions, for `pinyard bench pools`.
 // Built on the machine that has PyTorch: see ci/gpu/pools.sh.
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>

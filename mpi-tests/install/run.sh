@@ -54,7 +54,7 @@ check "nothing outside DESTDIR" test ! -e $prefix
 modes() {
     ! find "$stage$prefix" -type f ! -perm 644 ! -perm 755 | grep . &&
         ! find "$stage$prefix" -type d ! -perm 755 | grep . &&
-        equal "$(printf '%s\n' bin/pinyard "lib/libpinyard.so.$version" lib/libpinyard_preload.so)" \
+        equal "$(printf '%s\n' bin/pinyard "lib/libpinyard.so.$version" lib/libpinyard_preload.so libexec/pinyard/pinyard-bench{,-watched})" \
             "$(cd "$stage$prefix" && find . -type f -perm 755 | sed 's|^\./||' | LC_ALL=C sort)"
 }
 check "modes" modes
@@ -95,6 +95,9 @@ check "soname" bash -c "readelf -d '$library' | grep -qF '[libpinyard.so.0]'"
 check "hardened: relro, no executable stack, no relocations in code" bash -c "
     readelf -d '$library' | grep -q BIND_NOW && readelf -lW '$library' | grep -q GNU_RELRO &&
         readelf -lW '$library' | grep GNU_STACK | grep -qv 'E ' && ! readelf -d '$library' | grep -q TEXTREL"
+
+benchmark() { "$here/bin/pinyard" bench --quick cache.strided hooks.watched | tee /dev/stderr | grep -c '4,096'; }
+check "the command finds its benchmarks beside it" benchmark
 
 # ---- Compilers -------------------------------------------------------------------------
 export PKG_CONFIG_PATH=$here/lib/pkgconfig

@@ -1,5 +1,6 @@
 //! The `pinyard` command.
 
+mod bench;
 mod demo;
 mod doctor;
 mod info;
@@ -24,6 +25,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Measure pinyard beside its peers: table, plots, comparison with a saved run
+    Bench(bench::Options),
     /// Show the hang and the stale pages of other designs beside pinyard, under a real MPI
     Demo(demo::Options),
     /// Examine this machine, or compare many: what is to be mended, and how
@@ -59,6 +62,7 @@ fn print(text: impl std::fmt::Display) {
 
 fn main() -> ExitCode {
     match Arguments::parse().command {
+        Command::Bench(options) => bench::run(&options),
         Command::Demo(options) => demo::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Info(options) => info::run(&options),
@@ -110,6 +114,8 @@ mod tests {
             (&["pinyard", "doctor", "hoks"], "'hooks'"),
             (&["pinyard", "doctor", "--jsno"], "'--json'"),
             (&["pinyard", "doctor", "--comapre", "x"], "'--compare'"),
+            (&["pinyard", "bnech"], "'bench'"),
+            (&["pinyard", "bench", "--comapre", "x"], "'--compare'"),
             (&["pinyard", "stres"], "'stress'"),
             (&["pinyard", "stress", "--tiem", "3"], "'--time'"),
             (&["pinyard", "info", "--jso"], "'--json'"),
@@ -129,6 +135,11 @@ mod tests {
             &["pinyard", "doctor", "--job", "--compare", "x"],
             &["pinyard", "doctor", "--expect", "n1"],
             &["pinyard", "doctor", "--json", "hooks"],
+            &["pinyard", "bench", "--list", "--save", "x"],
+            &["pinyard", "bench", "--from", "x", "--quick"],
+            &["pinyard", "bench", "--noise", "5"],
+            &["pinyard", "bench", "--compare", "x", "--noise", "-5"],
+            &["pinyard", "bench", "--ranks", "1"],
         ] {
             assert!(!refusal(words).is_empty());
         }

@@ -110,17 +110,23 @@ struct Row {
     name: String,
     first: Duration,
     median: Duration,
+    p25: Duration,
+    p75: Duration,
     p99: Duration,
+    /// How many there were after the first.
+    samples: usize,
 }
 
 impl Row {
     fn json(&self, operation: Operation, ranks: i32, bytes: usize) -> String {
-        let Row { name, first, median, p99 } = self;
+        let Row { name, first, median, p25, p75, p99, samples } = self;
         format!(
-            "{{\"operation\": \"{}\", \"path\": \"{name}\", \"ranks\": {ranks}, \"bytes\": {bytes}, \"first_us\": {:.1}, \"median_us\": {:.2}, \"p99_us\": {:.2}}}",
+            "{{\"operation\": \"{}\", \"path\": \"{name}\", \"ranks\": {ranks}, \"bytes\": {bytes}, \"first_us\": {:.1}, \"median_us\": {:.2}, \"p25_us\": {:.2}, \"p75_us\": {:.2}, \"p99_us\": {:.2}, \"samples\": {samples}}}",
             operation.name(),
             micros(*first),
             micros(*median),
+            micros(*p25),
+            micros(*p75),
             micros(*p99)
         )
     }
@@ -200,7 +206,15 @@ fn of_size(
         let first = times.remove(0);
         times.sort_unstable();
         let at = |share: usize| times[(times.len() * share / 100).min(times.len() - 1)];
-        Row { name: way.name(), first, median: at(50), p99: at(99) }
+        Row {
+            name: way.name(),
+            first,
+            median: at(50),
+            p25: at(25),
+            p75: at(75),
+            p99: at(99),
+            samples: times.len(),
+        }
     });
     Ok(rows.collect())
 }
