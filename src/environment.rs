@@ -194,7 +194,7 @@ fn command() -> Group {
             PROGRAMS,
             "a folder",
             "the command's own folder",
-            "where the programs of `demo`, `stress` and `probe` lie",
+            "where the programs of `demo`, `stress`, `probe` and `bench` lie",
         ),
     ];
     let title = "The command";
