@@ -16,8 +16,9 @@ mod program;
 mod show;
 
 use crate::demo::{Refusal, STOP};
-use crate::{environment, print};
+use crate::print;
 use output::Outputs;
+use pinyard::environment;
 use pinyard_bench_report::catalogue::{self, Program};
 use pinyard_bench_report::compare::{Change, NOISE};
 use pinyard_bench_report::document::Failed;
