@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::reduction::{Element, INPUTS, Join};
+use half::{bf16, f16};
 
 /// The entries that a PTX text has.
 pub(super) fn entries(ptx: &str) -> Vec<String> {
@@ -41,13 +42,7 @@ impl Reduction {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        let bytes = match self.element {
-            Element::I8 | Element::U8 => 1,
-            Element::I16 | Element::U16 => 2,
-            Element::I32 | Element::U32 | Element::F32 => 4,
-            Element::I64 | Element::U64 | Element::F64 => 8,
-        };
-        self.elements * bytes
+        self.elements * self.element.bytes()
     }
 
     /// # Safety
@@ -55,45 +50,47 @@ impl Reduction {
     /// written.
     pub(super) unsafe fn run(&self) {
         macro_rules! by_type {
-            ($($element:ident $kind:ty, $sum:expr;)*) => {
+            ($($element:ident $kind:ty, $wide:ty, $read:expr, $sum:expr, $write:expr;)*) => {
                 match self.element {
                     $(Element::$element => {
-                        let join: fn($kind, $kind) -> $kind = match self.join {
+                        let join: fn($wide, $wide) -> $wide = match self.join {
                             Join::Sum => $sum,
                             Join::Min => |a, b| a.min(b),
                             Join::Max => |a, b| a.max(b),
                         };
                         // SAFETY: the caller's contract.
-                        unsafe { self.each(join) }
+                        unsafe { self.each::<$kind, $wide>($read, join, $write) }
                     })*
                 }
             };
         }
         by_type! {
-            I8 i8, i8::wrapping_add;
-            I16 i16, i16::wrapping_add;
-            I32 i32, i32::wrapping_add;
-            I64 i64, i64::wrapping_add;
-            U8 u8, u8::wrapping_add;
-            U16 u16, u16::wrapping_add;
-            U32 u32, u32::wrapping_add;
-            U64 u64, u64::wrapping_add;
-            F32 f32, |a, b| a + b;
-            F64 f64, |a, b| a + b;
+            I8 i8, i8, |x| x, i8::wrapping_add, |x| x;
+            I16 i16, i16, |x| x, i16::wrapping_add, |x| x;
+            I32 i32, i32, |x| x, i32::wrapping_add, |x| x;
+            I64 i64, i64, |x| x, i64::wrapping_add, |x| x;
+            U8 u8, u8, |x| x, u8::wrapping_add, |x| x;
+            U16 u16, u16, |x| x, u16::wrapping_add, |x| x;
+            U32 u32, u32, |x| x, u32::wrapping_add, |x| x;
+            U64 u64, u64, |x| x, u64::wrapping_add, |x| x;
+            F32 f32, f32, |x| x, |a, b| a + b, |x| x;
+            F64 f64, f64, |x| x, |a, b| a + b, |x| x;
+            F16 f16, f32, f16::to_f32, |a, b| a + b, f16::from_f32;
+            Bf16 bf16, f32, bf16::to_f32, |a, b| a + b, bf16::from_f32;
         }
     }
 
     /// # Safety
-    /// As of `run`; elements are `T`s.
-    unsafe fn each<T: Copy>(&self, join: fn(T, T) -> T) {
+    /// As of `run`; elements are `T`s, which are joined as `W`s.
+    unsafe fn each<T: Copy, W>(&self, read: fn(T) -> W, join: fn(W, W) -> W, write: fn(W) -> T) {
         for number in 0..self.elements {
-            let read = |&at: &usize| {
+            let element = |&at: &usize| {
                 // SAFETY: within the ranges (the contract).
-                unsafe { (at as *const T).add(number).read_unaligned() }
+                read(unsafe { (at as *const T).add(number).read_unaligned() })
             };
-            if let Some(joined) = self.inputs.iter().map(read).reduce(join) {
+            if let Some(joined) = self.inputs.iter().map(element).reduce(join) {
                 // SAFETY: as above.
-                unsafe { (self.to as *mut T).add(number).write_unaligned(joined) };
+                unsafe { (self.to as *mut T).add(number).write_unaligned(write(joined)) };
             }
         }
     }
