@@ -2,7 +2,7 @@
 
 use crate::awareness::{Awareness, CudaAware};
 use crate::buffers::{Gpu, Kernels};
-use crate::calls::{Answer, Comm};
+use crate::calls::{Answer, Comm, Halves};
 use crate::error::{BufferError, CommunicatorError, MpiError};
 use crate::immediate::{Desk, Engine};
 use crate::nodes::Nodes;
@@ -29,6 +29,8 @@ pub struct DeviceCommunicator {
     pub(crate) answers: Rc<Comm>,
     pub(crate) nodes: Nodes,
     pub(crate) report: Report,
+    /// Dropped when no operation is under way.
+    pub(crate) halves: Halves,
     pub(crate) gpu: Gpu,
     pub(crate) plan: Plan,
     pub(crate) state: RefCell<State>,
@@ -104,9 +106,10 @@ impl Builder {
         let prepared = self
             .settings
             .with_environment(rank, |name| std::env::var(name).ok())
-            .and_then(|settings| Ok((settings.0, settings.1, State::new(&self.gpu, rank, &token)?)));
+            .and_then(|settings| Ok((settings, State::new(&self.gpu, rank, &token)?)))
+            .and_then(|prepared| Ok((prepared, Halves::make().map_err(failed)?)));
         agree(&whole, prepared.as_ref().err(), failed)?;
-        let (mut settings, awareness, mut state) = prepared?;
+        let (((mut settings, awareness), mut state), halves) = prepared?;
         settings.agree(&whole).map_err(failed)?;
         let nodes = Nodes::find(&whole, settings.ranks_per_node).map_err(failed)?;
         let aware = whole.largest([u64::from(!awareness.aware)]).map_err(failed)? == [0];
@@ -159,6 +162,7 @@ impl Builder {
             answers,
             nodes,
             report: Report::of(rank),
+            halves,
             gpu: self.gpu,
             plan,
             state,

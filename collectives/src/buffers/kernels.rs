@@ -10,6 +10,8 @@ use std::sync::Arc;
 /// devices.
 const THREADS: u32 = 512;
 const BLOCKS: u32 = 1024;
+/// Elements that a thread takes at a time, or one after the other.
+const LANES: usize = 4;
 
 /// The module, loaded until the value goes. Its work is waited for by whoever launches it.
 pub(crate) struct Kernels {
@@ -52,7 +54,7 @@ impl Kernels {
         for (place, input) in arguments[3..].iter_mut().zip(inputs) {
             *place = input.0;
         }
-        let blocks = elements.div_ceil(THREADS as usize).clamp(1, BLOCKS as usize) as u32;
+        let blocks = elements.div_ceil(LANES * THREADS as usize).clamp(1, BLOCKS as usize) as u32;
         let function = self.functions[join as usize * Element::ALL.len() + element as usize];
         // SAFETY: the kernel's arguments (pinyard_driver::reduction); the rest is the caller's
         // contract.

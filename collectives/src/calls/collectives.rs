@@ -2,11 +2,12 @@
 #![allow(unsafe_code)]
 
 use super::communicator::bytes;
+use super::halves::{HalfKind, Halves};
 use super::{Answer, Comm, Request};
 use crate::operations::Reduction;
 use mpi::ffi;
-use mpi::raw::AsRaw;
 use mpi::topology::Rank;
+use pinyard_driver::reduction::Element;
 use std::ffi::{c_int, c_void};
 
 /// What a reduction is of.
@@ -17,17 +18,33 @@ pub(crate) struct Operand {
 }
 
 impl Operand {
-    /// `reduction` of elements of a predefined type of MPI's.
-    pub(crate) fn new(datatype: impl AsRaw<Raw = ffi::MPI_Datatype>, reduction: Reduction) -> Operand {
+    /// `reduction` of such elements: in MPI's own type, but for those of half precision, as
+    /// long as `halves` stands.
+    pub(crate) fn new(element: Element, halves: &Halves, reduction: Reduction) -> Operand {
         // SAFETY: constants of the library's.
-        let operation = unsafe {
-            match reduction {
-                Reduction::Sum => ffi::RSMPI_SUM,
-                Reduction::Min => ffi::RSMPI_MIN,
-                Reduction::Max => ffi::RSMPI_MAX,
-            }
+        let (datatype, operation) = unsafe {
+            let datatype = match element {
+                Element::I8 => ffi::RSMPI_INT8_T,
+                Element::I16 => ffi::RSMPI_INT16_T,
+                Element::I32 => ffi::RSMPI_INT32_T,
+                Element::I64 => ffi::RSMPI_INT64_T,
+                Element::U8 => ffi::RSMPI_UINT8_T,
+                Element::U16 | Element::F16 | Element::Bf16 => ffi::RSMPI_UINT16_T,
+                Element::U32 => ffi::RSMPI_UINT32_T,
+                Element::U64 => ffi::RSMPI_UINT64_T,
+                Element::F32 => ffi::RSMPI_FLOAT,
+                Element::F64 => ffi::RSMPI_DOUBLE,
+            };
+            let operation = match (element, reduction) {
+                (Element::F16, reduction) => halves.operation(HalfKind::F16, reduction),
+                (Element::Bf16, reduction) => halves.operation(HalfKind::Bf16, reduction),
+                (_, Reduction::Sum) => ffi::RSMPI_SUM,
+                (_, Reduction::Min) => ffi::RSMPI_MIN,
+                (_, Reduction::Max) => ffi::RSMPI_MAX,
+            };
+            (datatype, operation)
         };
-        Operand { datatype: datatype.as_raw(), operation }
+        Operand { datatype, operation }
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod collectives;
 mod communicator;
+mod halves;
 mod messages;
 pub(crate) mod progress;
 mod request;
@@ -13,6 +14,7 @@ mod request;
 pub(crate) use self::{
     collectives::{Listed, Operand, Rooted},
     communicator::Comm,
+    halves::Halves,
     request::Request,
 };
 

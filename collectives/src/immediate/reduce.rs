@@ -73,7 +73,7 @@ impl DeviceCommunicator {
             marks.push(mine.marks);
         }
         let ring = self.desk.ring()?;
-        let operand = Operand::new(T::equivalent_datatype(), reduction);
+        let operand = Operand::new(T::ELEMENT, &self.halves, reduction);
         let work = Work { from, to, operand, element: size_of::<T>() };
         let work = all_reduce(self.desk.clone(), ring, marks, work, own);
         Ok(self.engine.submit(Key::Collective, Handed::default(), Box::pin(work)))

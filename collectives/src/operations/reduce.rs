@@ -10,7 +10,7 @@ use crate::communicator::DeviceCommunicator;
 use crate::error::Error;
 use crate::paths::run;
 use bytemuck::Pod;
-use mpi::datatype::{Equivalence, SystemDatatype};
+use half::{bf16, f16};
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
 use pinyard_driver::reduction::{Element, Join};
@@ -30,8 +30,9 @@ pub enum Reduction {
     Max,
 }
 
-/// Elements that MPI reduces: the integers of 8 to 64 bits, `f32` and `f64`.
-pub trait Number: Pod + Equivalence<Out = SystemDatatype> + sealed::Sealed {}
+/// Elements that are reduced: the integers of 8 to 64 bits, `f32`, `f64`, and `f16` and
+/// `bf16` of the crate `half`.
+pub trait Number: Pod + sealed::Sealed {}
 
 mod sealed {
     use pinyard_driver::reduction::Element;
@@ -54,6 +55,7 @@ numbers! {
     i8 = I8; i16 = I16; i32 = I32; i64 = I64;
     u8 = U8; u16 = U16; u32 = U32; u64 = U64;
     f32 = F32; f64 = F64;
+    f16 = F16; bf16 = Bf16;
 }
 
 impl Reduction {
@@ -74,9 +76,10 @@ impl DeviceCommunicator {
     /// Every rank's `mine`, element by element, in every rank's `all`. Collective; all
     /// buffers have as many elements.
     ///
-    /// On `ipc` at most eight ranks reduce 8 KiB and more by kernels, in the order of the
-    /// ranks, so that all have the same bits; of a NaN and a number the minimum and maximum
-    /// are the number. Elsewhere order and NaNs are MPI's.
+    /// On `ipc` at most eight ranks reduce by kernels, in the order of the ranks, so that all
+    /// have the same bits; of a NaN and a number the minimum and maximum are the number, and
+    /// sums of half precision are rounded once. Elsewhere order and NaNs are MPI's, and sums
+    /// of half precision are rounded after each addition.
     pub fn all_reduce_into<T: Number>(
         &self,
         mine: &Settled<'_, T>,
@@ -109,7 +112,7 @@ impl DeviceCommunicator {
                 return Ok(());
             }
         }
-        let operand = Operand::new(T::equivalent_datatype(), reduction);
+        let operand = Operand::new(T::ELEMENT, &self.halves, reduction);
         self.reduce_staged(ALLREDUCE, memory, Some(memory), operand, None, size_of::<T>())
     }
 
@@ -165,7 +168,7 @@ impl DeviceCommunicator {
         own: Result<(), Error>,
     ) -> Result<(), Error> {
         self.same(operation, from.bytes, own.and(self.chunks_for_reductions()))?;
-        let operand = Operand::new(T::equivalent_datatype(), reduction);
+        let operand = Operand::new(T::ELEMENT, &self.halves, reduction);
         let element = size_of::<T>();
         let token = DriverToken::at_entry();
         if let Some(kernels) = self.kernels(from.bytes, &token)? {

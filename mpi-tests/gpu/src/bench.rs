@@ -1,5 +1,6 @@
 //! What every check uses: a communicator, a stream, buffers with margins.
 
+use half::{bf16, f16};
 use pinyard_allocator::device::PoolStream;
 use pinyard_driver::Simulated;
 use pinyard_mpi::{DeviceBuf, DeviceCommunicator, Gpu, Number};
@@ -47,6 +48,22 @@ macro_rules! elements {
 }
 
 elements! { i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 }
+
+macro_rules! halves {
+    ($($kind:ty)*) => {$(
+        impl Element for $kind {
+            fn of(seed: usize) -> $kind {
+                // As of the others, and exact in eight bits.
+                <$kind>::from_f32(f32::of(seed).floor())
+            }
+            fn folded(reduction: pinyard_mpi::Reduction, elements: impl Iterator<Item = $kind>) -> $kind {
+                <$kind>::from_f32(f32::folded(reduction, elements.map(<$kind>::to_f32)))
+            }
+        }
+    )*};
+}
+
+halves! { f16 bf16 }
 
 impl Bench {
     pub(crate) fn new(ranks: DeviceCommunicator, simulated: Option<Arc<Simulated>>) -> Result<Bench, String> {

@@ -4,6 +4,7 @@
 
 use super::lengths;
 use crate::bench::{Bench, Element, MARGIN, text};
+use half::bf16;
 use pinyard_driver::DriverToken;
 use pinyard_mpi::{DeviceBuf, Error, Failure, Path, Reduction, scope};
 
@@ -18,6 +19,7 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
         reduce::<u32>(bench, length / 4)?;
     }
     reduce::<f64>(bench, bench.chunk)?;
+    reduce::<bf16>(bench, bench.chunk + 3)?;
     several(bench)?;
     same_peer_and_tag(bench)?;
     leaked_and_dropped(bench)?;

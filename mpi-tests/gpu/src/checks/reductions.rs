@@ -2,6 +2,7 @@
 
 use super::lengths;
 use crate::bench::{Bench, Element, MARGIN, text};
+use half::{bf16, f16};
 use pinyard_driver::Call;
 use pinyard_mpi::{DeviceBuf, Path, Reduction};
 
@@ -11,11 +12,13 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     for length in lengths(bench.chunk) {
         everywhere::<u32>(bench, length / 4, Reduction::Sum)?;
         in_place::<f64>(bench, length / 8, Reduction::Sum)?;
+        everywhere::<bf16>(bench, length / 2, Reduction::Sum)?;
         at_root::<i16>(bench, length % bench.size(), length / 2, Reduction::Max)?;
     }
     for reduction in ALL {
         for root in 0..bench.size() {
             at_root::<f32>(bench, root, bench.chunk, reduction)?;
+            at_root::<f16>(bench, root, bench.chunk + 1, reduction)?;
         }
         of_every_type(bench, reduction)?;
     }
@@ -68,7 +71,6 @@ fn filled(bench: &Bench, elements: &[f32]) -> Result<DeviceBuf<f32>, String> {
 }
 
 fn of_every_type(bench: &Bench, reduction: Reduction) -> Result<(), String> {
-    // Bytes as well are then enough for kernels.
     let length = bench.chunk + 1003;
     // Sums of bytes of four ranks stay below 128: elements are below 32.
     everywhere::<i8>(bench, length, reduction)?;
@@ -79,7 +81,9 @@ fn of_every_type(bench: &Bench, reduction: Reduction) -> Result<(), String> {
     everywhere::<u64>(bench, length, reduction)?;
     everywhere::<i64>(bench, length, reduction)?;
     everywhere::<f32>(bench, length, reduction)?;
-    everywhere::<f64>(bench, length, reduction)
+    everywhere::<f64>(bench, length, reduction)?;
+    everywhere::<f16>(bench, length, reduction)?;
+    in_place::<bf16>(bench, length, reduction)
 }
 
 fn elements<T: Element>(rank: usize, length: usize) -> Vec<T> {
