@@ -213,6 +213,22 @@ pub enum Error {
         /// What is wrong with it.
         text: String,
     },
+    /// Elements that a rank's part of a window does not have.
+    #[error(
+        "rank {rank}: {count} elements from element {start} on are not in rank {target}'s part of the window, which has {elements}"
+    )]
+    Range {
+        /// This rank.
+        rank: Rank,
+        /// The rank whose part it is.
+        target: Rank,
+        /// The first element asked for.
+        start: usize,
+        /// Elements asked for.
+        count: usize,
+        /// Elements of the part.
+        elements: usize,
+    },
     /// A buffer of another device, or of the same one through another [`Gpu`](crate::Gpu).
     #[error(
         "rank {rank}: a buffer of {buffer} in a communicator of {communicator}: allocate it from that Gpu"
@@ -286,7 +302,9 @@ impl Error {
     pub(crate) fn failure(&self) -> Failure {
         match self {
             Error::Driver { .. } | Error::Staging { .. } => Failure::Driver,
-            Error::Counts { .. } | Error::Share { .. } | Error::Partition { .. } => Failure::Length,
+            Error::Counts { .. } | Error::Share { .. } | Error::Partition { .. } | Error::Range { .. } => {
+                Failure::Length
+            }
             Error::OtherDevice { .. } => Failure::Device,
             Error::Mpi { .. } => Failure::Mpi,
             _ => Failure::Other,

@@ -62,6 +62,6 @@ pub use self::{
     communicator::{Builder, DeviceCommunicator},
     error::{BufferError, CommunicatorError, Error, Failure, MpiError, OpenError},
     immediate::{After, AfterMut, OwnedRequest, Receiving, Request, Returned, Scope, Sending, scope},
-    operations::{Number, Partition, Reduction},
+    operations::{Epoch, Number, Partition, Reduction, Window},
     paths::{Path, Plan},
 };

@@ -13,10 +13,12 @@ mod reduce;
 mod shares;
 mod traced;
 mod varcount;
+mod window;
 
 use self::idle::Idle;
 pub use self::partition::Partition;
 pub use self::reduce::{Number, Reduction};
+pub use self::window::{Epoch, Window};
 
 use crate::buffers::Place;
 use crate::communicator::DeviceCommunicator;

@@ -14,6 +14,7 @@ use crate::paths::{Exported, Path, run};
 use crate::words::{WORD, put_word, word};
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
+use pinyard_driver::DevicePtr;
 use std::ops::Range;
 
 /// A part's piece that is worth a message.
@@ -67,6 +68,14 @@ impl Traffic {
     pub(super) fn receive_from<T>(&mut self, rank: Rank, place: Place<'_>, elements: usize) {
         self.to = Some(Memory::of::<T>(place, elements));
         self.receives[rank as usize] = bytes::<T>(0..elements);
+    }
+
+    /// Parts at device addresses, wherever these are: for [`parts_staged`] alone.
+    ///
+    /// [`parts_staged`]: DeviceCommunicator::parts_staged
+    pub(super) fn of_addresses(sends: Vec<Range<usize>>, receives: Vec<Range<usize>>) -> Traffic {
+        let everything = Some(Memory { at: DevicePtr(0), bytes: usize::MAX, slab: None });
+        Traffic { from: everything, sends, to: everything, receives }
     }
 
     /// A share of `bytes` for each rank.
@@ -249,7 +258,8 @@ impl DeviceCommunicator {
         request.and_then(|request| request.wait()).map_err(|error| self.report.mpi(error))
     }
 
-    fn parts_staged(
+    /// In pieces through the chunks, whatever the path.
+    pub(super) fn parts_staged(
         &self,
         state: &mut State,
         operation: &'static str,

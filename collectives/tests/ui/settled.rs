@@ -12,6 +12,15 @@ fn through_ours(ranks: &DeviceCommunicator, buffer: &mut DeviceBuf<f32>) {
     ranks.exchange(0, &first.as_settled(), 0, &mut second, 1).unwrap();
 }
 
+fn through_a_window(ranks: &DeviceCommunicator, part: &mut DeviceBuf<f32>, mine: &DeviceBuf<f32>) {
+    let from = mine.settle().unwrap();
+    let mut window = ranks.window(part.settle_mut().unwrap()).unwrap();
+    let mut epoch = window.epoch();
+    epoch.put(1, 0, &from).unwrap();
+    epoch.close().unwrap();
+    ranks.send(1, 0, &window.local()).unwrap();
+}
+
 fn through_rsmpi(root: &impl Root, buffer: &mut DeviceBuf<f32>, aware: &CudaAware) {
     root.broadcast_into(&mut buffer.settle_mut().unwrap().direct_mut(aware));
     let mut settled = buffer.settle_mut().unwrap();

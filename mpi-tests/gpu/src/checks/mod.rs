@@ -8,6 +8,7 @@ mod progress;
 mod reductions;
 mod refusals;
 mod shares;
+mod windows;
 
 pub(crate) use self::refusals::after_finalize;
 use crate::bench::Bench;
@@ -27,6 +28,7 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     reductions::all(bench)?;
     shares::all(bench)?;
     parts::all(bench)?;
+    windows::all(bench)?;
     immediate::all(bench)?;
     refusals::all(bench)
 }
