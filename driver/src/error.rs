@@ -18,6 +18,7 @@ pub struct DriverError {
 pub(crate) mod code {
     pub(crate) const INVALID_VALUE: i32 = 1;
     pub(crate) const OUT_OF_MEMORY: i32 = 2;
+    pub(crate) const DEINITIALIZED: i32 = 4;
     pub(crate) const INVALID_CONTEXT: i32 = 201;
     pub(crate) const INVALID_PTX: i32 = 218;
     pub(crate) const NOT_FOUND: i32 = 500;
@@ -40,6 +41,12 @@ impl DriverError {
     /// Whether the device has no memory for it: giving some back may help.
     pub fn is_out_of_memory(&self) -> bool {
         self.code == code::OUT_OF_MEMORY
+    }
+
+    /// Whether the device's context is no more, or the driver has ended: nothing of the
+    /// device can be used again in this process.
+    pub fn is_context_lost(&self) -> bool {
+        matches!(self.code, code::DEINITIALIZED | code::CONTEXT_IS_DESTROYED)
     }
 
     /// Whether the stream or event, or its context, is no more.

@@ -1,7 +1,7 @@
 //! The simulated device does what the real one is known to do.
 #![allow(unsafe_code, clippy::unwrap_used)]
 
-use pinyard_driver::{Call, Capture, Costs, Driver, DriverToken, Simulated};
+use pinyard_driver::{Call, Capture, Costs, Driver, DriverToken, Simulated, Stream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -9,6 +9,21 @@ const MIB: usize = 1 << 20;
 
 fn token() -> DriverToken {
     DriverToken::at_entry()
+}
+
+#[test]
+fn a_lost_context_fails_every_call_and_says_so() {
+    let (gpu, token) = (Simulated::new(1 << 20), DriverToken::at_entry());
+    let block = gpu.mem_alloc(4096, &token).unwrap();
+    gpu.lose_context();
+    for _ in 0..2 {
+        let error = gpu.stream_synchronize(Stream::DEFAULT, &token).unwrap_err();
+        assert!(error.is_context_lost() && error.call.starts_with("cuStreamSynchronize"), "{error}");
+    }
+    gpu.fail_never();
+    // SAFETY: nothing uses it.
+    unsafe { gpu.mem_free(block, &token) }.unwrap();
+    assert!(!gpu.mem_alloc(1 << 21, &token).unwrap_err().is_context_lost());
 }
 
 #[test]

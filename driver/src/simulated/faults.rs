@@ -66,13 +66,15 @@ pub(super) struct Faults {
     pub(super) all: u64,
     /// The call with this number of `all` fails with this code.
     pub(super) at: Option<(u64, i32)>,
+    /// Every call fails with this code.
+    pub(super) always: Option<i32>,
     /// The next calls of a kind that fail: how many, with which code.
     pub(super) next: Vec<(Call, u64, i32)>,
 }
 
 impl Faults {
     pub(super) fn new() -> Faults {
-        Faults { counts: [0; CALLS], all: 0, at: None, next: Vec::new() }
+        Faults { counts: [0; CALLS], all: 0, at: None, always: None, next: Vec::new() }
     }
 
     /// Counts a call; the code to fail with, if it shall fail.
@@ -80,6 +82,9 @@ impl Faults {
         let number = self.all;
         self.all += 1;
         self.counts[call as usize] += 1;
+        if self.always.is_some() {
+            return self.always;
+        }
         if let Some((at, code)) = self.at
             && at == number
         {

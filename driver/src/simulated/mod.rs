@@ -146,10 +146,17 @@ impl Simulated {
         self.machine.lock().faults.next.push((call, times, code));
     }
 
+    /// Lets every call fail as one does whose context was destroyed
+    /// (`CUDA_ERROR_CONTEXT_IS_DESTROYED`).
+    pub fn lose_context(&self) {
+        self.machine.lock().faults.always = Some(code::CONTEXT_IS_DESTROYED);
+    }
+
     /// Lets nothing fail any more.
     pub fn fail_never(&self) {
         let mut machine = self.machine.lock();
         machine.faults.at = None;
+        machine.faults.always = None;
         machine.faults.next.clear();
     }
 
