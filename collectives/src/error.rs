@@ -80,6 +80,9 @@ pub enum Failure {
     /// Its driver refused a copy, or an allocation.
     #[error("its device's driver refused")]
     Driver,
+    /// Its device's context is gone.
+    #[error("its device's context is gone")]
+    Context,
     /// Its buffer has another length.
     #[error("its buffer has another length")]
     Length,
@@ -287,6 +290,16 @@ pub enum Error {
         /// The cause.
         source: DriverError,
     },
+    /// The device's context was destroyed under the communicator, or the driver has ended.
+    #[error(
+        "rank {rank}: the device's context is gone, and all memory with it: {source}; nothing may reset the device while a communicator stands"
+    )]
+    Context {
+        /// This rank.
+        rank: Rank,
+        /// The call that found it out.
+        source: DriverError,
+    },
     /// No pinned memory for longer chunks.
     #[error("rank {rank}: no memory for staging: {source}")]
     Staging {
@@ -302,6 +315,7 @@ impl Error {
     pub(crate) fn failure(&self) -> Failure {
         match self {
             Error::Driver { .. } | Error::Staging { .. } => Failure::Driver,
+            Error::Context { .. } => Failure::Context,
             Error::Counts { .. } | Error::Share { .. } | Error::Partition { .. } | Error::Range { .. } => {
                 Failure::Length
             }
@@ -320,6 +334,7 @@ impl Failure {
             Failure::Device => 3,
             Failure::Other => 4,
             Failure::Mpi => 5,
+            Failure::Context => 6,
         }
     }
 
@@ -329,6 +344,7 @@ impl Failure {
             2 => Failure::Length,
             3 => Failure::Device,
             5 => Failure::Mpi,
+            6 => Failure::Context,
             _ => Failure::Other,
         }
     }

@@ -25,8 +25,12 @@ impl Report {
         Error::Mpi { rank: self.rank, source }
     }
 
+    /// The driver refused, or has lost the device's context.
     pub(crate) fn driver(self, source: DriverError) -> Error {
-        Error::Driver { rank: self.rank, source }
+        match source.is_context_lost() {
+            true => Error::Context { rank: self.rank, source },
+            false => Error::Driver { rank: self.rank, source },
+        }
     }
 
     /// No pinned memory.
@@ -44,11 +48,13 @@ impl Report {
         Error::Counts { operation, rank: self.rank, bytes: bytes as u64, other, other_bytes: theirs }
     }
 
-    /// The message in a buffer, or an error: the other side does something else.
+    /// The message in a buffer, whose choice is logged, or an error: the other side does something else.
     pub(crate) fn understood(self, operation: &'static str, buffer: &[u8]) -> Result<Message, Error> {
         let text = "no message of a transfer: do all ranks call the same operations in the same order?";
         let foreign = || Error::Foreign { operation, rank: self.rank, text: text.to_owned() };
-        Message::read(buffer).ok_or_else(foreign)
+        let message = Message::read(buffer).ok_or_else(foreign)?;
+        tracing::debug!(rank = self.rank, operation, bytes = message.bytes, way = message.kind.name());
+        Ok(message)
     }
 
     /// The outcome of a transfer in pieces: the outer error is MPI's.

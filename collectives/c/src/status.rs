@@ -19,7 +19,9 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let status = match &error {
             Error::Finalized { .. } => PNY_ERR_NOT_READY,
-            Error::Mpi { .. } | Error::Driver { .. } | Error::Peer { .. } => PNY_ERR_BACKEND,
+            Error::Mpi { .. } | Error::Driver { .. } | Error::Context { .. } | Error::Peer { .. } => {
+                PNY_ERR_BACKEND
+            }
             Error::Staging { .. } => PNY_ERR_RESOURCES,
             _ => PNY_ERR_INVALID,
         };

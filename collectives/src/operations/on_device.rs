@@ -91,6 +91,8 @@ impl DeviceCommunicator {
         let apart = told.iter().all(|Told([from, to])| from != to);
         let is_short = work.from.bytes.saturating_mul(size - 1) <= AT_ONCE && apart;
         let is_whole = work.root.is_some() || is_short;
+        let way = if is_whole { "kernels" } else { "kernels, in parts" };
+        tracing::debug!(rank = self.rank(), operation, bytes = work.from.bytes, way);
         let own = if is_whole { 0..elements } else { part(self.rank() as usize, size, elements) };
         let to = work.to.filter(|_| mine.is_ok() && work.root.is_none_or(|root| root == self.rank()));
         if let Some(to) = to.filter(|_| !own.is_empty()) {

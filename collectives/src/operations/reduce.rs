@@ -190,6 +190,7 @@ impl DeviceCommunicator {
         root: Option<Rank>,
         element: usize,
     ) -> Result<(), Error> {
+        tracing::debug!(rank = self.rank(), operation, bytes = from.bytes, way = "MPI, on chunks");
         let token = DriverToken::at_entry();
         let ring = &mut self.state.borrow_mut().ring;
         // A slot has what is sent, and behind it what is received.

@@ -34,6 +34,19 @@ pub(crate) enum Kind {
     Failed(Failure),
 }
 
+impl Kind {
+    /// For the log.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Inline => "within the message",
+            Kind::Ipc(_) => "ipc",
+            Kind::Staged => "staged",
+            Kind::Chain => "ipc, along a chain",
+            Kind::Failed(_) => "none: the sender failed",
+        }
+    }
+}
+
 /// Kind and bytes; the payload lies behind them in the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Message {
@@ -89,7 +102,15 @@ mod tests {
     fn what_was_written_is_read() {
         let told: [u8; Exported::BYTES] = std::array::from_fn(|at| at as u8);
         let ipc = Kind::Ipc(Exported::read(&told));
-        let failed = [Failure::Driver, Failure::Length, Failure::Device, Failure::Other].map(Kind::Failed);
+        let failed = [
+            Failure::Driver,
+            Failure::Context,
+            Failure::Length,
+            Failure::Device,
+            Failure::Mpi,
+            Failure::Other,
+        ]
+        .map(Kind::Failed);
         for kind in [Kind::Inline, ipc, Kind::Staged, Kind::Chain].into_iter().chain(failed) {
             let mut buffer = [0xff; MESSAGE];
             let message = Message { kind, bytes: 77 };

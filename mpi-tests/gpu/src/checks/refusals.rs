@@ -14,6 +14,7 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
         counts_on_the_way(bench)?;
         another_device(bench)?;
         driver(bench)?;
+        context(bench)?;
     }
     counts_of_a_reduction(bench)?;
     counts_of_shares(bench)
@@ -175,6 +176,42 @@ fn driver(bench: &Bench) -> Result<(), String> {
         matches!(&result, Err(Error::Peer { rank, what: Failure::Driver, .. }) if *rank == last as i32)
     };
     bench.check(named, || format!("a refused copy of a broadcast: {result:?}"))?;
+    goes_on(bench)
+}
+
+/// A device's context that is destroyed under the communicator, at one rank: every operation
+/// says so there, and names the rank at the others.
+fn context(bench: &Bench) -> Result<(), String> {
+    let Some(simulated) = &bench.simulated else { return Ok(()) };
+    let (ranks, size) = (&bench.ranks, bench.size());
+    let (next, before) = ((bench.rank() + 1) % size, (bench.rank() + size - 1) % size);
+    for culprit in [0, size - 1] {
+        let (mut buffer, sent) = (zeros(bench, 5 * bench.chunk)?, zeros(bench, 5 * bench.chunk)?);
+        let (mut target, from) = (buffer.settle_mut().map_err(text)?, sent.settle().map_err(text)?);
+        if bench.rank() == culprit {
+            simulated.lose_context();
+        }
+        let results = [
+            ("an allreduce", ranks.all_reduce_in_place(&mut target, Reduction::Sum)),
+            // Not from there: a root whose slab is known to all has nothing left to do.
+            ("a broadcast", ranks.broadcast_into(((culprit + 1) % size) as i32, &mut target)),
+        ];
+        let moved = ranks.exchange(next as i32, &from, before as i32, &mut target, 5).map(drop);
+        simulated.fail_never();
+        let own = |result: &Result<(), Error>| {
+            matches!(result, Err(Error::Context { rank, source })
+                if *rank == culprit as i32 && source.code == 709)
+        };
+        for (what, result) in &results {
+            let named = if bench.rank() == culprit {
+                own(result)
+            } else {
+                matches!(result, Err(Error::Peer { rank, what: Failure::Context, .. }) if *rank == culprit as i32)
+            };
+            bench.check(named, || format!("{what} past rank {culprit}'s lost context: {result:?}"))?;
+        }
+        bench.check(bench.rank() != culprit || own(&moved), || format!("an exchange without: {moved:?}"))?;
+    }
     goes_on(bench)
 }
 
