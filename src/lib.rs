@@ -10,6 +10,7 @@ pub use pinyard_allocator as allocator;
 pub use pinyard_hooks as hooks;
 pub use pinyard_libfabric as libfabric;
 pub use pinyard_registry as registry;
+pub use pinyard_trace as trace;
 
 pub use allocator::{Pool, PoolBuf};
 pub use hooks::notify_unmapped;
@@ -22,6 +23,7 @@ pub mod prometheus;
 
 /// The examples of the README and the book, compiled, and run where they can be.
 #[cfg(doctest)]
+#[allow(rustdoc::invalid_codeblock_attributes)] // marks of ci/book-commands.sh
 mod book {
     #[doc = include_str!("../README.md")]
     mod readme {}

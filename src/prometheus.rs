@@ -23,6 +23,7 @@
 use crate::allocator::PoolStats;
 use crate::allocator::device::DeviceStats;
 use crate::registry::{Stats, Times};
+use crate::trace::counters::{Counters, Document};
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 
@@ -175,6 +176,44 @@ impl Page {
         self
     }
 
+    /// Adds what a process has left for others to look at (`PINYARD_TRACE`): sums over its
+    /// registries and pools, by node, rank and process number.
+    pub fn process(&mut self, document: &Document) -> &mut Page {
+        let Document { process, counters, .. } = document;
+        let rank = process.rank.map(|rank| rank.to_string()).unwrap_or_default();
+        let labels = labels(&[("node", &process.host), ("rank", &rank), ("pid", &process.pid.to_string())]);
+        // All of them, so that a new one is not forgotten here.
+        let Counters {
+            hits,
+            misses,
+            registrations,
+            deregistrations,
+            invalidations,
+            evictions,
+            pinned_bytes,
+            pool_bytes,
+            live_bytes,
+            allocations,
+            frees,
+        } = *counters;
+        for (metric, kind, help, value) in [
+            ("pinyard_process_hits_total", Counter, "Gets that a region served.", hits),
+            ("pinyard_process_misses_total", Counter, "Gets that had to register.", misses),
+            ("pinyard_process_registrations_total", Counter, "Registrations made.", registrations),
+            ("pinyard_process_deregistrations_total", Counter, "Taken back.", deregistrations),
+            ("pinyard_process_invalidations_total", Counter, "Regions whose mapping changed.", invalidations),
+            ("pinyard_process_evictions_total", Counter, "Regions out for the limits.", evictions),
+            ("pinyard_process_pinned_bytes", Gauge, "Bytes pinned.", pinned_bytes),
+            ("pinyard_process_pool_bytes", Gauge, "Bytes of pools' slabs.", pool_bytes),
+            ("pinyard_process_live_bytes", Gauge, "Bytes of blocks in use.", live_bytes),
+            ("pinyard_process_allocations_total", Counter, "Blocks handed out.", allocations),
+            ("pinyard_process_frees_total", Counter, "Blocks taken back.", frees),
+        ] {
+            self.add(metric, kind, help, format!("{metric}{{{labels}}} {value}"));
+        }
+        self
+    }
+
     /// Durations as a histogram in seconds: buckets of powers of two, of which those
     /// that nothing fell into are left out.
     fn times(&mut self, metric: &'static str, help: &'static str, name: &str, times: &Times) {
@@ -279,6 +318,20 @@ mod tests {
         }
         assert_eq!(value(&text, "pinyard_device_pool_hits_total{name=\"gpu\",level=\"settled\"}"), 0.0);
         assert!(told.len() > 40 && text.ends_with('\n'));
+    }
+
+    #[test]
+    fn a_process_is_its_node_rank_and_number() {
+        let mut document = Document::default();
+        (document.process.host, document.process.pid, document.process.rank) = ("n1".to_owned(), 7, Some(3));
+        document.counters.pinned_bytes = 4096;
+        let mut page = Page::new();
+        page.process(&document);
+        document.process.rank = None;
+        let text = page.process(&document).to_string();
+        assert_eq!(value(&text, "pinyard_process_pinned_bytes{node=\"n1\",rank=\"3\",pid=\"7\"}"), 4096.0);
+        assert_eq!(value(&text, "pinyard_process_hits_total{node=\"n1\",rank=\"\",pid=\"7\"}"), 0.0);
+        assert_eq!(text.matches("# TYPE pinyard_process_hits_total counter").count(), 1, "{text}");
     }
 
     #[test]

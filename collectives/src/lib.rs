@@ -34,6 +34,7 @@
 
 /// The book's page, whose examples are compiled.
 #[cfg(doctest)]
+#[allow(rustdoc::invalid_codeblock_attributes)] // marks of ci/book-commands.sh
 #[doc = include_str!("../../docs/src/gpu-mpi.md")]
 mod book {}
 

@@ -122,6 +122,7 @@ mod tests {
             (&["pinyard", "reprot", "x"], "'report'"),
             (&["pinyard", "report", "x", "--perfeto", "y"], "'--perfetto'"),
             (&["pinyard", "top", "x", "--onec"], "'--once'"),
+            (&["pinyard", "top", "x", "--promtheus"], "'--prometheus'"),
         ] {
             let text = refusal(words);
             assert!(text.contains("similar") && text.contains(meant), "{words:?}: {text}");

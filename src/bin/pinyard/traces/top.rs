@@ -6,6 +6,7 @@
 use crate::demo::table::grouped;
 use anstyle::{AnsiColor, Style};
 use comfy_table::{CellAlignment, Table, TableStyle};
+use pinyard::prometheus::Page;
 use pinyard_trace::counters::{Counters, Document, SIGN_OF_LIFE};
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +21,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 #[command(after_help = "\
 Example: PINYARD_TRACE=traces PINYARD_TRACE_EVENTS=0 mpirun -n 4 ./solver & pinyard top traces
 
-Ends when every process has ended, or with Ctrl-C.")]
+Ends when every process has ended, or with Ctrl-C.
+For a dashboard: pinyard top traces --prometheus > /var/lib/node_exporter/pinyard.prom")]
 pub(crate) struct Options {
     /// What PINYARD_TRACE names
     #[arg(value_name = "FOLDER")]
@@ -28,6 +30,9 @@ pub(crate) struct Options {
     /// Print one table and end, for scripts: rates are those of half a second
     #[arg(long)]
     once: bool,
+    /// Print the processes that run as Prometheus reads it, and end
+    #[arg(long, conflicts_with_all = ["once", "every"])]
+    prometheus: bool,
     /// Seconds between two looks
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
     every: f64,
@@ -50,6 +55,15 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     if let Err(reason) = look(&options.folder, &mut seen) {
         eprintln!("pinyard: {reason}");
         return ExitCode::from(2);
+    }
+    if options.prometheus {
+        let mut page = Page::new();
+        for (document, _) in seen.values().filter(|(document, _)| state(document, now()) == "runs") {
+            page.process(document);
+        }
+        // The text ends its last line itself.
+        crate::print(page.to_string().trim_end());
+        return ExitCode::SUCCESS;
     }
     if options.once {
         thread::sleep(Duration::from_millis(600));
