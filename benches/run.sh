@@ -148,17 +148,22 @@ check "lines of others on a program's output" talks
 made_up dies "echo '$row'; echo 'the cause is this' >&2; kill -SEGV \$\$"
 dies() { bench 3 cache.hit --programs "$work/dies" && says out 'FAILED: cache.hit' && says out 'signal: 11' && says out 'the cause is this'; }
 check "a program that dies is named, with its last words" dies
-made_up hangs "sleep 1000 & echo \$! > '$work/pid'; wait"
+made_up hangs "[ \$1 = cache.hit ] && exec echo '$row'; sleep 1000 & echo \$! > '$work/pid'; wait"
 # Or a zombie that init has not looked at yet.
 gone() { case $(ps -o stat= -p "$1") in '' | Z*) ;; *) return 1 ;; esac; }
-interrupted() {
-    "$target/pinyard" bench cache.hit --programs "$work/hangs" --save "$work/never.json" > "$work/out" 2> "$work/err" < /dev/null &
-    local command=$! status=0
+interrupted() { # benchmarks...
+    local command status=0
+    rm -f "$work/pid"
+    "$target/pinyard" bench "$@" --programs "$work/hangs" --save "$work/partial.json" > "$work/out" 2> "$work/err" < /dev/null &
+    command=$!
     for _ in $(seq 100); do [ -s "$work/pid" ] && break; sleep 0.1; done
     kill -TERM $command && { wait $command || status=$?; }
-    [ $status -eq 130 ] && says err interrupted && [ ! -e "$work/never.json" ] && gone "$(cat "$work/pid")"
+    [ $status -eq 130 ] && says err interrupted && gone "$(cat "$work/pid")"
 }
-check "an interrupt ends what was started, and saves nothing" interrupted
+nothing() { interrupted cache.memory && [ ! -e "$work/partial.json" ]; }
+check "an interrupt ends what was started, and saves no run without a row" nothing
+partial() { interrupted cache.hit cache.memory hooks && bench 0 --from "$work/partial.json" && says out 'made up' && says out 'skipped: cache.memory, hooks.calls'; }
+check "what was measured before an interrupt is saved" partial
 
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

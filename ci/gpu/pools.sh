@@ -7,11 +7,11 @@
 # `pools.streams` for these rows alone. BENCH_ONLY=1 leaves the rest out.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-[ -x "$here/conformance" ] || here=$here/../../carried/pools
+[ -x "$here/pinyard-bench" ] || here=$here/../../carried/pools
 out=${OUT:?where to: OUT=folder ci/gpu/pools.sh}
 budget=${BUDGET:-480}
 mkdir -p "$out"
-if [ ! -x "$here/conformance" ]; then
+if [ ! -x "$here/pinyard-bench" ]; then
     echo "pools: nothing in carried/pools: run ci/gpu/pools-carry.sh where Rust is" >&2
     exit 1
 fi

@@ -50,9 +50,10 @@ impl Settings {
         if self.quick { quick } else { full }
     }
 
-    /// Turns of a millisecond or less.
-    fn turns(&self) -> usize {
-        self.pick(80, 8)
+    /// Turns of a millisecond or less by each of `threads`. Fewer of many, where a peer's
+    /// lock makes one take a hundred times as long.
+    fn turns(&self, threads: usize) -> usize {
+        self.pick((160 / threads.max(1)).max(20), 8)
     }
 
     /// Operations in such a turn.
@@ -62,7 +63,7 @@ impl Settings {
 
     /// Turns of many milliseconds.
     fn slow_turns(&self) -> usize {
-        self.pick(12, 2)
+        self.pick(20, 2)
     }
 
     /// Of `values`, in quick runs those that are at most `most`.

@@ -38,7 +38,7 @@ fn rows(settings: &Settings, ucx: bool, threads: usize, regions: usize) -> [Row;
         let order = sequence(regions, 77 + thread as u64);
         let mut turns = [Turns::new(), Turns::new(), Turns::new()];
         let [ours, theirs, lookup] = &mut turns;
-        for _ in 0..settings.turns() {
+        for _ in 0..settings.turns(threads) {
             barrier.wait();
             ours.time(operations, || each(&order, operations, &memory, |at| caches.ours.hit(at, REGION)));
             if let Some(peer) = &caches.ucx {

@@ -44,7 +44,7 @@ pub(crate) fn run(settings: &Settings, benchmark: &str, traces: Vec<Trace>) {
         // SAFETY: a block of the benchmark's own.
         None => or_fail(unsafe { driver.fill(busy, 1, BUSY_BYTES, raw[at as usize], &token()) }),
     };
-    let (clock, rounds) = (Clock::calibrated(), settings.pick(7, 2));
+    let (clock, rounds) = (Clock::calibrated(), settings.pick(5, 2));
     tell::steps(traces.len());
     for trace in traces {
         tell::step(trace.name.clone());

@@ -21,8 +21,8 @@ use output::Outputs;
 use pinyard::environment;
 use pinyard_bench_report::catalogue::{self, Program};
 use pinyard_bench_report::compare::{Change, NOISE};
-use pinyard_bench_report::document::Failed;
-use pinyard_bench_report::{Benchmark, Comparison, Document, table};
+use pinyard_bench_report::document::{Failed, Skipped};
+use pinyard_bench_report::{Absence, Benchmark, Comparison, Document, table};
 use program::Programs;
 use show::Show;
 use std::path::PathBuf;
@@ -104,8 +104,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         .map_err(|error| Refusal::new(format!("sigaction(SIGINT): {error}"), ""))
         .and_then(|()| carry_out(options));
     if STOP.load(Relaxed) {
-        eprintln!("interrupted: the benchmark's processes have been ended, and nothing was saved");
-        return ExitCode::from(INTERRUPTED);
+        eprintln!("interrupted: every process of the benchmark has been ended");
     }
     outcome.unwrap_or_else(|refusal| {
         eprintln!("pinyard bench {}", refusal.line());
@@ -133,9 +132,6 @@ fn carry_out(options: &Options) -> Result<ExitCode, Refusal> {
         }
         None => measure(options, &wanted, &programs)?,
     };
-    if STOP.load(Relaxed) {
-        return Ok(ExitCode::from(INTERRUPTED));
-    }
     let comparison = saved.map(|saved| Comparison::of(&saved, &document, options.noise / 100.0));
     if options.json {
         print(output::json(&document, comparison.as_ref())?);
@@ -146,8 +142,10 @@ fn carry_out(options: &Options) -> Result<ExitCode, Refusal> {
             print(format_args!("\nBeside the saved run\n{}", table::of_comparison(comparison)));
         }
     }
+    // What was measured before an interrupt is whole.
     outputs.write(&document)?;
     Ok(ExitCode::from(match &comparison {
+        _ if STOP.load(Relaxed) => INTERRUPTED,
         _ if !document.failed.is_empty() => FAILED,
         _ if document.rows.is_empty() => REFUSED,
         Some(comparison) if comparison.count(Change::Slower) > 0 => SLOWER,
@@ -184,7 +182,8 @@ fn measure(
     let show = Show::new(wanted);
     for benchmark in wanted {
         if STOP.load(Relaxed) {
-            break;
+            document.skipped.push(interrupted(benchmark));
+            continue;
         }
         let line = show.line(benchmark.name);
         let mut run = launch::Run::new(&mut document, benchmark.name, &line);
@@ -193,6 +192,9 @@ fn measure(
             (Ok(program), Program::Bench) => run.program(options, &program)?,
             (Ok(program), Program::Mpi) => mpi::run(&mut run, options, &program)?,
         }
+        if STOP.load(Relaxed) {
+            document.skipped.push(interrupted(benchmark));
+        }
         line.finish(&document, benchmark.name);
     }
     drop(show);
@@ -200,6 +202,12 @@ fn measure(
     document.seconds = started.elapsed().as_secs_f64();
     document.machine = pinyard_bench_report::Machine::here();
     Ok(document)
+}
+
+/// One that did not run to its end; its rows up to there are whole.
+fn interrupted(benchmark: &Benchmark) -> Skipped {
+    let absence = Absence::new("interrupted", "");
+    Skipped { benchmark: benchmark.name.to_owned(), peer: None, absence }
 }
 
 /// The one that failed, for the document.

@@ -30,8 +30,11 @@ impl Outputs {
         Ok(Outputs { save, plot: plot.map(Path::to_owned) })
     }
 
-    /// Writes all of them.
+    /// Writes all of them; a run without a row leaves what was saved before.
     pub(crate) fn write(self, document: &Document) -> Result<(), Refusal> {
+        if document.rows.is_empty() {
+            return Ok(());
+        }
         if let Some(folder) = &self.plot {
             let pictures = plot::all(document).map_err(|error| Refusal::new(format!("plot: {error}"), ""))?;
             for (name, svg) in pictures {
