@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Measures the cache beside UCX, and what hooks add, and writes the tables, the raw rows,
-# the machine's description and the plots to docs/benchmarks, or to $BENCH_OUT. Run it on
-# a machine that is otherwise idle. Arguments go to the command: `ci/bench.sh --threads 4`.
+# Measures what needs no GPU and no MPI beside its peers, and writes the table and the saved
+# run to docs/benchmarks, or to $BENCH_OUT, and the pictures to docs/src/benchmarks, or
+# to $BENCH_PLOTS. Run it on a machine that is otherwise idle. Arguments go to the command:
+# `ci/bench.sh --threads 4`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
@@ -9,5 +10,6 @@ out=${BENCH_OUT:-docs/benchmarks}
 cargo build --quiet --release -p pinyard-benches
 cargo build --quiet --release -p pinyard --features cli --bin pinyard
 mkdir -p "$out"
-"$target/release/pinyard" bench cache hooks --save "$out/cache.json" --plot "$out" "$@"
-python3 ci/bench_table.py "$out/cache.json" > "$out/cache.md"
+"$target/release/pinyard" bench cache hooks backends pools.host instructions \
+    --save "$out/bench.json" --plot "${BENCH_PLOTS:-docs/src/benchmarks}" "$@"
+python3 ci/bench_table.py "$out/bench.json" > "$out/bench.md"

@@ -61,11 +61,20 @@ impl Turns {
 
     /// Times `operations` of them in one turn.
     pub fn time(&mut self, operations: usize, work: impl FnOnce()) {
+        self.time_counted(|| {
+            work();
+            operations
+        });
+    }
+
+    /// Times a turn whose `work` says how many operations it came to; one of none at all
+    /// counts as one.
+    pub fn time_counted(&mut self, work: impl FnOnce() -> usize) {
         let switches = involuntary_switches();
         let began = Instant::now();
-        work();
+        let operations = work();
         let took = began.elapsed().as_nanos() as f64;
-        self.add(took, operations, involuntary_switches() != switches);
+        self.add(took, operations.max(1), involuntary_switches() != switches);
     }
 
     /// Adds those of another thread.

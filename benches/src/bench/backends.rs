@@ -59,7 +59,8 @@ fn row(settings: &Settings, name: &str, open: Open, bytes: usize) -> Result<Row,
     };
     get(&cached, &buffers[0])?;
     buffers.iter().try_for_each(|buffer| get(&full, buffer))?;
-    let anew = (64 << 20) / bytes.max(1 << 20);
+    // An even number: the next turn must not begin with the buffer that this one ended with.
+    let anew = ((64 << 20) / bytes.max(1 << 20)).max(2);
     let (mut ours, mut theirs) = (Turns::new(), Turns::new());
     for _ in 0..settings.slow_turns() {
         ours.time(settings.operations(), || {

@@ -59,18 +59,11 @@ impl<'p, P: Peer> Beside<'p, P> {
 
     fn turn(&mut self) {
         let time = REGISTRATION * BACK_TO_BACK as u32;
-        let turn = |turns: &mut Turns, work: &mut dyn FnMut() -> usize| {
-            let (switches, began) = (involuntary_switches(), Instant::now());
-            let hits = work();
-            turns.add(began.elapsed().as_nanos() as f64, hits.max(1), involuntary_switches() != switches);
-        };
         let began = Instant::now();
         let mut alone = Turns::new();
-        turn(&mut alone, &mut || self.hits(|| began.elapsed() < time));
+        alone.time_counted(|| self.hits(|| began.elapsed() < time));
         let mut beside = Turns::new();
-        turn(&mut beside, &mut || {
-            self.with_company(|this, registering| this.hits(|| registering.load(SeqCst)))
-        });
+        beside.time_counted(|| self.with_company(|this, registering| this.hits(|| registering.load(SeqCst))));
         self.alone.merge(&alone);
         self.beside.merge(&beside);
         let (worst, left_out) = self.with_company(Self::worst_hit);
