@@ -9,7 +9,7 @@
 //! MPI.
 #![allow(unsafe_code)]
 
-use crate::probed;
+use crate::{probed, variables};
 use libloading::os::unix::Library;
 use mpi::ffi;
 use std::ffi::{CStr, c_char, c_int};
@@ -93,7 +93,7 @@ impl Awareness {
     /// What the environment says, or else the library. Asked once in a process.
     pub fn detect() -> Result<Awareness, BadOverride> {
         static ANSWER: OnceLock<Result<Awareness, BadOverride>> = OnceLock::new();
-        ANSWER.get_or_init(|| from(std::env::var(VARIABLE).ok(), || tried().unwrap_or_else(query))).clone()
+        ANSWER.get_or_init(|| from(variables::text(VARIABLE), || tried().unwrap_or_else(query))).clone()
     }
 }
 

@@ -10,6 +10,7 @@ use crate::paths::{Board, Chunks, Imports, MESSAGE, Path, Plan, Ring, Shape, Sha
 use crate::probe;
 use crate::report::Report;
 use crate::settings::Settings;
+use crate::variables;
 use mpi::topology::{Communicator, Rank};
 use pinyard_allocator::DriverToken;
 use std::cell::RefCell;
@@ -105,7 +106,7 @@ impl Builder {
         let token = DriverToken::at_entry();
         let prepared = self
             .settings
-            .with_environment(rank, |name| std::env::var(name).ok())
+            .with_environment(rank, variables::text)
             .and_then(|settings| Ok((settings, State::new(&self.gpu, rank, &token)?)))
             .and_then(|prepared| Ok((prepared, Halves::make().map_err(failed)?)));
         agree(&whole, prepared.as_ref().err(), failed)?;

@@ -51,6 +51,7 @@ mod probe;
 pub mod probed;
 mod report;
 mod settings;
+mod variables;
 mod words;
 
 #[cfg(feature = "cudarc")]

@@ -6,6 +6,7 @@
 //! library's path and version and the settings that choose its transport.
 #![allow(unsafe_code)]
 
+use crate::variables::variable;
 use libloading::os::unix::Library as Process;
 use mpi::ffi;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
@@ -97,9 +98,10 @@ impl Tried {
     }
 }
 
-/// Where answers are kept; `None` without a home.
+/// Where answers are kept; `None` without a home, and in a program that runs with more rights
+/// than its caller.
 pub fn file() -> Option<PathBuf> {
-    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let absolute = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
     Some(cache.join("pinyard").join("mpi-device-pointers"))
 }

@@ -3,7 +3,7 @@
  * of every bound, and what must be refused. On the simulated device; as many ranks as one
  * likes. Ends with "completed", or MPI_Abort.
  *
- *   mpi_calls [big]     big: a broadcast of more than one block of 64 MiB as well
+ *   mpi_calls [big]     big: broadcasts and sums of more than one block of 64 MiB as well
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -325,6 +325,7 @@ int main(int argc, char **argv)
 	if (argc > 1 && strcmp(argv[1], "big") == 0) {
 		for (int length = 16 << 20; length <= (16 << 20) + 5000; length += 5000)
 			transfers(length);
+		reductions((16 << 20) + 5000);
 		if (!straight && size > 1) {
 			/* They differ behind the first block. */
 			const int length = (16 << 20) + (rank == 0 ? 5000 : 0);

@@ -79,8 +79,8 @@ pub unsafe extern "C" fn pny_mpi_gather(
             // SAFETY: as above. In place a share's piece is loaded before it is stored, where
             // it was.
             let device = || unsafe {
-                let mut all = all.map(|all| ranks.settled_mut(&all));
-                Ok(ranks.device.gather_into(root, &ranks.settled(&from), all.as_mut())?)
+                let (copy, mut all) = (ranks.copied(&from), all.map(|all| ranks.settled_mut(&all)));
+                Ok(ranks.device.gather_into(root, &ranks.settled_copy(&from, &copy), all.as_mut())?)
             };
             // SAFETY: as above.
             let straight = |raw| unsafe {
@@ -124,7 +124,8 @@ pub unsafe extern "C" fn pny_mpi_scatter(
             let spans: Vec<Span> = [to].into_iter().chain(all).collect();
             // SAFETY: as above; in place as of pny_mpi_gather.
             let device = || unsafe {
-                let all = all.map(|all| ranks.settled(&all));
+                let copy = all.as_ref().and_then(|all| ranks.copied(all));
+                let all = all.as_ref().map(|all| ranks.settled_copy(all, &copy));
                 Ok(ranks.device.scatter_into(root, all.as_ref(), &mut ranks.settled_mut(&to))?)
             };
             // SAFETY: as above.
@@ -167,7 +168,9 @@ pub unsafe extern "C" fn pny_mpi_allgather(
             // SAFETY: as above; in place as of pny_mpi_gather.
             let device = || unsafe {
                 let Some(all) = all else { return Ok(()) };
-                Ok(ranks.device.all_gather_into(&ranks.settled(&from), &mut ranks.settled_mut(&all))?)
+                let copy = ranks.copied(&from);
+                let mine = ranks.settled_copy(&from, &copy);
+                Ok(ranks.device.all_gather_into(&mine, &mut ranks.settled_mut(&all))?)
             };
             // SAFETY: as above.
             let straight = |raw| unsafe {
@@ -218,7 +221,9 @@ pub unsafe extern "C" fn pny_mpi_alltoall(
                     return Err(Failure::invalid(cause));
                 }
                 // SAFETY: as above.
-                let (mine, mut theirs) = unsafe { (ranks.settled(&from), ranks.settled_mut(&to)) };
+                let (copy, mut theirs) = unsafe { (ranks.copied(&from), ranks.settled_mut(&to)) };
+                // SAFETY: as above.
+                let mine = unsafe { ranks.settled_copy(&from, &copy) };
                 Ok(ranks.device.all_to_all_into(&mine, &mut theirs)?)
             };
             // SAFETY: as above.

@@ -18,9 +18,9 @@ use pinyard_driver::DevicePtr;
 use pinyard_mpi::{DeviceBuf, Settled, SettledMut};
 
 /// So few bytes travel in the first message: no rank opens anything for them.
-const FEW: usize = 1024;
-/// Bytes of a broadcast that are opened at a time: the communicator's block.
-const PIECE: usize = 64 << 20;
+pub(super) const FEW: usize = 1024;
+/// Bytes of a broadcast or a reduction that are opened at a time: the communicator's blocks.
+pub(super) const PIECE: usize = 64 << 20;
 
 pub(super) fn device_ptr(at: *mut c_void) -> DevicePtr {
     DevicePtr(at.expose_provenance() as u64)
@@ -41,7 +41,7 @@ impl Ranks {
     }
 
     /// Copies within the device, and waits.
-    unsafe fn copy(&self, to: DevicePtr, from: DevicePtr, bytes: usize) -> Result<(), Failure> {
+    pub(super) unsafe fn copy(&self, to: DevicePtr, from: DevicePtr, bytes: usize) -> Result<(), Failure> {
         let (driver, token) = (self.opened.gpu.driver(), DriverToken::at_entry());
         let stream = self.stream.stream();
         // SAFETY: the caller's contract; waited for here.
@@ -51,12 +51,27 @@ impl Ranks {
         Ok(queued?)
     }
 
-    /// A block of the communicator's own with a copy of the span, for others to open.
-    unsafe fn copied(&self, span: &Span) -> Result<DeviceBuf<u8>, Failure> {
-        let block = self.opened.gpu.alloc::<u8>(span.bytes(), &self.stream)?;
+    /// A block of the communicator's own with a copy of the span, for others to open. None
+    /// where nobody opens anything for so few, and without memory for it: what others cannot
+    /// open is staged, at all ranks of a collective.
+    pub(super) unsafe fn copied(&self, span: &Span) -> Option<DeviceBuf<u8>> {
+        if !self.opens() || span.bytes() <= FEW {
+            return None;
+        }
+        let block = self.opened.gpu.alloc::<u8>(span.bytes(), &self.stream).ok()?;
         // SAFETY: the caller's contract; a block of as many bytes.
-        unsafe { self.copy(block.ptr(), device_ptr(span.at), span.bytes()) }?;
-        Ok(block)
+        unsafe { self.copy(block.ptr(), device_ptr(span.at), span.bytes()) }.ok().map(|()| block)
+    }
+
+    /// The span's bytes, of their copy where there is one.
+    pub(super) unsafe fn settled_copy<'a>(
+        &'a self,
+        span: &Span,
+        copy: &'a Option<DeviceBuf<u8>>,
+    ) -> Settled<'a, u8> {
+        let copy = copy.as_ref().and_then(|block| block.settle().ok());
+        // SAFETY: the caller's contract.
+        copy.unwrap_or_else(|| unsafe { self.settled(span) })
     }
 
     unsafe fn broadcast(&mut self, root: c_int, span: &Span) -> Result<(), Failure> {
@@ -116,31 +131,32 @@ impl Ranks {
                 // SAFETY: as above.
                 mine = unsafe { self.copy(at, block.ptr(), length) };
             }
-            // A rank whose count ends here would leave the others alone with the next piece.
             if start == 0 && bytes >= PIECE {
-                let [most, least] = self.own.largest([bytes as u64, !(bytes as u64)])?;
-                if most != !least {
-                    let cause = format!(
-                        "rank {} has {bytes} bytes, and others {} to {most}: their counts must be equal",
-                        self.device.rank(),
-                        !least
-                    );
-                    return Err(Failure::invalid(cause));
-                }
+                self.same_everywhere(bytes)?;
             }
         }
         mine
     }
 
-    unsafe fn send(&self, to: c_int, tag: c_int, span: &Span) -> Result<(), Failure> {
-        let few = !self.opens() || span.bytes() <= FEW;
-        // Without memory for the block the other rank opens nothing: the bytes are staged.
-        // SAFETY: the caller's contract.
-        if let Some(block) = (!few).then(|| unsafe { self.copied(span) }).and_then(Result::ok) {
-            return Ok(self.device.send(to, tag, &block.settle()?)?);
+    /// Refuses counts that differ: a rank whose count ends with the first piece would leave the
+    /// others alone with the next. Collective, of ranks with a piece or more.
+    pub(super) fn same_everywhere(&self, bytes: usize) -> Result<(), Failure> {
+        let [most, least] = self.own.largest([bytes as u64, !(bytes as u64)])?;
+        match most == !least {
+            true => Ok(()),
+            false => Err(Failure::invalid(format!(
+                "rank {} has {bytes} bytes, and others {} to {most}: their counts must be equal",
+                self.device.rank(),
+                !least
+            ))),
         }
+    }
+
+    unsafe fn send(&self, to: c_int, tag: c_int, span: &Span) -> Result<(), Failure> {
+        // SAFETY: the caller's contract.
+        let copy = unsafe { self.copied(span) };
         // SAFETY: as above.
-        Ok(self.device.send(to, tag, &unsafe { self.settled(span) })?)
+        Ok(self.device.send(to, tag, &unsafe { self.settled_copy(span, &copy) })?)
     }
 
     /// Bytes received.
@@ -156,15 +172,10 @@ impl Ranks {
         (from, received): (c_int, &Span),
         tag: c_int,
     ) -> Result<usize, Failure> {
-        let few = !self.opens() || sent.bytes() <= FEW;
         // SAFETY: the caller's contract.
-        let mut into = unsafe { self.settled_mut(received) };
+        let (copy, mut into) = unsafe { (self.copied(sent), self.settled_mut(received)) };
         // SAFETY: as above.
-        if let Some(block) = (!few).then(|| unsafe { self.copied(sent) }).and_then(Result::ok) {
-            return Ok(self.device.exchange(to, &block.settle()?, from, &mut into, tag)?);
-        }
-        // SAFETY: as above.
-        let out = unsafe { self.settled(sent) };
+        let out = unsafe { self.settled_copy(sent, &copy) };
         Ok(self.device.exchange(to, &out, from, &mut into, tag)?)
     }
 }

@@ -48,12 +48,17 @@ struct Told([DevicePtr; 2]);
 type Introduced = (Vec<Told>, Result<(), Error>);
 
 impl DeviceCommunicator {
+    /// Whether reductions are by kernels, where the devices have them: on `ipc`, of two to
+    /// eight ranks.
+    pub fn reduces_on_device(&self) -> bool {
+        self.plan.path == Path::Ipc && (2..=INPUTS as Rank).contains(&self.size())
+    }
+
     /// The kernels, if every rank has them. Collective, with the same `bytes` at all. No count
     /// is too small: on two H200s kernels took 18 us for 16 KiB, most of it for agreeing, and
     /// MPI 28 us for 4 KiB, most of it for the copies to the host and back.
     pub(super) fn kernels(&self, bytes: usize, token: &DriverToken) -> Result<Option<Arc<Kernels>>, Error> {
-        let few = (2..=INPUTS as Rank).contains(&self.size());
-        if self.plan.path != Path::Ipc || !few || bytes == 0 {
+        if !self.reduces_on_device() || bytes == 0 {
             return Ok(None);
         }
         let mut state = self.state.borrow_mut();
