@@ -124,6 +124,13 @@ probe() {
 		"$programs/pinyard-mpi-probe" show | grep -qE "$words"
 }
 
+# The plan of ranks that are started for it.
+planned() {
+	"$programs/pinyard-mpi-probe" --plan --simulated --launch "${launcher[*]}" >"$temporary/out" 2>&1 || return 1
+	cat "$temporary/out"
+	grep -q '^ipc: all ranks are on one node .* 2 ranks on 1 nodes' "$temporary/out"
+}
+
 # Without a device nothing is tried, and nothing kept.
 unprobed() {
 	local status=0
@@ -218,6 +225,7 @@ for mpi in "$@"; do
 	check "$name: the probe's yes is believed" operations 2 direct 'direct: .*takes device pointers, as pinyard-mpi-probe'
 	check "$name: of other transports it says nothing" operations 2 auto 'ipc: .*does not take' UCX_TLS=tcp,self
 	rm -rf "$XDG_CACHE_HOME"
+	check "$name: a plan of ranks that are started for it" planned
 	check "$name: example bcast_gpu" example 2 bcast_gpu
 	check "$name: example allreduce_gpu" example 3 allreduce_gpu
 	check "$name: example halo_exchange" example 3 halo_exchange

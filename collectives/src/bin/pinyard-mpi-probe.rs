@@ -3,18 +3,20 @@
 //! ```text
 //! pinyard-mpi-probe [--launch "mpirun -n 2"]     tries it with two ranks, keeps the answer
 //! pinyard-mpi-probe show                         the answers that are kept
+//! pinyard-mpi-probe --plan --launch COMMAND      the plan of a communicator of its ranks
 //! ```
 //!
 //! The ranks are processes of their own, whose crash means no. This one starts them before any
 //! MPI is initialised in it, waits a minute at most, and keeps the answer where
 //! [`pinyard_mpi::Awareness`] finds it. Ends with 0 if MPI takes device pointers, 1 if not, 2
-//! where that could not be tried.
+//! where that could not be tried. A plan is not kept; it ends as COMMAND does.
 #![allow(unsafe_code)] // gives MPI addresses that it may not take
 
 use mpi::datatype::{AsDatatype, Buffer, BufferMut, Collection, Equivalence, Pointer, PointerMut};
 use mpi::traits::*;
 use pinyard_driver::{Cuda, DevicePtr, Driver, DriverToken, Simulated, Stream};
 use pinyard_mpi::probed::{Library, Tried, file, read, record};
+use pinyard_mpi::{DeviceCommunicator, Gpu};
 use std::ffi::c_void;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -40,11 +42,15 @@ fn main() -> ExitCode {
             launch(command, &["--simulated", kind])
         }
         ["show"] => show(),
+        ["--plan", "--launch", command] => launch_plan(command, &[]),
+        ["--plan", "--simulated", "--launch", command] => launch_plan(command, &["--simulated"]),
+        ["plan"] => plan(false),
+        ["plan", "--simulated"] => plan(true),
         ["rank"] => rank(&Memory::Cuda),
         ["rank", "--simulated", "host"] => rank(&Memory::Host),
         ["rank", "--simulated", "device"] => rank(&Memory::Device),
         _ => {
-            eprintln!("usage: pinyard-mpi-probe [--launch \"mpirun -n 2\"] | show");
+            eprintln!("usage: pinyard-mpi-probe [--plan] [--launch \"mpirun -n 2\"] | show");
             ExitCode::from(2)
         }
     }
@@ -61,6 +67,53 @@ fn show() -> ExitCode {
         };
         let with = if settings.is_empty() { String::new() } else { format!(" with {settings}") };
         println!("{version} ({path:?}){with}: {takes}: path {path_taken}; tried: {told}");
+    }
+    ExitCode::SUCCESS
+}
+
+/// The ranks of a command, each with a device, make a communicator, and the first says how it
+/// would carry operations out.
+fn launch_plan(command: &str, more: &[&str]) -> ExitCode {
+    let own = std::env::current_exe().map_err(|error| format!("/proc/self/exe: {error}"));
+    let status = own.and_then(|own| {
+        let mut words = command.split_whitespace();
+        let program = words.next().ok_or("--launch names no command")?;
+        let ranks = Command::new(program).args(words).arg(own).arg("plan").args(more).status();
+        ranks.map_err(|error| format!("{command}: {error}"))
+    });
+    match status {
+        Ok(status) => ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(2)),
+        Err(text) => {
+            eprintln!("pinyard-mpi-probe: {text}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// One of those ranks. Devices go round among the ranks of a node.
+fn plan(simulated: bool) -> ExitCode {
+    let Some(universe) = mpi::initialize() else {
+        eprintln!("pinyard-mpi-probe: MPI is initialised already");
+        return ExitCode::from(2);
+    };
+    let world = universe.world();
+    let place = world.split_shared(world.rank()).rank();
+    let gpu = match simulated {
+        true => Gpu::simulated(64 << 20).map_err(|error| error.to_string()),
+        false => Cuda::count()
+            .map_err(|error| error.to_string())
+            .and_then(|count| Gpu::open(place % count.max(1)).map_err(|error| error.to_string())),
+    };
+    let ranks = gpu
+        .and_then(|gpu| DeviceCommunicator::builder(&gpu).build(&world).map_err(|error| error.to_string()));
+    match ranks {
+        Ok(ranks) if world.rank() == 0 => println!("{}", ranks.plan()),
+        Ok(_) => {}
+        Err(text) => {
+            eprintln!("rank {}: {text}", world.rank());
+            // The others may wait for this one.
+            world.abort(2);
+        }
     }
     ExitCode::SUCCESS
 }

@@ -13,7 +13,10 @@ const PROGRAM: &str = "pinyard-mpi-probe";
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Options {
-    /// The command that starts two ranks, each with a device
+    /// Show how a communicator of the ranks would carry operations out, and keep nothing
+    #[arg(long)]
+    plan: bool,
+    /// The command that starts two ranks, each with a device; for a plan as many as you like
     #[arg(long, value_name = "COMMAND", default_value = "mpirun -n 2")]
     launch: String,
     /// Folder with the program pinyard-mpi-probe [default: the folder of this command]
@@ -23,7 +26,8 @@ pub(crate) struct Options {
 
 const AFTER_HELP: &str = "\
 Example:     pinyard probe --launch \"srun -n 2 --gpus-per-task 1\"
-Exit status: 0 it takes them, 1 it does not, 2 that could not be tried";
+             pinyard probe --plan --launch \"srun -n 8 --gpus-per-task 1\"
+Exit status: 0 it takes them, 1 it does not, 2 that could not be tried; of a plan COMMAND's";
 
 fn program(folder: Option<&PathBuf>) -> Result<PathBuf, String> {
     let folder = match folder {
@@ -40,7 +44,8 @@ fn program(folder: Option<&PathBuf>) -> Result<PathBuf, String> {
 /// Tries it out.
 pub(crate) fn run(options: &Options) -> ExitCode {
     let status = program(options.programs.as_ref()).and_then(|program| {
-        let status = Command::new(&program).args(["--launch", &options.launch]).status();
+        let plan = options.plan.then_some("--plan");
+        let status = Command::new(&program).args(plan).args(["--launch", &options.launch]).status();
         status.map_err(|error| format!("{}: {error}", program.display()))
     });
     match status {
