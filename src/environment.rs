@@ -196,6 +196,13 @@ fn command() -> Group {
             "the command's own folder",
             "where the programs of `demo`, `stress`, `probe` and `bench` lie",
         ),
+        variable(
+            "benches/src/bench/pools/contenders.rs",
+            "PINYARD_BENCH_TORCH",
+            "a file",
+            "PyTorch takes no part",
+            "shim over PyTorch for `bench`",
+        ),
     ];
     let title = "The command";
     let rule = "Options of the command line go before them.";
