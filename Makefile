@@ -46,7 +46,7 @@ clippy:
 docs:
 	ci/docs.sh
 
-# pinyard beside UCX; writes docs/benchmarks.
+# pinyard beside its peers; writes docs/benchmarks and the pictures of the book.
 bench:
 	@ci/deps.sh test
 	ci/bench.sh
