@@ -115,20 +115,24 @@ terminal() {
 check "bars on a terminal" terminal
 
 # ---- Comparison --------------------------------------------------------------------------
-other() { python3 -c 'import json, sys
+# The run, without what its samples scattered by, and with ours taking FACTOR times as long.
+steady() { # factor, file
+    python3 -c 'import json, sys
 document = json.load(open(sys.argv[1]))
 for row in document["rows"]:
     for of in row["of"]:
-        if of["name"].startswith("pinyard"):
-            of.update({key: of[key] * float(sys.argv[2]) for key in ("median", "p25", "p75", "p99")})
-json.dump(document, open(sys.argv[3], "w"))' "$work/run.json" "$1" "$work/other.json"; }
-compared() { bench "$1" cache.hit --from "$work/run.json" --compare "$work/$2" && says out "$3"; }
-check "a run beside itself is within noise" compared 0 run.json '12 compared: 0 slower, 0 faster, 12 within noise'
-slower() { other 0.5 && compared 1 other.json '12 compared: 12 slower' && says out ' 2.00 '; }
+        median = of["median"] * (float(sys.argv[2]) if of["name"].startswith("pinyard") else 1)
+        of.update({key: median for key in ("median", "p25", "p75", "p99")})
+json.dump(document, open(sys.argv[3], "w"))' "$work/run.json" "$1" "$work/$2"
+}
+compared() { bench "$1" cache.hit --from "$work/now.json" --compare "$work/$2" && says out "$3"; }
+check "a saved run without scatter" steady 1 now.json
+check "a run beside itself is within noise" compared 0 now.json '12 compared: 0 slower, 0 faster, 12 within noise'
+slower() { steady 0.5 other.json && compared 1 other.json '12 compared: 12 slower' && says out ' 2.00 '; }
 check "a run that takes twice as long is slower" slower
-faster() { other 2 && compared 0 other.json '12 compared: 0 slower, 12 faster'; }
+faster() { steady 2 other.json && compared 0 other.json '12 compared: 0 slower, 12 faster'; }
 check "one that takes half as long is faster" faster
-said() { other 0.5 && bench 0 cache.hit --from "$work/run.json" --compare "$work/other.json" --noise 300 && says out '0 slower'; }
+said() { steady 0.5 other.json && bench 0 cache.hit --from "$work/now.json" --compare "$work/other.json" --noise 300 && says out '0 slower'; }
 check "noise is what it is said to be" said
 damaged() {
     head -c 400 "$work/run.json" > "$work/damaged.json" && echo '{"rows": []}' > "$work/foreign.json"

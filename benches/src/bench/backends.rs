@@ -69,7 +69,7 @@ fn row(settings: &Settings, name: &str, open: Open, bytes: usize) -> Result<Row,
         // There is room for one of the two, so each get registers and deregisters.
         let before = full.stats().misses;
         theirs.time(anew, || (0..anew).for_each(|turn| or_fail(get(&full, &buffers[turn % 2]))));
-        if full.stats().misses - before != anew as u64 {
+        if full.stats().misses - before < anew as u64 {
             fail("a registration was found where each should have been made anew");
         }
     }
