@@ -73,10 +73,15 @@ begin() {
         intel)
             mpi_type=${MPI_TYPE:-pmi2}
             # Intel MPI speaks PMI through the library that this names.
-            local folder
+            local folder file
             for folder in /usr/lib64 /usr/lib/x86_64-linux-gnu /usr/lib/x86_64-linux-gnu/slurm /opt/slurm/lib; do
-                [ -z "${I_MPI_PMI_LIBRARY:-}" ] && [ -e "$folder/libpmi2.so" ] && export I_MPI_PMI_LIBRARY=$folder/libpmi2.so
+                for file in "$folder"/libpmi2.so "$folder"/libpmi2.so.0; do
+                    [ -z "${I_MPI_PMI_LIBRARY:-}" ] && [ -e "$file" ] && export I_MPI_PMI_LIBRARY=$file
+                done
             done
+            # Each rank would be a world of its own.
+            [ "$LAUNCH" = mpirun ] || [ -n "${I_MPI_PMI_LIBRARY:-}" ] ||
+                refuse "no libpmi2.so of Slurm's on $(hostname -s): set I_MPI_PMI_LIBRARY to it, or LAUNCH=mpirun"
             ;;
         *) refuse "MPI is $MPI, and must be openmpi, mpich or intel" ;;
     esac
@@ -152,6 +157,9 @@ node_check() {
     [ ! -x "$pinyard" ] || "$pinyard" doctor --job || [ $? -eq 1 ] || echo "!! $node: $pinyard doctor failed"
 }
 
+# path_of PROGRAM: where it is, as the ranks' PATH says, for one that has no path of its own.
+path_of() { command -v -- "$1" || echo "$1"; }
+
 # preflight FILE...: looks at every node; the files must be there on each.
 preflight() {
     [ "$PREFLIGHT" != off ] || return 0
@@ -224,7 +232,7 @@ run() {
     [ "$TRACE" != counters ] || traced+=(-x PINYARD_TRACE_EVENTS)
     read -ra options <<< "$LAUNCH_OPTIONS"
     # shellcheck disable=SC2016
-    [ "$BIND" != yes ] || set -- bash -c 'set -a; eval "$("$0" doctor bind)"; set +a; exec "$@"' "$pinyard" "$@"
+    [ "$BIND" != yes ] || set -- bash -c 'set -a; bound=$("$0" doctor bind) || exit; eval "$bound"; set +a; exec "$@"' "$pinyard" "$@"
     began=$(wc -l < "$RESULTS/output")
     case $LAUNCH:$MPI in
         srun:*) set -- srun --mpi="$mpi_type" --kill-on-bad-exit=1 "${options[@]}" "$@" ;;
@@ -252,8 +260,14 @@ run() {
 cause() {
     local line
     line=$(tail -n +"$(($2 + 1))" "$RESULTS/output" |
-        grep -m 1 -E '^srun: error: .*: (task|tasks) [0-9,-]+: |^(mpirun|prterun) noticed that process rank|BAD TERMINATION' |
+        grep -m 1 -E '^srun: error: .*: (task|tasks) [0-9,-]+: |^(mpirun|prterun) noticed that process rank|^ *Process name: |BAD TERMINATION' |
         sed 's/^srun: error: //')
+    # Two launchers say it in several lines: Hydra the node and the end below its banner, Open
+    # MPI's the status below a rank's name.
+    case $line in
+        *'BAD TERMINATION'*) line=$(grep -m 3 -oE 'PID [0-9]+ RUNNING AT [^ ]+|EXIT CODE: [0-9]+|KILLED BY SIGNAL: [^=]*' "$RESULTS/output" | paste -sd ' ') ;;
+        *'Process name: '*) line=$(grep -m 2 -oE 'Process name: .*|Exit code: .*' "$RESULTS/output" | tr -s ' ' | paste -sd ' ') ;;
+    esac
     case $line in
         *'Exited with exit code '*) status=${line##* } ;;
         *': Killed') status=137 ;;

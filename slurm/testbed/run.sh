@@ -47,11 +47,13 @@ build() { timeout --foreground -s KILL 900 cargo build --quiet --release "$@" ||
 build -p pinyard --features cli --bin pinyard
 build -p pinyard-preload
 for mpi in openmpi mpich; do MPICC=/usr/bin/mpicc.$mpi build --target-dir "$target/$mpi" -p pinyard-stress; done
+MPICC=/usr/bin/mpicc.openmpi build --target-dir "$target/openmpi" -p pinyard-mpi --example bcast_gpu
+MPICC=/usr/bin/mpicc.openmpi build --target-dir "$target/openmpi" -p pinyard-mpi --bin pinyard-mpi-probe
 
 # An installation, as packaging/install.sh makes it.
 prefix=$temporary/prefix
 mkdir -p "$prefix"/{bin,lib,share/pinyard/slurm} "$temporary/work"
-cp "$target/release/pinyard" "$target/openmpi/release/pinyard-stress" "$prefix/bin/"
+cp "$target/release/pinyard" "$target/openmpi/release/"{pinyard-stress,pinyard-mpi-probe,examples/bcast_gpu} "$prefix/bin/"
 cp "$target/release/libpinyard_preload.so" "$prefix/lib/"
 cp slurm/*.sbatch slurm/env.sh "$prefix/share/pinyard/slurm/"
 templates=$prefix/share/pinyard/slurm
@@ -117,6 +119,11 @@ program three << 'PROGRAM'
 #!/bin/bash
 [ "$SLURM_PROCID" = 0 ] || exit 3
 PROGRAM
+program falls << 'PROGRAM'
+#!/bin/bash
+[ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" = 0 ] || { [ "$1" = 3 ] && exit 3 || kill -KILL $$; }
+exec sleep 20
+PROGRAM
 program stays << 'PROGRAM'
 #!/bin/bash
 # In files: srun may close a step's output before a rank that was told to end has said so.
@@ -146,6 +153,13 @@ host_with() { # SETTINGS STRESS
     at=$(mktemp -d -p "$temporary/work")
     host "$1" "$2" "$at"
 }
+# One in PATH, as most programs of modules are.
+program_in_path() {
+    submit "$templates/host.sbatch" hostname && ends 0 && grep -q '^n1' "$folder/output" && grep -q '^n2' "$folder/output"
+}
+traced() { # SETTINGS STRESS
+    host_with "TRACE=yes,$1" "$2" && [ "$(find "$folder/trace" -name '*.trace' | wc -l)" -eq 2 ] && grep -q '</html>' "$folder/trace.html"
+}
 own_program() {
     submit "$templates/host.sbatch" ./who one "two three" && ends 0 &&
         grep -q '^rank 0 of 2 on n1, arguments: one two three, preloaded: 0' "$folder/output" &&
@@ -157,6 +171,11 @@ stress() {
 gpu() {
     submit "$templates/gpu-bcast.sbatch" "$prefix/bin/pinyard-stress" --time 20 --steps 10 --folder "$temporary/work/gpu" &&
         ends 0 && tells '^MPI of the program: .*libmpi.so' '  MPI +Open MPI v4' && grep -q '^pinyard .* on n1' "$folder/doctor.txt"
+}
+# Without a program: bcast_gpu, on a simulated device where there is no GPU.
+gpu_default() {
+    submit "$templates/gpu-bcast.sbatch" && ends 0 && tells '^probe: .' '^COMPLETED' &&
+        grep -q 'rank 0: 1048576 cells are right' "$folder/output" && grep -q 'rank 1: 1048576 cells are right' "$folder/output"
 }
 preload() {
     FI_MR_CACHE_MONITOR=memhooks submit "$templates/preload-existing-app.sbatch" ./who && ends 0 &&
@@ -217,6 +236,9 @@ no_command() {
 }
 killed() { submit "$templates/host.sbatch" ./dies && ends 137 && tells '^FAILED: n2: task 1: Killed' && ! grep -q '^COMPLETED' "$out"; }
 fails() { submit "$templates/host.sbatch" ./three && ends 3 && tells '^FAILED: n2: task 1: Exited with exit code 3'; }
+fails_by_mpirun() { # STATUS SETTINGS PATTERN
+    submit --export="ALL,LAUNCH=mpirun,$2" "$templates/host.sbatch" ./falls "$1" && ends "$1" && tells "^FAILED: .*$3"
+}
 faulty() {
     TIME=20 STRESS_OPTIONS="--fault kill-rank --fault-rank 1 --fault-after 1 --backend io_uring --max-bytes 64K" \
         submit --ntasks-per-node=1 "$templates/ib-stress.sbatch" && ends 137 &&
@@ -255,6 +277,15 @@ requeued() {
     scontrol -o show job "$job" | grep ' Restarts=1 ' | grep 'JobState=PENDING' && scancel "$job" &&
         tells '^time limit: queued again' && ranks_ended
 }
+# As users cancel: Slurm tells the batch shell nothing, and the ranks that they end.
+cancelled_plainly() {
+    local end=$((SECONDS + 30))
+    submit "$templates/host.sbatch" ./stays || return 1
+    folder=pinyard-host-$job
+    until [ "$(grep -c '^begun' "$folder/output" 2> /dev/null)" = 2 ]; do ((SECONDS < end)) || break; sleep 0.1; done
+    scancel "$job"
+    until [ "$(state "$job")" = CANCELLED ] && ranks_ended; do ((SECONDS < end)) || return 1; sleep 0.1; done
+}
 cancelled() {
     local end=$((SECONDS + 30))
     submit "$templates/host.sbatch" ./stays || return 1
@@ -272,7 +303,8 @@ bare() {
     for file in $(ldd "$prefix/bin/pinyard" | grep -oE '/[^ ]+'); do mkdir -p "$root${file%/*}" && cp "$file" "$root$file"; done
     env -i PATH="$PATH" chroot "$root" /bin/pinyard doctor > bare.txt || [ $? -eq 1 ] || return 1
     cat bare.txt
-    [ "$(grep -c 'none found$' bare.txt)" -eq 5 ] && grep -Eq '^(Nothing to mend|[0-9]+ things? to mend)\.$' bare.txt
+    env -i PATH="$PATH" chroot "$root" /bin/pinyard doctor --json > bare.json || [ $? -eq 1 ] || return 1
+    python3 -m json.tool bare.json > json.txt && [ "$(grep -c 'none found$' bare.txt)" -eq 5 ] && grep -Eq '^(Nothing to mend|[0-9]+ things? to mend)\.$' bare.txt
 }
 lint() { (cd "$here/../.." && shellcheck -x slurm/*.sbatch slurm/env.sh slurm/testbed/*.sh); }
 
@@ -282,11 +314,15 @@ check "doctor in a root with nothing installed" bare
 if command -v shellcheck > /dev/null; then check "shellcheck" lint; else echo "skipped: shellcheck is not there"; fi
 check "host.sbatch: the stress test, reports in the job's folder" host_default
 check "host.sbatch: a program of one's own, with arguments" own_program
+check "host.sbatch: a program in PATH" program_in_path
+check "host.sbatch, TRACE=yes: a trace of each rank, and the page" traced MPI=openmpi "$prefix/bin/pinyard-stress"
+check "host.sbatch, TRACE=yes, by mpirun" traced LAUNCH=mpirun,MPIRUN=mpirun.openmpi,LAUNCH_OPTIONS="--mca plm_slurm_args --mpi=none" "$prefix/bin/pinyard-stress"
 check "host.sbatch: MPICH, srun --mpi=pmi2" host_with MPI=mpich "$target/mpich/release/pinyard-stress"
 check "host.sbatch: Open MPI by mpirun" host_with LAUNCH=mpirun,MPIRUN=mpirun.openmpi,LAUNCH_OPTIONS="--mca plm_slurm_args --mpi=none" "$prefix/bin/pinyard-stress"
 check "host.sbatch: MPICH by mpirun (Hydra)" host_with MPI=mpich,LAUNCH=mpirun,MPIRUN=mpirun.mpich "$target/mpich/release/pinyard-stress"
 check "ib-stress.sbatch: four ranks, clean" stress
 check "gpu-bcast.sbatch: a program, and what the first node is" gpu
+check "gpu-bcast.sbatch: without a program, and a probe before it" gpu_default
 check "preload-existing-app.sbatch: in every rank, and nowhere else" preload
 check "preload-existing-app.sbatch: Open MPI over libfabric" preload_mpi
 check "array-soak.sbatch: two runs, one summary" soak
@@ -298,12 +334,19 @@ check "a node without the library: named" no_library
 check "a node without the command: named" no_command
 check "a killed rank: the node and the signal" killed
 check "a rank that fails: the node and its status" fails
+check "a rank that fails, Open MPI by mpirun: which one, and its status" fails_by_mpirun 3 \
+    MPIRUN=mpirun.openmpi,LAUNCH_OPTIONS="--mca plm_slurm_args --mpi=none" 'Process name: .*Exit code: 3'
+# Of a rank that only exits, Hydra says nothing.
+check "a killed rank, MPICH by mpirun: the node and its end" fails_by_mpirun 9 \
+    MPI=mpich,MPIRUN=mpirun.mpich 'RUNNING AT n2.*EXIT CODE: 9'
 check "ib-stress.sbatch, a rank is killed: the others' records are a report" faulty
 check "an --mpi that this Slurm has not" refused MPI_TYPE=pmix_v9 'no --mpi=pmix_v9'
 check "an MPI that there is not" refused MPI=lam 'MPI is lam'
 check "no installation there" refused PINYARD_PREFIX=/nowhere 'no /nowhere/bin/pinyard on n1'
 check "time limit with REQUEUE=yes: queued again" requeued
+check "MPI=intel without Slurm's PMI library: refused" refused MPI=intel 'no libpmi2.so'
 check "scancel: said" cancelled
+check "scancel of the job: its ranks are told" cancelled_plainly
 check "ib-stress.sbatch, time limit: the ranks' records are a report" limit_of_stress
 check "time limit: the ranks are told, and end" limit_ended
 
