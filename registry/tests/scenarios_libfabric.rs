@@ -202,7 +202,9 @@ fn a_signal_handler_that_unmaps_a_registered_page_during_get() {
             }
         });
         let began = std::time::Instant::now();
-        while (VERSION.load(SeqCst) < 3000 || served < 1000) && began.elapsed().as_secs() < 20 {
+        let enough =
+            |served, interrupted| VERSION.load(SeqCst) >= 3000 && served >= 1000 && interrupted >= 10;
+        while !enough(served, interrupted) && began.elapsed().as_secs() < 20 {
             looks += 1;
             let before = VERSION.load(SeqCst);
             let lease = registry.get(&pages, Access::LOCAL_READ);
