@@ -65,9 +65,12 @@ ranks() {
 }
 # runs COUNT WORDS VARIABLE=VALUE... PROGRAM...: ends well; where it tells its plan, that has the words.
 runs() {
-    local count=$1 words=$2
+    local count=$1 words=$2 status=0
     shift 2
-    ranks "$count" env "$@" | tee "$work/output" && grep -q '^completed$' "$work/output" && grep -qE "$words" "$work/output"
+    ranks "$count" env "$@" > "$work/output" || status=$?
+    cat "$work/output"
+    # What ends badly after its last line has failed.
+    [ $status -eq 0 ] && grep -q '^completed$' "$work/output" && grep -qE "$words" "$work/output"
 }
 
 warnings=(-Wall -Wextra -Werror -pedantic -Wconversion -Wshadow -Wno-sign-conversion -O1 -g -D_GNU_SOURCE)

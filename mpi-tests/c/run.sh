@@ -38,7 +38,13 @@ static=("$library/libpinyard.a" -lgcc_s -lutil -lrt -lpthread -lm -ldl)
 c11=(-std=c11 "${warnings[@]}" -I include)
 cpp=(-std=c++17 "${warnings[@]}" -I include -x c++)
 
-runs() { timeout --foreground -k 5 50 "$@" | tee "$build/output" && grep -q '^completed$' "$build/output"; }
+# Its status counts as well: what ends badly after its last line has failed.
+runs() {
+    local status=0
+    timeout --foreground -k 5 50 "$@" > "$build/output" || status=$?
+    cat "$build/output"
+    [ $status -eq 0 ] && grep -q '^completed$' "$build/output"
+}
 # Leaks that count: what the program or the library no longer reaches.
 under_valgrind() {
     timeout --foreground -k 5 100 valgrind --quiet --error-exitcode=9 --leak-check=full \

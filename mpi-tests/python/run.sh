@@ -16,6 +16,7 @@ status=$?
 sed '$d' <<< "$output"
 if [[ ${output##*$'\n'} =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]]; then
     passed=${BASH_REMATCH[1]} failed=${BASH_REMATCH[2]}
+    [ $status -eq 0 ] || [ "$failed" -gt 0 ] || { failed=1 && echo "plug.py: ended with status $status"; }
 else
     failed=1 && echo "plug.py: ended with status $status"
 fi
