@@ -8,7 +8,7 @@
 use crate::say::say;
 use crate::settings::Level;
 use core::ffi::{CStr, c_int, c_void};
-use std::ffi::{CString, OsStr};
+use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -61,9 +61,11 @@ pub(crate) fn loaded_since() -> Vec<CString> {
 }
 
 /// Where libfabric will look for providers' files: what `FI_PROVIDER_PATH` says, or
-/// beside itself (`PROVDLDIR` is `$libdir/libfabric`).
+/// beside itself (`PROVDLDIR` is `$libdir/libfabric`). A program that runs with more rights
+/// than its caller opens nothing that the environment names.
 fn files(libfabric: &Path) -> Vec<PathBuf> {
-    let said = std::env::var_os("FI_PROVIDER_PATH").filter(|path| !path.is_empty());
+    let heeded = |path: &OsString| !path.is_empty() && !pinyard_hooks::is_privileged();
+    let said = std::env::var_os("FI_PROVIDER_PATH").filter(heeded);
     let said = said.as_deref().map(|path| path.as_bytes().strip_prefix(b"@").unwrap_or(path.as_bytes()));
     let mut files = Vec::new();
     let mut folders = Vec::new();

@@ -5,9 +5,9 @@ use std::fmt;
 use std::io::Write;
 
 /// Which rank of a job this is, as the common launchers say.
-fn rank() -> Option<String> {
+fn rank() -> Option<u64> {
     let variables = ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"];
-    variables.into_iter().find_map(|variable| std::env::var(variable).ok())
+    variables.into_iter().find_map(|variable| std::env::var(variable).ok()?.parse().ok())
 }
 
 /// Writes a line where `PINYARD_LOG` asks for its level, with one write.

@@ -83,9 +83,7 @@ impl Loopback {
             ..0 => {
                 Err(format!("{call} of {len} bytes at {at:#x}: {}", io::Error::from_raw_os_error(-status)))
             }
-            status => {
-                Err(format!("{call} of {len} bytes at {at:#x}, rkey {:#x}: ibv_wc_status {status}", key.rkey))
-            }
+            status => Err(format!("{call} of {len} bytes at {at:#x}: ibv_wc_status {status}")),
         }
     }
 }

@@ -18,6 +18,8 @@ use pinyard_allocator::Pool;
 use pinyard_registry::{Events, Registry};
 use pinyard_stress_report::record::{Outcome, Rank, Run};
 use pinyard_stress_report::{Fault, Operation, Options, Phase, document, folder, verdict, write_reports};
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::Release;
@@ -78,7 +80,12 @@ fn start(cli: &Cli) -> Result<u8, String> {
 fn share(cli: &Cli, world: &SimpleCommunicator) -> Result<(&'static Shared, Plan), String> {
     let own = || std::env::temp_dir().join(format!("pinyard-stress-{}", std::process::id()));
     let folder: PathBuf = cli.folder.clone().unwrap_or_else(own);
-    std::fs::create_dir_all(&folder).map_err(|error| format!("mkdir {}: {error}", folder.display()))?;
+    // One of our own is nobody else's, and was not there: others may write where it lies.
+    let made = match cli.folder {
+        Some(_) => std::fs::create_dir_all(&folder),
+        None => DirBuilder::new().mode(0o700).create(&folder),
+    };
+    made.map_err(|error| format!("mkdir {}: {error}", folder.display()))?;
     let (rank, ranks) = (world.rank() as u32, world.size() as u32);
     folder::forget(&folder, rank).map_err(|error| format!("clear {}: {error}", folder.display()))?;
     if rank == 0 {

@@ -61,6 +61,14 @@ fn print(text: impl std::fmt::Display) {
 }
 
 fn main() -> ExitCode {
+    // Variables and PATH name the programs that some commands start.
+    if pinyard::hooks::is_privileged() {
+        eprintln!(
+            "pinyard: this file is set-user-ID or has capabilities (AT_SECURE), and the command starts what its \
+             caller's environment names: install it without (chmod 755, setcap -r)"
+        );
+        return ExitCode::from(2);
+    }
     match Arguments::parse().command {
         Command::Bench(options) => bench::run(&options),
         Command::Demo(options) => demo::run(&options),

@@ -6,8 +6,9 @@ use crate::series::{self, Point};
 use crate::verdict::Verdict;
 use crate::{page, text};
 use serde::Serialize;
-use std::io;
+use std::io::{self, Write};
 use std::path::Path;
+use tempfile::NamedTempFile;
 
 /// Name and version of the schema (docs/src/stress.md).
 pub const SCHEMA: &str = "pinyard-stress/1";
@@ -43,10 +44,17 @@ fn json(run: &Run, verdict: &Verdict, series: &[Point]) -> io::Result<String> {
     Ok(serde_json::to_string_pretty(&document)?)
 }
 
+/// For its owner alone, and whole or not at all. A symbolic link in the file's place is
+/// replaced, not followed.
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let failed =
-        |error: io::Error| io::Error::new(error.kind(), format!("write {}: {error}", path.display()));
-    std::fs::write(path, bytes).map_err(failed)
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let written = NamedTempFile::new_in(folder).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.persist(path).map_err(|error| error.error)
+    });
+    written
+        .map(drop)
+        .map_err(|error| io::Error::new(error.kind(), format!("write {}: {error}", path.display())))
 }
 
 /// The run in one line.
@@ -65,4 +73,26 @@ pub fn summary(run: &Run) -> String {
         text::percent(sum(|rank| rank.counts.hits), sum(|rank| rank.counts.misses)),
         text::grouped(sum(|rank| rank.counts.invalidations)),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::write;
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn a_report_is_its_owner_s_and_follows_no_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let (somebodys, report) = (folder.path().join("somebodys"), folder.path().join("report.html"));
+        fs::write(&somebodys, "theirs").unwrap();
+        symlink(&somebodys, &report).unwrap();
+        write(&report, b"ours").unwrap();
+        assert_eq!(fs::read(&somebodys).unwrap(), b"theirs");
+        let written = fs::symlink_metadata(&report).unwrap();
+        assert!(written.is_file() && written.permissions().mode() & 0o777 == 0o600);
+        let missing = write(&folder.path().join("none/report.html"), b"").unwrap_err();
+        assert!(missing.to_string().contains("none/report.html"), "{missing}");
+    }
 }

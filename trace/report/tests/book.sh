@@ -41,6 +41,7 @@ EOF
 check "top has a row with what the program does" grep -qE '^ +- .* runs +[0-9]' top
 check "counters alone leave no trace" bash -c '! compgen -G "live/*.trace" && compgen -G "live/*.counters"' > /dev/null
 check "a folder without traces is an error that says what to do" bash -c 'mkdir none; pinyard report none 2> out; [ $? -eq 2 ] && grep -q PINYARD_TRACE out'
+check "the page is its owner's and follows no link" bash -c 'echo theirs > somebodys; ln -s somebodys page.html; pinyard report traces -o page.html && [ "$(cat somebodys)" = theirs ] && [ "$(stat -c %a:%F page.html)" = "600:regular file" ]'
 check "a file that is no trace is an error with its line" bash -c 'pinyard report /proc/self/status 2> out; [ $? -eq 2 ] && grep -q "line 1" out'
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

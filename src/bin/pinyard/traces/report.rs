@@ -2,10 +2,10 @@
 
 use crate::demo::table::grouped;
 use pinyard_trace_report::{Run, load};
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use tempfile::NamedTempFile;
 
 /// Arguments of `pinyard report`.
 #[derive(clap::Args)]
@@ -50,10 +50,13 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     ];
     for (path, write) in outputs {
         let Some(path) = path else { continue };
-        let written = File::create(path).and_then(|file| {
+        // For its owner alone, and whole or not at all; a link in its place is replaced.
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let written = NamedTempFile::new_in(folder).and_then(|file| {
             let mut file = BufWriter::new(file);
             write(&mut run, &mut file)?;
-            file.into_inner().map_err(io::IntoInnerError::into_error)
+            let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+            file.persist(path).map_err(|error| error.error)
         });
         match written {
             Ok(_) => crate::print(format_args!("{}: {} events", path.display(), grouped(run.events()))),
@@ -67,4 +70,4 @@ pub(crate) fn run(options: &Options) -> ExitCode {
 }
 
 /// Writes a run to a file.
-type Writes<'a> = &'a dyn Fn(&mut Run, &mut BufWriter<File>) -> io::Result<()>;
+type Writes<'a> = &'a dyn Fn(&mut Run, &mut BufWriter<NamedTempFile>) -> io::Result<()>;
