@@ -364,8 +364,10 @@ pny_status pny_registry_create(const struct pny_registry_config *config,
  * has no registration of it left, and `release` of its `ops` has been called. In a forked
  * child, whose parent made it, only the handle goes.
  *
- * PNY_ERR_BUSY: leases are held, or pools register their slabs with it; the text says how
- * many. Nothing has changed.
+ * PNY_ERR_INVALID  null
+ * PNY_ERR_STALE    not a registry, or one that was destroyed
+ * PNY_ERR_BUSY     leases are held, or pools register their slabs with it; the text says how
+ *                  many. Nothing has changed.
  *
  * Requires: no other thread is inside a call with this handle.
  */
@@ -373,7 +375,11 @@ pny_status pny_registry_destroy(pny_registry registry);
 
 /*
  * Takes out every registration that shares a page with the range. Leases keep theirs; the
- * rest is deregistered before this returns.
+ * rest is deregistered before this returns. Takes the registry's lock. Any thread.
+ *
+ * PNY_ERR_INVALID  null, or the range wraps around the address space
+ * PNY_ERR_STALE    not a registry, or one that was destroyed
+ * PNY_ERR_FORKED   the registry is the parent process's
  *
  * Requires: nobody destroys the registry meanwhile. The memory is not accessed.
  */
@@ -381,7 +387,9 @@ pny_status pny_invalidate(pny_registry registry, const void *address, size_t len
 
 /*
  * Takes out every registration. Leases keep theirs; the rest is deregistered before this
- * returns.
+ * returns. Takes the registry's lock. Any thread.
+ *
+ * Errors: as pny_invalidate.
  *
  * Requires: nobody destroys the registry meanwhile.
  */
@@ -440,7 +448,8 @@ pny_status pny_get(pny_registry registry,
  * Gives a lease back and sets its `ticket` to 0. The registration stays in the cache.
  * Takes no lock and never calls the backend. Any thread; not for signal handlers.
  *
- * PNY_ERR_STALE: it was given back before, here or in a copy of the structure.
+ * PNY_ERR_INVALID  `lease` is null
+ * PNY_ERR_STALE    it was given back before, here or in a copy of the structure
  *
  * Requires: `lease` is readable and writable.
  */
@@ -452,8 +461,10 @@ pny_status pny_put(struct pny_lease *lease);
  * deregister it at any time: for registries whose budget is not exceeded. Cheaper than
  * pny_get: nothing is written but `*key`.
  *
- * PNY_ERR_NOT_FOUND: there is none, or changes wait to be applied, or the registry is
- * the parent process's; pny_get says which.
+ * PNY_ERR_INVALID    null, or the range or the access is none
+ * PNY_ERR_STALE      not a registry, or one that was destroyed
+ * PNY_ERR_NOT_FOUND  there is none, or changes wait to be applied, or the registry is the
+ *                    parent process's; pny_get says which
  *
  * Requires: `key` is writable.
  */
@@ -560,6 +571,10 @@ pny_status pny_pool_destroy(pny_pool pool);
  * in `*released` where that is not null. Asks the fences of deferred blocks; a device pool
  * waits for streams that hold free memory, up to its patience.
  *
+ * PNY_ERR_INVALID  `pool` is null
+ * PNY_ERR_STALE    not a pool, or one that was destroyed
+ * PNY_ERR_FORKED   the pool is the parent process's
+ *
  * Requires: `released` is writable or null. Nobody destroys the pool meanwhile.
  */
 pny_status pny_pool_trim(pny_pool pool, size_t *released);
@@ -593,6 +608,10 @@ typedef struct pny_pool_counts {
 /*
  * Fills `*counts`, whose `size` the caller has set. Takes the pool's lock: not for hot
  * paths.
+ *
+ * PNY_ERR_INVALID  null, or `size` is none of this structure's
+ * PNY_ERR_STALE    not a pool, or one that was destroyed
+ * PNY_ERR_FORKED   the pool is the parent process's
  *
  * Requires: `counts` is writable for its size. Nobody destroys the pool meanwhile.
  */
@@ -930,6 +949,9 @@ typedef struct pny_registry_counts {
  * Fills `*counts`, whose `size` the caller has set. Takes the registry's lock: not for hot
  * paths. All 0 in a forked child.
  *
+ * PNY_ERR_INVALID  null, or `size` is none of this structure's
+ * PNY_ERR_STALE    not a registry, or one that was destroyed
+ *
  * Requires: `counts` is writable for its size.
  */
 pny_status pny_registry_stats(pny_registry registry, struct pny_registry_counts *counts);
@@ -937,7 +959,11 @@ pny_status pny_registry_stats(pny_registry registry, struct pny_registry_counts 
 /*
  * Says in words why the range is, or is not, served from the cache at this moment: cut to
  * `capacity` bytes as snprintf(3) does, with the whole length in `*length` where that is
- * not null. Takes the registry's lock: for diagnosis.
+ * not null. Takes the registry's lock: for diagnosis. In a forked child it says that.
+ *
+ * PNY_ERR_INVALID  `registry` is null, or `text` with a capacity; the range or the access
+ *                  is none
+ * PNY_ERR_STALE    not a registry, or one that was destroyed
  *
  * Requires: `text` is writable for `capacity` bytes, or null with a capacity of 0; `length` is
  * writable or null.

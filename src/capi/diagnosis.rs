@@ -68,6 +68,9 @@ unsafe impl Sized_ for pny_registry_counts {
 /// Fills `*counts`, whose `size` the caller has set. Takes the registry's lock: not for hot
 /// paths. All 0 in a forked child.
 ///
+/// PNY_ERR_INVALID  null, or `size` is none of this structure's
+/// PNY_ERR_STALE    not a registry, or one that was destroyed
+///
 /// # Safety
 /// `counts` is writable for its size.
 #[unsafe(no_mangle)]
@@ -113,7 +116,11 @@ pub unsafe extern "C" fn pny_registry_stats(
 
 /// Says in words why the range is, or is not, served from the cache at this moment: cut to
 /// `capacity` bytes as snprintf(3) does, with the whole length in `*length` where that is
-/// not null. Takes the registry's lock: for diagnosis.
+/// not null. Takes the registry's lock: for diagnosis. In a forked child it says that.
+///
+/// PNY_ERR_INVALID  `registry` is null, or `text` with a capacity; the range or the access
+///                  is none
+/// PNY_ERR_STALE    not a registry, or one that was destroyed
 ///
 /// # Safety
 /// `text` is writable for `capacity` bytes, or null with a capacity of 0; `length` is

@@ -107,7 +107,8 @@ pub unsafe extern "C" fn pny_get(
 /// Gives a lease back and sets its `ticket` to 0. The registration stays in the cache.
 /// Takes no lock and never calls the backend. Any thread; not for signal handlers.
 ///
-/// PNY_ERR_STALE: it was given back before, here or in a copy of the structure.
+/// PNY_ERR_INVALID  `lease` is null
+/// PNY_ERR_STALE    it was given back before, here or in a copy of the structure
 ///
 /// # Safety
 /// `lease` is readable and writable.
@@ -131,8 +132,10 @@ pub unsafe extern "C" fn pny_put(lease: *mut pny_lease) -> pny_status {
 /// deregister it at any time: for registries whose budget is not exceeded. Cheaper than
 /// pny_get: nothing is written but `*key`.
 ///
-/// PNY_ERR_NOT_FOUND: there is none, or changes wait to be applied, or the registry is
-/// the parent process's; pny_get says which.
+/// PNY_ERR_INVALID    null, or the range or the access is none
+/// PNY_ERR_STALE      not a registry, or one that was destroyed
+/// PNY_ERR_NOT_FOUND  there is none, or changes wait to be applied, or the registry is the
+///                    parent process's; pny_get says which
 ///
 /// # Safety
 /// `key` is writable.

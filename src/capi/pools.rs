@@ -434,6 +434,10 @@ pub(super) fn may_go(pool: &Pooled) -> Result<(), Failure> {
 /// in `*released` where that is not null. Asks the fences of deferred blocks; a device pool
 /// waits for streams that hold free memory, up to its patience.
 ///
+/// PNY_ERR_INVALID  `pool` is null
+/// PNY_ERR_STALE    not a pool, or one that was destroyed
+/// PNY_ERR_FORKED   the pool is the parent process's
+///
 /// # Safety
 /// `released` is writable or null. Nobody destroys the pool meanwhile.
 #[unsafe(no_mangle)]
@@ -484,6 +488,10 @@ unsafe impl Sized_ for pny_pool_counts {
 
 /// Fills `*counts`, whose `size` the caller has set. Takes the pool's lock: not for hot
 /// paths.
+///
+/// PNY_ERR_INVALID  null, or `size` is none of this structure's
+/// PNY_ERR_STALE    not a pool, or one that was destroyed
+/// PNY_ERR_FORKED   the pool is the parent process's
 ///
 /// # Safety
 /// `counts` is writable for its size. Nobody destroys the pool meanwhile.

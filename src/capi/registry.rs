@@ -191,8 +191,10 @@ pub unsafe extern "C" fn pny_registry_create(
 /// has no registration of it left, and `release` of its `ops` has been called. In a forked
 /// child, whose parent made it, only the handle goes.
 ///
-/// PNY_ERR_BUSY: leases are held, or pools register their slabs with it; the text says how
-/// many. Nothing has changed.
+/// PNY_ERR_INVALID  null
+/// PNY_ERR_STALE    not a registry, or one that was destroyed
+/// PNY_ERR_BUSY     leases are held, or pools register their slabs with it; the text says how
+///                  many. Nothing has changed.
 ///
 /// # Safety
 /// No other thread is inside a call with this handle.
@@ -226,7 +228,11 @@ pub(super) fn may_go(Kept { registry, users, forks, .. }: &Kept) -> Result<(), F
 }
 
 /// Takes out every registration that shares a page with the range. Leases keep theirs; the
-/// rest is deregistered before this returns.
+/// rest is deregistered before this returns. Takes the registry's lock. Any thread.
+///
+/// PNY_ERR_INVALID  null, or the range wraps around the address space
+/// PNY_ERR_STALE    not a registry, or one that was destroyed
+/// PNY_ERR_FORKED   the registry is the parent process's
 ///
 /// # Safety
 /// Nobody destroys the registry meanwhile. The memory is not accessed.
@@ -242,7 +248,9 @@ pub unsafe extern "C" fn pny_invalidate(
 }
 
 /// Takes out every registration. Leases keep theirs; the rest is deregistered before this
-/// returns.
+/// returns. Takes the registry's lock. Any thread.
+///
+/// Errors: as pny_invalidate.
 ///
 /// # Safety
 /// Nobody destroys the registry meanwhile.
