@@ -145,6 +145,12 @@ abi() {
         diff <(sed 's/^\([0-9]\): .*/\1/' "$build/previous.txt") <(sed 's/^\([0-9]\): .*/\1/' "$build/today.txt") &&
         grep -q '^completed$' "$build/previous.txt"
 }
+# Programs that were compiled against the header of a version run with today's library.
+old_header() { gcc -std=c11 "${warnings[@]}" -I "$here/previous/$1" -o "$build/$2-$1" "$3" "${dynamic[@]}" && runs "$build/$2-$1"; }
+for source in examples/c/transport.c examples/c/pools.c $here/misuse.c; do
+    example=$(basename "$source" .c)
+    check "$example with the header of 0.1" old_header 0.1 "$example" "$source"
+done
 if ldconfig -p | grep -q 'libfabric\.so\.1'; then check "the first header" abi; else skip "the first header: no libfabric.so.1"; fi
 
 # ---- Rights of others ------------------------------------------------------------------
