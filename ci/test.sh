@@ -44,7 +44,7 @@ step tsan ci/tsan.sh
 step aarch64 ci/aarch64.sh
 step instructions ci/instructions.sh
 step bench benches/run.sh
-step fuzz ci/fuzz.sh 60
+step fuzz ci/fuzz.sh 90
 step book ci/docs.sh
 step book-commands ci/book-commands.sh
 step symbols ci/symbols.sh
