@@ -23,6 +23,16 @@ fn bad_node() -> Facts {
     facts
 }
 
+#[test]
+fn what_a_terminal_would_obey_is_not_handed_on() {
+    let mut facts = bad_node();
+    facts.environment.insert("LD_PRELOAD".to_owned(), "/lib/a.so:\u{1b}[2J\u{7}\u{9b}31m".to_owned());
+    facts.environment.insert("FI_MR_CACHE_MONITOR".to_owned(), "dis\nabled\u{1b}]0;title\u{7}".to_owned());
+    let text = rendered(&facts, PLAIN);
+    assert!(text.contains("/lib/a.so:?[2J"), "{text}");
+    assert!(text.chars().all(|letter| letter == '\n' || !letter.is_control()), "{text:?}");
+}
+
 fn nothing() -> Facts {
     Facts { host: "bare".to_owned(), pinyard: "0.1.0".to_owned(), ..Facts::default() }
 }
