@@ -271,6 +271,8 @@ cause() {
     case $line in
         *'Exited with exit code '*) status=${line##* } ;;
         *': Killed') status=137 ;;
+        # Hydra's own status is now the rank's and now that of its proxies.
+        *'EXIT CODE: '[0-9]*) status=${line##*EXIT CODE: } && status=${status%% *} ;;
     esac
     say "FAILED: ${line:-the program ended with status $1}"
 }
