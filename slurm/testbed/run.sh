@@ -135,8 +135,10 @@ PROGRAM
 
 # ---- What completes ---------------------------------------------------------------------
 reports() {
-    [ "$(cat "$folder/status")" = 0 ] && [ "$(grep -c '<svg' "$folder/report.html")" -eq 6 ] &&
-        document 'd["verdict"]["exit"] == 0' &&
+    local status plots
+    status=$(cat "$folder/status") plots=$(grep -c '<svg' "$folder/report.html")
+    [ "$status:$plots" = 0:6 ] || { echo "status $status, $plots plots"; return 1; }
+    document 'd["verdict"]["exit"] == 0' &&
         document '{r["machine"]["host"] for r in d["ranks"]} == {"n1", "n2"}' &&
         grep -q '^{' "$folder/preflight/n1" && grep -q '^{' "$folder/preflight/n2" && tells '^preflight: 2 nodes are alike and fit' '^COMPLETED'
 }
@@ -335,7 +337,7 @@ check "a node without the command: named" no_command
 check "a killed rank: the node and the signal" killed
 check "a rank that fails: the node and its status" fails
 check "a rank that fails, Open MPI by mpirun: which one, and its status" fails_by_mpirun 3 \
-    MPIRUN=mpirun.openmpi,LAUNCH_OPTIONS="--mca plm_slurm_args --mpi=none" 'Process name: .*Exit code: 3'
+    MPIRUN=mpirun.openmpi,LAUNCH_OPTIONS="--mca plm_slurm_args --mpi=none" '(Process name: .*Exit code: 3|ended with status 3)'
 # Of a rank that only exits, Hydra says nothing.
 check "a killed rank, MPICH by mpirun: the node and its end" fails_by_mpirun 9 \
     MPI=mpich,MPIRUN=mpirun.mpich 'RUNNING AT n2.*EXIT CODE: 9'

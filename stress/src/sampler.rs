@@ -34,7 +34,8 @@ impl Sampler {
 
         fn run(shared: &Shared, mut file: File, mut show: Option<Show>) {
             let mut last = Last::default();
-            while !STOP.load(Relaxed) {
+            // Once at least: a short run may be over before this thread begins.
+            loop {
                 thread::park_timeout(Duration::from_secs_f64(SAMPLE_SECONDS));
                 let sample = last.sample(shared);
                 // The file is for a rank that is killed; without it its series is missing.
@@ -43,6 +44,9 @@ impl Sampler {
                 }
                 if let Some(show) = &mut show {
                     show.line(shared, &sample);
+                }
+                if STOP.load(Relaxed) {
+                    break;
                 }
             }
             if let Some(bar) = show.and_then(|show| show.bar) {
