@@ -6,7 +6,8 @@ use crate::series::{self, Point};
 use crate::verdict::Verdict;
 use crate::{page, text};
 use serde::Serialize;
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use tempfile::NamedTempFile;
 
@@ -44,17 +45,28 @@ fn json(run: &Run, verdict: &Verdict, series: &[Point]) -> io::Result<String> {
     Ok(serde_json::to_string_pretty(&document)?)
 }
 
-/// For its owner alone, and whole or not at all. A symbolic link in the file's place is
-/// replaced, not followed.
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let failed =
+        |error: io::Error| io::Error::new(error.kind(), format!("write {}: {error}", path.display()));
+    put_in_place(path, |file| file.write_all(bytes)).map_err(failed)
+}
+
+/// Puts a file that `fill` writes at `path`: for its owner alone, and whole or not at all. A
+/// symbolic link there is replaced, not followed.
+///
+/// # Errors
+/// Those of `fill`, and of making the file beside its place and renaming it.
+pub fn put_in_place(
+    path: &Path,
+    fill: impl FnOnce(&mut BufWriter<&mut File>) -> io::Result<()>,
+) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let written = NamedTempFile::new_in(folder).and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.persist(path).map_err(|error| error.error)
-    });
-    written
-        .map(drop)
-        .map_err(|error| io::Error::new(error.kind(), format!("write {}: {error}", path.display())))
+    let mut file = NamedTempFile::new_in(folder)?;
+    let mut buffered = BufWriter::new(file.as_file_mut());
+    fill(&mut buffered)?;
+    buffered.flush()?;
+    drop(buffered);
+    file.persist(path).map(drop).map_err(|error| error.error)
 }
 
 /// The run in one line.

@@ -1,11 +1,12 @@
 //! `pinyard report`: the traces of a run as one page.
 
 use crate::demo::table::grouped;
+use pinyard_stress_report::document;
 use pinyard_trace_report::{Run, load};
+use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use tempfile::NamedTempFile;
 
 /// Arguments of `pinyard report`.
 #[derive(clap::Args)]
@@ -50,14 +51,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     ];
     for (path, write) in outputs {
         let Some(path) = path else { continue };
-        // For its owner alone, and whole or not at all; a link in its place is replaced.
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let written = NamedTempFile::new_in(folder).and_then(|file| {
-            let mut file = BufWriter::new(file);
-            write(&mut run, &mut file)?;
-            let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
-            file.persist(path).map_err(|error| error.error)
-        });
+        let written = document::put_in_place(path, |file| write(&mut run, file));
         match written {
             Ok(_) => crate::print(format_args!("{}: {} events", path.display(), grouped(run.events()))),
             Err(error) => {
@@ -70,4 +64,4 @@ pub(crate) fn run(options: &Options) -> ExitCode {
 }
 
 /// Writes a run to a file.
-type Writes<'a> = &'a dyn Fn(&mut Run, &mut BufWriter<NamedTempFile>) -> io::Result<()>;
+type Writes<'a> = &'a dyn Fn(&mut Run, &mut BufWriter<&mut File>) -> io::Result<()>;
