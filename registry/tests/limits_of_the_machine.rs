@@ -9,6 +9,7 @@ use common::*;
 use pinyard_registry::backend::{Backend, IoUring, Mlock};
 use pinyard_registry::{Access, GetError, Registry};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const NOBODY: u32 = 65_534;
 
@@ -97,6 +98,24 @@ fn what_a_killed_process_had_pinned_is_waited_for() {
     }
     let (_registry, pinned) = pin();
     pinned.unwrap();
+}
+
+/// The wait for others is a ring's first, and not one of every refusal.
+#[test]
+fn who_can_pin_nothing_waits_once() {
+    if !is_child() {
+        return passes(in_child("who_can_pin_nothing_waits_once"));
+    }
+    give_up_privileges(16 * PAGE as u64);
+    let ring = Arc::new(IoUring::new(64).unwrap());
+    let registry = Registry::builder().backend(ring).budget(1 << 30).build().unwrap();
+    let pages = Pages::new(64);
+    let began = Instant::now();
+    for _ in 0..20 {
+        let error = registry.get(&pages, Access::LOCAL_WRITE).unwrap_err();
+        assert!(matches!(error, GetError::Memlock { limit: 65_536, .. }), "{error}");
+    }
+    assert!(began.elapsed() < Duration::from_secs(10), "20 refusals took {:?}", began.elapsed());
 }
 
 #[test]

@@ -20,6 +20,7 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 const MAX_SLOTS: u32 = 16_384;
@@ -34,6 +35,8 @@ pub struct IoUring {
     ring: OwnRing,
     slots: u32,
     free: Mutex<Vec<u16>>,
+    /// Set once a pin succeeded, or was refused for as long as [`OTHERS_END`].
+    others_ended: OnceLock<()>,
     /// One submission and its completion at a time. True once a submission was
     /// left in the queue: the ring then moves no more bytes.
     transfer: Mutex<bool>,
@@ -86,7 +89,7 @@ impl IoUring {
             failed(&format!("io_uring_register(IORING_REGISTER_BUFFERS2, {slots} empty slots)"), error)
         })?;
         let free = Mutex::new((0..slots as u16).rev().collect());
-        Ok(IoUring { ring, slots, free, transfer: Mutex::new(false) })
+        Ok(IoUring { ring, slots, free, others_ended: OnceLock::new(), transfer: Mutex::new(false) })
     }
 
     fn update(&self, slot: u16, start: usize, len: usize) -> io::Result<()> {
@@ -100,15 +103,17 @@ impl IoUring {
     }
 
     /// Pins the range. The kernel counts what a user has pinned, and takes back what an
-    /// ended process had only when it gets to it: who has pinned nothing itself and is
-    /// refused waits a moment for that, as the next step of a job may have to.
+    /// ended process had only when it gets to it: a ring's first pin waits a moment for
+    /// that where it is refused, as the next step of a job may have to. No later one does.
     fn pin(&self, slot: u16, range: PageRange) -> io::Result<()> {
         let began = Instant::now();
         loop {
             let pinned = self.update(slot, range.start, range.len());
             let refused = matches!(&pinned, Err(error) if error.raw_os_error() == Some(libc::ENOMEM));
-            let others = self.free.lock().len() + 1 == self.slots as usize;
-            if !refused || !others || began.elapsed() >= OTHERS_END {
+            if pinned.is_ok() || began.elapsed() >= OTHERS_END {
+                self.others_ended.get_or_init(|| ());
+            }
+            if !refused || self.others_ended.get().is_some() {
                 return pinned;
             }
             std::thread::sleep(OTHERS_END / 50);
