@@ -29,7 +29,8 @@ check() {
     fi
 }
 
-bounded() { timeout --foreground -s KILL 100 "$@"; }
+under=()
+bounded() { timeout --foreground -s KILL 100 "${under[@]}" "$@"; }
 build() { timeout --foreground -s KILL 900 cargo build --quiet --release "$@" || { echo "cannot build $*"; echo "0 passed, 1 failed"; exit 1; }; }
 
 # ends STATUS PATTERN ARGUMENTS...: `pinyard stress` ends with STATUS and says PATTERN.
@@ -105,6 +106,14 @@ memlock() {
         document 'all(s["steps"] > 0 for s in d["series"][-4:-1])'
 }
 
+# What was refused before does not hide what is refused after.
+memlock_short_before() {
+    # Root would raise the limit again.
+    [ "$(id -u)" -ne 0 ] || local under=(setpriv --bounding-set=-sys_resource)
+    (ulimit -l 4096 && memlock) &&
+        document 'any(x["after_fault"] for r in d["ranks"] for x in r["refusals"]) and not all(x["after_fault"] for r in d["ranks"] for x in r["refusals"])'
+}
+
 flood() {
     ends 0 '^Clean' -n 2 --time 5 --max-bytes 64K --fault flood --fault-after 2 --json "$temporary/run.json" &&
         document 'all(r["counts"]["flood_events"] > 1000 and r["counts"]["stale"] == 0 for r in d["ranks"])' &&
@@ -176,6 +185,7 @@ for mpi in "$@"; do
     check "$name: on mlock, which no device sees" on_mlock
     check "$name: a rank is killed" killed
     check "$name: RLIMIT_MEMLOCK is lowered" memlock
+    check "$name: RLIMIT_MEMLOCK is lowered, and was short before" memlock_short_before
     check "$name: a flood of events" flood
     check "$name: a rank stands still" stopped
     check "$name: a link that nobody cuts is noticed" ends_once 3 'nothing stood still' -n 2 --time 2 --max-bytes 4K --fault link

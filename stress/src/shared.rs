@@ -85,13 +85,26 @@ impl Shared {
         });
     }
 
-    /// A `get`, or a block of the pool, was refused.
+    /// A `get`, or a block of the pool, was refused. Those before the rank's fault and
+    /// those after it are kept apart: the first of either names its own cause.
     pub(crate) fn refused(&self, kind: &str, text: String) {
         self.words.add(Word::Refused, 1);
         let at = self.seconds();
-        self.with(|state| match state.rank.refusals.iter_mut().find(|refusal| refusal.kind == kind) {
-            Some(refusal) => refusal.count += 1,
-            None => state.rank.refusals.push(Refusal { kind: kind.to_owned(), count: 1, first: text, at }),
+        self.with(|state| {
+            let after_fault = !state.rank.injected.is_empty();
+            let known = |refusal: &&mut Refusal| refusal.kind == kind && refusal.after_fault == after_fault;
+            match state.rank.refusals.iter_mut().find(known) {
+                Some(refusal) => refusal.count += 1,
+                None => {
+                    state.rank.refusals.push(Refusal {
+                        kind: kind.to_owned(),
+                        after_fault,
+                        count: 1,
+                        first: text,
+                        at,
+                    });
+                }
+            }
         });
     }
 

@@ -234,6 +234,9 @@ pub struct Wrong {
 pub struct Refusal {
     /// The kind of error: `memlock`, `budget`, `unstable`, `other`.
     pub kind: String,
+    /// Whether the rank had injected its fault by then: what was short before is another cause.
+    #[serde(default)]
+    pub after_fault: bool,
     /// How often.
     pub count: u64,
     /// The first of them, in the registry's words.

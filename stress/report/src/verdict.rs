@@ -1,7 +1,7 @@
 //! Whether a run ended as it had to: cleanly, or as the fault that was asked for ends.
 
 use crate::options::Fault;
-use crate::record::{Outcome, Rank, Run};
+use crate::record::{Outcome, Rank, Refusal, Run};
 use crate::text::counted;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -123,7 +123,8 @@ fn refusals(run: &Run, verdict: &mut Verdict) {
             }
         }
     }
-    let named = |rank: &Rank| rank.refusals.iter().any(|refusal| refusal.first.contains("RLIMIT_MEMLOCK"));
+    let names_it = |refusal: &Refusal| refusal.after_fault && refusal.first.contains("RLIMIT_MEMLOCK");
+    let named = |rank: &Rank| rank.refusals.iter().any(names_it);
     if run.options.fault == Some(Fault::Memlock) && begun(run) && !run.ranks.iter().any(named) {
         verdict.blame(BAD_END, "RLIMIT_MEMLOCK was lowered, and no refusal names it".to_owned());
     }
@@ -324,11 +325,18 @@ mod tests {
     fn a_lowered_limit_must_be_named() {
         let mut run = run("--fault memlock");
         assert_eq!(of(&run).exit, BAD_END, "no refusal");
-        let refusal =
-            |kind: &str, first: &str| Refusal { kind: kind.into(), count: 1, first: first.into(), at: 1.0 };
-        run.ranks[0].refusals.push(refusal("memlock", "RLIMIT_MEMLOCK allows 65536 bytes"));
+        let refusal = |kind: &str, after_fault, first: &str| Refusal {
+            kind: kind.into(),
+            after_fault,
+            count: 1,
+            first: first.into(),
+            at: 1.0,
+        };
+        run.ranks[0].refusals.push(refusal("memlock", false, "RLIMIT_MEMLOCK allows 8388608 bytes"));
+        assert_eq!(of(&run).exit, BAD_END, "that was short before it was lowered");
+        run.ranks[0].refusals.push(refusal("memlock", true, "RLIMIT_MEMLOCK allows 65536 bytes"));
         assert_eq!(of(&run).exit, CLEAN);
-        run.ranks[0].refusals.push(refusal("other", "no slot"));
+        run.ranks[0].refusals.push(refusal("other", true, "no slot"));
         assert_eq!(of(&run).exit, BAD_END, "another reason");
     }
 
