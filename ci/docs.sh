@@ -4,4 +4,4 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if grep -nE '@[A-Z]+@' README.md docs/src/*.md; then echo 'book: placeholders are left' >&2; exit 1; fi
-cargo run --quiet --release -p pinyard-book
+cargo run --quiet -p pinyard-book
