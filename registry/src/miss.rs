@@ -128,11 +128,12 @@ fn try_once(
         let unlocked = locked.unlock();
         return not_registered(inner, wanted, pages, attempt, ticket, failure, done, unlocked);
     }
-    // A patcher that came meanwhile may have kept events from us. One that
-    // writes past mprotect, in less time than this, is found by the next miss.
+    // A patcher that came meanwhile may have kept events from us. Of one that writes
+    // past mprotect the epoch does not tell: the next miss finds it, or this one after a
+    // call that was long. What is not timed follows short calls (`times.rs`).
     let unseen = inner.events == Events::Hooks
         && !(pinyard_hooks::is_sealed()
-            && (took.is_some_and(|took| took < BRIEF) || pinyard_hooks::untouched()));
+            && (took.is_none_or(|took| took < BRIEF) || pinyard_hooks::untouched()));
     let published = locked.publish(ticket, key, wanted, uncached || unseen || untrusted.is_some());
     let needs_pages = locked.writer.needs_pages();
     let unlocked = locked.unlock();

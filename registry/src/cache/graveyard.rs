@@ -90,6 +90,7 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
 
     /// Makes room: retires a few regions that nobody finds any more, or else some
     /// that were used least recently. `false` if there are none.
+    #[inline(always)] // as `graves`
     pub(crate) fn make_room(&mut self) -> bool {
         let live = self.writer.live.len();
         let unfinished = self.writer.marks != 0 || self.writer.sweep != SlotId::MAX;
@@ -109,6 +110,7 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
 
     /// At most a slice of the retired regions that nobody holds. Each is handed
     /// out once; the caller asks the backend, then calls [`buried`](Locked::buried).
+    #[inline(always)] // its answer is large, and would be copied from frame to frame
     pub(crate) fn graves(&mut self) -> Graves {
         let cache = self.cache;
         let writer = &mut *self.writer;
