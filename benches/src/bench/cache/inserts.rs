@@ -51,14 +51,17 @@ fn evictions(settings: &Settings, ucx: bool, cap: usize) -> Row {
     let caches = Caches::new(cap, ucx);
     let mut row = Row::new("cache.insert", "miss and evict, as many as there may be").at(Axis::Regions, cap);
     let (mut ours, mut theirs) = (Turns::new(), Turns::new());
-    // One after the other, so that no region comes again before it was evicted.
+    let rounds = (INSERTS / (4 * cap)).max(1);
+    // One after the other, so that no region comes again before it was evicted; and a turn
+    // long enough that what the other peer left in the processor's caches does not count.
     let run = |peer: &dyn Fn(*mut u8)| {
-        (0..4 * cap).for_each(|number| peer(memory.at(number * STRIDE)));
+        let round = || (0..4 * cap).for_each(|number| peer(memory.at(number * STRIDE)));
+        (0..rounds).for_each(|_| round());
     };
     for turn in 0..=settings.slow_turns() {
         let timed = |turns: &mut Turns, peer: &dyn Fn(*mut u8)| {
             // The first fills the cache.
-            if turn == 0 { run(peer) } else { turns.time(4 * cap, || run(peer)) }
+            if turn == 0 { run(peer) } else { turns.time(rounds * 4 * cap, || run(peer)) }
         };
         timed(&mut ours, &|at| caches.ours.hit(at, REGION));
         if let Some(peer) = &caches.ucx {
