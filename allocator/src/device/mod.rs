@@ -30,6 +30,7 @@
 mod alloc;
 mod block;
 mod buf;
+mod builder;
 mod census;
 mod classes;
 mod copies;
@@ -65,12 +66,13 @@ mod worker;
 pub(crate) use self::ledger::{Ledger, Note, Past};
 pub use self::{
     buf::DeviceBuf,
+    builder::DeviceBuilder,
     copies::CopySource,
     error::{CopyError, DeviceError, Shortage, StreamShare},
     leaks::{Holder, Leaks},
     marks::MarkKind,
     misuse::{Misuse, Offence, Place},
-    pool::{DeviceBuilder, DevicePool, PoolStream},
+    pool::{DevicePool, PoolStream},
     pressure::Pressure,
     raw::RawPool,
     requests::AllocFuture,

@@ -1,8 +1,9 @@
 //! What looks into a device pool from outside: traces, leaks, misuse; and settings.
 
+use super::builder::DeviceBuilder;
 use super::leaks::Leaks;
 use super::misuse::Misuse;
-use super::pool::{DeviceBuilder, DevicePool};
+use super::pool::DevicePool;
 use super::watch::{TraceOptions, Watch};
 use crate::config::{Overrides, Part};
 use crate::pressure::{Bound, Watermarks};

@@ -1,0 +1,219 @@
+//! How a device pool is made.
+
+use super::core::{Core, Heir, Settings};
+use super::marks::{MarkKind, Words};
+use super::pool::DevicePool;
+use super::registered::Registered;
+use super::slab::Registrar;
+use super::watch::{TraceOptions, Watch};
+use super::worker;
+use crate::config::Overrides;
+use crate::error::BuildError;
+use crate::fork;
+use crate::pressure::{Bound, Watermarks};
+use crate::source::{DriverToken, Source};
+use crate::trace::Traced;
+use pinyard_driver::{Counted, Driver};
+use pinyard_registry::{Access, Registry};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Makes a [`DevicePool`]: see [`DevicePool::builder`].
+pub struct DeviceBuilder {
+    pub(super) driver: Arc<Counted>,
+    sources: [Arc<dyn Source>; 2],
+    registrar: Option<Box<dyn Registrar>>,
+    pub(super) marks: MarkKind,
+    pub(super) settings: Settings,
+    pub(super) poison: bool,
+    pub(super) trace: Option<TraceOptions>,
+    pub(super) heir: Option<Heir>,
+    pub(super) environment: bool,
+    pub(super) trace_file: Option<PathBuf>,
+}
+
+impl DeviceBuilder {
+    pub(super) fn new(driver: Arc<Counted>, sources: [Arc<dyn Source>; 2]) -> DeviceBuilder {
+        let settings = Settings {
+            slab_bytes: 64 << 20,
+            limit: usize::MAX.into(),
+            patience: Duration::from_secs(10),
+            stall: Duration::from_secs(1),
+            watermarks: None,
+            keep_idle: None,
+        };
+        DeviceBuilder {
+            driver,
+            sources,
+            registrar: None,
+            marks: MarkKind::Best,
+            settings,
+            poison: false,
+            trace: None,
+            heir: None,
+            environment: true,
+            trace_file: None,
+        }
+    }
+
+    /// Bytes of a slab at most, but for a longer block's. A pool grows by a sixteenth of
+    /// what it has, from the source's granularity up to this. Default 64 MiB.
+    pub fn slab_bytes(mut self, bytes: usize) -> DeviceBuilder {
+        self.settings.slab_bytes = bytes;
+        self
+    }
+
+    /// Bytes of all slabs at most. Default: what the device has.
+    pub fn limit(mut self, bytes: usize) -> DeviceBuilder {
+        self.settings.limit = bytes.into();
+        self
+    }
+
+    /// A part of the device's memory as the limit, above 0 and up to 1.
+    pub fn limit_fraction(mut self, fraction: f64) -> Result<DeviceBuilder, BuildError> {
+        let total = self.driver.device().total_bytes;
+        let granularity = self.sources[0].granularity();
+        if !(fraction > 0.0 && fraction <= 1.0) {
+            return Err(BuildError::Limit { limit: 0, granularity });
+        }
+        self.settings.limit = ((total as f64 * fraction) as usize).into();
+        Ok(self)
+    }
+
+    /// Heeds what is left where the memory comes from: the device, as `cuMemGetInfo`
+    /// says, or for pinned memory the control group and RLIMIT_MEMLOCK
+    /// ([`HostLimits`](crate::HostLimits)). Below the low mark the pool gives back what
+    /// is free and grows by what is wanted alone, until the high one; both ends are told
+    /// to [`DevicePool::on_pressure`]. The marks limit nothing: an allocation that needs
+    /// memory asks for it. Asked once per slab, and while memory is short every 100 ms.
+    pub fn watermarks(mut self, low: Bound, high: Bound) -> DeviceBuilder {
+        self.settings.watermarks = Some(Watermarks { low, high });
+        self
+    }
+
+    /// Gives back, each time that this has passed, the slabs that were free since the
+    /// last time, streams' own included that did nothing in between. While the pool has
+    /// slabs its thread wakes so often; without this it does not. Default: kept.
+    pub fn keep_idle(mut self, age: Duration) -> DeviceBuilder {
+        self.settings.keep_idle = Some(age.max(Duration::from_millis(1)));
+        self
+    }
+
+    /// How long an allocation that would fail waits for streams. Default 10 s.
+    pub fn patience(mut self, patience: Duration) -> DeviceBuilder {
+        self.settings.patience = patience;
+        self
+    }
+
+    /// Whether, and onto which streams, the pool lays edges before it grows.
+    ///
+    /// When streams are far behind the host, what one has freed serves another only if
+    /// the other waits for it on the device. A pool that has an eighth more than is in use
+    /// rather does that (`cuEventRecord`, `cuStreamWaitEvent`) than grow, but only onto
+    /// streams that move: one that has been behind a mark for `stall` is left alone, as is
+    /// one that never passed one. Zero: never, streams are tied together only where the
+    /// allocation would fail otherwise. Default 1 s: a queue of work may be that long.
+    pub fn stall(mut self, stall: Duration) -> DeviceBuilder {
+        self.settings.stall = stall;
+        self
+    }
+
+    /// How streams tell how far they have come.
+    pub fn marks(mut self, marks: MarkKind) -> DeviceBuilder {
+        self.marks = marks;
+        self
+    }
+
+    /// Registers each slab, once. Not with a source that joins slabs.
+    pub fn registrar(mut self, registrar: impl Registrar + 'static) -> DeviceBuilder {
+        self.registrar = Some(Box::new(registrar));
+        self
+    }
+
+    /// Registers each slab with `registry`, once, for `access`: a block's key is its
+    /// slab's ([`DeviceBuf::key`]), and the registry finds it for whoever asks. The
+    /// registry's backend has to know device memory, as verbs does with
+    /// [`device_memory`](pinyard_registry::backend::DeviceMemory): it exports the slab as
+    /// a dma-buf. In place of [`registrar`](DeviceBuilder::registrar).
+    pub fn registry(self, registry: &Registry, access: Access) -> DeviceBuilder {
+        self.registrar(Registered::new(registry.clone(), access))
+    }
+
+    /// Makes the pool. It has no slab yet.
+    pub fn build(self) -> Result<DevicePool, BuildError> {
+        const MOST: usize = 1 << 45;
+        let heeds = self.environment;
+        let environment = if heeds { Overrides::from_environment()? } else { Overrides::default() };
+        let DeviceBuilder {
+            driver,
+            sources,
+            registrar,
+            marks,
+            settings,
+            poison,
+            trace,
+            heir,
+            trace_file,
+            ..
+        } = self.configure(&environment);
+        let granularity = sources[0].granularity();
+        if !(1..=MOST).contains(&settings.slab_bytes) {
+            return Err(BuildError::SlabBytes { bytes: settings.slab_bytes, most: MOST, granularity });
+        }
+        if settings.limit() < granularity {
+            return Err(BuildError::Limit { limit: settings.limit(), granularity });
+        }
+        if registrar.is_some() && sources[0].joins() {
+            return Err(BuildError::JoinedSlabs { name: sources[0].name() });
+        }
+        if let Some(Watermarks { low, high }) = settings.watermarks {
+            let total = driver.device().total_bytes;
+            if !(low.is_sound() && high.is_sound() && low.of(total) <= high.of(total)) {
+                return Err(BuildError::Watermarks { low, high });
+            }
+        }
+        fork::prepare();
+        // A pool that does not heed the environment is not in the process's trace either.
+        let process = if heeds {
+            pinyard_trace::start_from_environment().map_err(BuildError::Trace)?;
+            Traced::new(sources[0].name())
+        } else {
+            None
+        };
+        let (source, slab_bytes, limit) = (sources[0].name(), settings.slab_bytes, settings.limit());
+        let token = DriverToken::at_entry();
+        let words = match marks {
+            MarkKind::Best if driver.device().stream_values => {
+                Some(Words::new(&*driver, &token).map_err(BuildError::Driver)?)
+            }
+            _ => None,
+        };
+        let core = Arc::new(Core::new(
+            driver,
+            sources,
+            registrar,
+            settings,
+            words,
+            Watch::new(poison, process, fork::generation()),
+        ));
+        if let Some(options) = trace {
+            core.watch.start(options);
+        }
+        if heeds {
+            let publisher: std::sync::Weak<Core> = Arc::downgrade(&core);
+            pinyard_trace::counters::publish(publisher);
+        }
+        if let Some(heir) = heir {
+            let _ = core.heir.set(heir);
+        }
+        if let Some(path) = trace_file {
+            let _ = core.trace_file.set(path);
+        }
+        if let Err(error) = worker::spawn(core.clone()) {
+            return Err(BuildError::Thread { reason: error.to_string() });
+        }
+        tracing::info!(source, slab_bytes, limit, "a device pool was made");
+        Ok(DevicePool::new(core))
+    }
+}
