@@ -179,6 +179,7 @@ impl Core {
         let least = if alone { 0 } else { SHARED };
         let part = if near { 0 } else { (live / 16).max(least) };
         let part = part.next_multiple_of(granularity).min(self.settings.slab_bytes);
+        let part = part / exact * exact;
         let preferred = exact.max(part).min(room - room % granularity);
         central.growing = Some(me);
         central.reserved += preferred;

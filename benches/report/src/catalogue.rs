@@ -58,8 +58,10 @@ pub const ALL: &[Benchmark] = &[
     ),
     bench("pools.same-size", "a device block, allocated and freed", DEVICE, ""),
     bench("pools.workloads", "traces of training and of random use", DEVICE, ""),
+    bench("pools.random", "random use in RMM's manner, up to 1, 64 and 1024 MiB", DEVICE, ""),
     bench("pools.streams", "random use by 4 to 64 streams", DEVICE, ""),
     bench("pools.holes", "a block among thousands of free ones that are too small", DEVICE, ""),
+    bench("pools.shortage", "a large block where memory is short, and beside long work", "PyTorch", ""),
     bench("pools.threads", "threads with a stream each", "PyTorch", ""),
     bench("pools.pinned", "4 GiB of new pinned memory", "cuMemHostAlloc", "a GPU"),
     Benchmark {

@@ -107,6 +107,10 @@ fn main() {
         (name @ "pools.holes", None) => {
             pools::device::run(&settings, name, pools::traces::holes(&settings));
         }
+        (name @ "pools.random", None) => {
+            pools::device::run(&settings, name, pools::traces::random(&settings));
+        }
+        ("pools.shortage", None) => pools::shortage::run(&settings),
         ("pools.threads", None) => pools::threads::run(&settings),
         ("pools.pinned", None) => pools::pinned::run(&settings),
         ("instructions", None) => instructions::run(),

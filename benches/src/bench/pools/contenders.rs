@@ -19,6 +19,10 @@ pub(crate) fn token() -> DriverToken {
 /// An allocator.
 pub(crate) trait Contender {
     fn name(&self) -> &'static str;
+    /// Whether it reserves no more than it is told to.
+    fn heeds_cap(&self) -> bool {
+        true
+    }
     /// A trace begins, of slabs of at most `cap` bytes.
     fn begin(&mut self, _cap: Option<usize>) {}
     /// A block; it is known by what this returns.
@@ -99,6 +103,9 @@ pub(crate) struct Async {
 impl Contender for Async {
     fn name(&self) -> &'static str {
         "cuMemAllocAsync"
+    }
+    fn heeds_cap(&self) -> bool {
+        false
     }
     fn alloc(&mut self, bytes: usize, stream: u16) -> Option<u64> {
         self.cuda.alloc_async(bytes, self.raw[stream as usize], &token()).ok().map(|at| at.0)

@@ -14,6 +14,7 @@ use super::{Device, device, stream, torch_shim};
 use crate::{Settings, tell};
 use pinyard_bench_report::{Row, Summary, Unit};
 use pinyard_benches::turns::or_fail;
+use pinyard_driver::{DevicePtr, Stream};
 
 /// Operations that are timed together.
 const BATCH: u32 = 32;
@@ -24,36 +25,68 @@ const BUSY_NANOSECONDS: u64 = 40_000;
 /// What needs so much of the device runs one contender after the other.
 const LARGE: usize = 20 << 30;
 
+/// A device with its streams, and who allocates there.
+pub(super) struct Stage {
+    pub(super) device: Device,
+    raw: Vec<Stream>,
+    busy: DevicePtr,
+}
+
+impl Stage {
+    /// Of `streams` streams.
+    pub(super) fn new(streams: usize) -> (Stage, Vec<Box<dyn Contender>>) {
+        let device = device();
+        let driver = &device.driver;
+        let raw: Vec<_> = (0..streams).map(|_| stream(driver)).collect();
+        let ours = |virtual_memory| Ours::new(driver.clone(), raw.clone(), virtual_memory);
+        let mut contenders: Vec<Box<dyn Contender>> = vec![Box::new(ours(false)), Box::new(ours(true))];
+        if let Some(cuda) = &device.cuda {
+            or_fail(cuda.keep_async(u64::MAX, &token()));
+            contenders.push(Box::new(Async { cuda: cuda.clone(), raw: raw.clone() }));
+        }
+        if let Some(shim) = torch_shim(&device) {
+            contenders.push(Box::new(Torch::load(&shim, raw.clone(), driver.device().total_bytes)));
+        }
+        let busy = or_fail(driver.mem_alloc(BUSY_BYTES, &token()));
+        (Stage { device, raw, busy }, contenders)
+    }
+
+    /// Gives the stream work of `kernels` kernels, some 40 us each.
+    pub(super) fn work(&self, at: u16, kernels: u32) {
+        let stream = self.raw[at as usize];
+        if let Some(simulated) = &self.device.simulated {
+            return simulated.kernel(stream, u64::from(kernels) * BUSY_NANOSECONDS, &token());
+        }
+        for _ in 0..kernels {
+            // SAFETY: a block of the benchmark's own.
+            or_fail(unsafe { self.device.driver.fill(self.busy, 1, BUSY_BYTES, stream, &token()) });
+        }
+    }
+
+    /// Waits until all of the work is done.
+    pub(super) fn settle(&self) {
+        or_fail(self.device.driver.synchronize(&token()));
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        // SAFETY: nothing uses it once the work is done, for which the driver waits.
+        or_fail(unsafe { self.device.driver.mem_free(self.busy, &token()) });
+    }
+}
+
 /// Replays `traces`, a row for each.
 pub(crate) fn run(settings: &Settings, benchmark: &str, traces: Vec<Trace>) {
-    let device = device();
-    let driver = &device.driver;
-    let raw: Vec<_> = (0..STREAMS).map(|_| stream(driver)).collect();
-    let ours = |virtual_memory| Ours::new(driver.clone(), raw.clone(), virtual_memory);
-    let mut contenders: Vec<Box<dyn Contender>> = vec![Box::new(ours(false)), Box::new(ours(true))];
-    if let Some(cuda) = &device.cuda {
-        or_fail(cuda.keep_async(u64::MAX, &token()));
-        contenders.push(Box::new(Async { cuda: cuda.clone(), raw: raw.clone() }));
-    }
-    if let Some(shim) = torch_shim(&device) {
-        contenders.push(Box::new(Torch::load(&shim, raw.clone(), driver.device().total_bytes)));
-    }
-    let busy = or_fail(driver.mem_alloc(BUSY_BYTES, &token()));
-    let work = |at: u16| match &device.simulated {
-        Some(simulated) => simulated.kernel(raw[at as usize], BUSY_NANOSECONDS, &token()),
-        // SAFETY: a block of the benchmark's own.
-        None => or_fail(unsafe { driver.fill(busy, 1, BUSY_BYTES, raw[at as usize], &token()) }),
-    };
+    let (stage, mut contenders) = Stage::new(STREAMS);
     let (clock, rounds) = (Clock::calibrated(), settings.pick(5, 2));
     tell::steps(traces.len());
     for trace in traces {
         tell::step(trace.name.clone());
-        let results = measure(&device, &mut contenders, &trace, &work, &clock, rounds);
+        let results = measure(&stage, &mut contenders, &trace, &clock, rounds);
         let names = contenders.iter().map(|contender| contender.name());
-        rows(benchmark, &trace, device.suffix, names.zip(results));
+        rows(benchmark, &trace, stage.device.suffix, names.zip(results));
     }
-    // SAFETY: nothing uses it.
-    or_fail(unsafe { driver.mem_free(busy, &token()) });
 }
 
 /// What a contender's rounds came to.
@@ -67,10 +100,9 @@ struct Measured {
 }
 
 fn measure(
-    device: &Device,
+    stage: &Stage,
     contenders: &mut [Box<dyn Contender>],
     trace: &Trace,
-    work: &dyn Fn(u16),
     clock: &Clock,
     rounds: usize,
 ) -> Vec<Measured> {
@@ -88,8 +120,8 @@ fn measure(
         if round == 0 {
             contender.begin(trace.cap);
         }
-        let failed = replay(contender, trace, work, &mut times);
-        or_fail(device.driver.synchronize(&token()));
+        let failed = replay(contender, trace, stage, &mut times);
+        stage.settle();
         if round == 0 {
             continue;
         }
@@ -108,12 +140,7 @@ fn measure(
 }
 
 /// Ticks and operations of each batch go to `times`; returns the allocations that failed.
-fn replay(
-    contender: &mut dyn Contender,
-    trace: &Trace,
-    work: &dyn Fn(u16),
-    times: &mut Vec<(f64, u32)>,
-) -> usize {
+fn replay(contender: &mut dyn Contender, trace: &Trace, stage: &Stage, times: &mut Vec<(f64, u32)>) -> usize {
     let mut blocks: Vec<Option<(u64, u16)>> = vec![None; trace.ids];
     let (mut failed, mut batch, mut began) = (0, 0, ticks());
     times.clear();
@@ -138,7 +165,7 @@ fn replay(
                 times.push(((ticks() - began) as f64, batch));
             }
             if let Op::Work { stream } = op {
-                work(stream);
+                stage.work(stream, 1);
             }
             (batch, began) = (0, ticks());
         }

@@ -4,6 +4,7 @@ pub(crate) mod contenders;
 pub(crate) mod device;
 pub(crate) mod host;
 pub(crate) mod pinned;
+pub(crate) mod shortage;
 pub(crate) mod threads;
 mod ticks;
 pub(crate) mod traces;

@@ -218,6 +218,45 @@ fn pressure(count: usize) -> Trace {
     Trace { name: "92 % of 8 GiB in use".to_owned(), ops, ids: id as usize, at: None, cap: Some(cap) }
 }
 
+/// Random use in RMM's manner, one trace for the largest size each.
+pub(crate) fn random(settings: &Settings) -> Vec<Trace> {
+    settings.up_to(64, &[1, 64, 1024]).into_iter().map(|most| rmm(settings, most * MIB)).collect()
+}
+
+/// RMM's RANDOM_ALLOCATIONS_BENCH: of two steps for each allocation 73 in 100 allocate
+/// while that keeps below 16,000 MiB, and the others free any that lives.
+fn rmm(settings: &Settings, most: usize) -> Trace {
+    const USAGE: usize = 16_000 * MIB;
+    let count = settings.pick(100_000, 2000);
+    let mut random = Random(5);
+    let (mut ops, mut live, mut sum, mut id) = (Vec::new(), Vec::new(), 0, 0);
+    for _ in 0..2 * count {
+        let bytes = 1 + random.below(most);
+        let allocates = random.below(100) < 73 && (id as usize) < count && sum + bytes < USAGE;
+        if live.is_empty() || allocates {
+            if id as usize == count {
+                break;
+            }
+            ops.push(Op::Alloc { id, bytes, stream: 0 });
+            live.push((id, bytes));
+            sum += bytes;
+            id += 1;
+        } else {
+            let (gone, length): (u32, usize) = live.swap_remove(random.below(live.len()));
+            ops.push(Op::Free { id: gone });
+            sum -= length;
+        }
+    }
+    ops.extend(live.into_iter().map(|(id, _)| Op::Free { id }));
+    Trace {
+        name: "RMM's random use".to_owned(),
+        at: Some((Axis::Bytes, most)),
+        ops,
+        ids: id as usize,
+        cap: None,
+    }
+}
+
 /// Isolated holes of 1 KiB, then blocks of 1 and 2 KiB.
 fn holed(settings: &Settings, holes: u32) -> Trace {
     let mut ops: Vec<Op> = (0..2 * holes).map(|id| Op::Alloc { id, bytes: KIB, stream: 0 }).collect();
