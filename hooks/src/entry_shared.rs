@@ -38,6 +38,12 @@ extern "C" fn remap_file_pages(addr: usize, len: usize, prot: i32, page: usize, 
     })
 }
 
+/// Brackets a call that changes a file from `offset` on, where `names_one`.
+#[inline(always)]
+fn by_file_or_none(names_one: bool, offset: i64, call: impl FnOnce() -> isize) -> isize {
+    if names_one { by_file(call) } else { bracketed(files::no_file(offset), call) }
+}
+
 /// Brackets a change that names a file. Pages of it may be registered for the
 /// first time while the call runs, so it looks twice.
 #[inline(always)]
@@ -51,14 +57,14 @@ pub(crate) fn by_file(change: impl FnOnce() -> isize) -> isize {
 }
 
 extern "C" fn ftruncate(fd: i32, len: i64) -> isize {
-    by_file(|| {
+    by_file_or_none(fd >= 0, len, || {
         // SAFETY: the arguments are the caller's, unchanged.
         unsafe { real(Function::Ftruncate, libc::SYS_ftruncate, [fd as usize, len as usize, 0, 0, 0, 0]) }
     })
 }
 
 extern "C" fn truncate(path: usize, len: i64) -> isize {
-    by_file(|| {
+    by_file_or_none(path != 0, len, || {
         // SAFETY: the arguments are the caller's, unchanged.
         unsafe { real(Function::Truncate, libc::SYS_truncate, [path, len as usize, 0, 0, 0, 0]) }
     })
@@ -70,5 +76,5 @@ extern "C" fn fallocate(fd: i32, mode: i32, offset: i64, len: i64) -> isize {
         // SAFETY: the arguments are the caller's, unchanged.
         unsafe { real(Function::Fallocate, libc::SYS_fallocate, args) }
     };
-    if effect::only_allocates(mode) { call() } else { by_file(call) }
+    if effect::only_allocates(mode) { call() } else { by_file_or_none(fd >= 0, offset, call) }
 }

@@ -6,22 +6,20 @@
 //! or of shared memory, and until then a program that truncates its output files
 //! pays one load. From then on each such call publishes everything.
 
-use crate::effect::{EVERYTHING, NO_PAGE, Ranges};
-use core::sync::atomic::{AtomicU32, Ordering::*};
+use crate::effect::{self, EVERYTHING, NO_PAGE, Ranges};
+use core::sync::atomic::{AtomicBool, Ordering::*};
 
-/// Registrations of shared pages end unnoticed here: one is for ever. The low bits
-/// count self-tests that are running.
-static SHARED: AtomicU32 = AtomicU32::new(0);
-const EVER: u32 = 1 << 31;
+/// Registrations of shared pages end unnoticed here: one is for ever.
+static SHARED: AtomicBool = AtomicBool::new(false);
 
 /// Declares that pages of a file or of shared memory are about to be registered
 /// and found again later. Call before
 /// [`begin_registration`](crate::begin_registration).
 pub fn declare_shared() {
-    if SHARED.load(Relaxed) & EVER == 0 {
+    if !SHARED.load(Relaxed) {
         // SeqCst: before `begin_registration`'s increment, which a hook that is
         // past its look here compares after its change.
-        SHARED.fetch_or(EVER, SeqCst);
+        SHARED.store(true, SeqCst);
     }
 }
 
@@ -29,13 +27,12 @@ pub fn declare_shared() {
 #[inline]
 pub(crate) fn change() -> Ranges {
     // Acquire: pairs with `declare_shared`.
-    if SHARED.load(Acquire) == 0 { NO_PAGE } else { EVERYTHING }
+    if SHARED.load(Acquire) { EVERYTHING } else { NO_PAGE }
 }
 
-/// Runs `test` as if such pages were registered.
-pub(crate) fn as_if_shared<R>(test: impl FnOnce() -> R) -> R {
-    SHARED.fetch_add(1, SeqCst);
-    let result = test();
-    SHARED.fetch_sub(1, SeqCst);
-    result
+/// What a call that names no file publishes, which changes nothing: the page that its
+/// offset would be as an address. By that a self-test knows its own call among others'.
+#[inline]
+pub(crate) fn no_file(offset: i64) -> Ranges {
+    effect::munmap(offset as usize, crate::PAGE_SIZE)
 }

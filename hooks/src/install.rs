@@ -340,7 +340,7 @@ fn patch_and_test(function: Function, refused: Option<Why>) -> FunctionReport {
     }
     let mut boundary = false;
     if at_entry != Some(patch::current(function)) {
-        if next.is_some() && self_test::call(function) == Seen::Yes {
+        if next.is_some() && self_test::surely_seen(function) {
             // Another's hook that ends in one of ours (Open MPI's ends in
             // `syscall`): leave both as they are.
             return line(owner, Seen::Yes, false);

@@ -11,7 +11,7 @@ mod common;
 use common::{ANONYMOUS, BOTH, PAGE, child, far_jump, libc_entry, overwrite};
 use pinyard_hooks::{Function, Owner, Subscription, install, remove, report, subscribe, verify};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 
 type Madvise = extern "C" fn(usize, usize, i32) -> isize;
 
@@ -19,8 +19,14 @@ static THEIRS: AtomicU64 = AtomicU64::new(0);
 /// What they call as the original; 0 for the system call.
 static THEIR_ORIGINAL: AtomicUsize = AtomicUsize::new(0);
 
+/// While they are called, somebody else announces that everything changes.
+static ANNOUNCES: AtomicBool = AtomicBool::new(false);
+
 extern "C" fn their_madvise(addr: usize, len: usize, advice: i32) -> isize {
     THEIRS.fetch_add(1, SeqCst);
+    if ANNOUNCES.load(SeqCst) {
+        pinyard_hooks::notify_unmapped(std::ptr::without_provenance(PAGE), 1 << 46);
+    }
     match THEIR_ORIGINAL.load(SeqCst) {
         // SAFETY: the arguments are the caller's.
         0 => unsafe {
@@ -68,6 +74,23 @@ fn they_patch() -> Vec<u8> {
 
 fn owner() -> Owner {
     report().unwrap().functions[Function::Madvise as usize].owner
+}
+
+/// A foreign hook is left in front where it ends in ours, which a test call shows by its
+/// event. What other threads do meanwhile, such as another copy's tests, may announce that
+/// all memory changes.
+#[test]
+fn others_events_do_not_vouch_for_a_foreign_hook() {
+    child(|| {
+        assert!(install().is_complete());
+        let page = Page::new();
+        ANNOUNCES.store(true, SeqCst);
+        they_patch();
+        verify();
+        ANNOUNCES.store(false, SeqCst);
+        assert_eq!(owner(), Owner::Pinyard, "theirs, which ends in the kernel, was left in front");
+        assert_eq!(page.change(), (1, 1));
+    });
 }
 
 #[test]
