@@ -144,7 +144,7 @@ guard '5 the reaper looks in time' registry/src/reaper.rs 'Duration::from_millis
     $registry --test lifetimes the_reaper_unpins
 guard '2 the loader announces removals' hooks/src/loader.rs 'if REMOVING.swap(removing, AcqRel) || removing ||' 'if' \
     $coverage --test table dlclose
-guard '2 shared pages are declared' hooks/src/files.rs 'SHARED.fetch_or(EVER, SeqCst);' '' \
+guard '2 shared pages are declared' hooks/src/files.rs 'SHARED.store(true, SeqCst);' '' \
     $coverage --test table punch-hole-number
 guard '2 mappings that are not private are noted' hooks/src/plain.rs 'note_doubtful(at as usize, len);' '' \
     $registry --test shared_memory shared_memory_is_kept_only
