@@ -45,7 +45,7 @@ beside() {
 }
 models() { step loom ci/loom.sh; }
 races() { step tsan ci/tsan.sh; }
-fuzzing() { step fuzz ci/fuzz.sh 90; }
+fuzzing() { step fuzz ci/fuzz.sh 180; }
 book() {
     step book ci/docs.sh
     step book-commands ci/book-commands.sh
