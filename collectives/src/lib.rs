@@ -59,7 +59,8 @@ pub use self::buffers::{CudaBuf, CudaPart, CudaPartMut, Lend, LendMut};
 pub use self::{
     awareness::{Awareness, BadOverride, CudaAware, Source},
     buffers::{
-        DeviceBuf, Direct, DirectMut, Gpu, HostBuf, Pinned, PinnedBuf, PinnedMut, Settled, SettledMut,
+        BufferStream, DeviceBuf, Direct, DirectMut, Gpu, HostBuf, Pinned, PinnedBuf, PinnedMut, Settled,
+        SettledMut,
     },
     communicator::{Builder, DeviceCommunicator},
     error::{BufferError, CommunicatorError, Error, Failure, MpiError, OpenError},

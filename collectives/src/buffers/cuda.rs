@@ -4,6 +4,7 @@
 //! ```text
 //! CudaBuf     DevicePtr, DevicePtrMut -> memcpy_htod, cuBLAS, NCCL …
 //!             settle, settle_mut      -> DeviceCommunicator's operations
+//! PinnedBuf   HostSlice (cuda_host.rs) -> memcpy_htod, memcpy_dtoh
 //! CudaSlice   lend, lend_mut          -> the same, staged: other ranks cannot open it
 //! ```
 //!
@@ -13,11 +14,11 @@
 //! stream, as `settle` does, has waited for everything.
 #![allow(unsafe_code)] // names device memory to kernels, and streams to the pool
 
-use super::device::DeviceBuf;
+use super::device::sealed::Sealed;
+use super::device::{BufferStream, DeviceBuf};
 use super::gpu::{Adopted, Gpu};
 use super::settled::{Settled, SettledMut, resolve};
 use crate::error::BufferError;
-use crate::immediate::AfterMut;
 use bytemuck::Pod;
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{
@@ -25,7 +26,7 @@ use cudarc::driver::{
     DriverError, LaunchArgs, PushKernelArg, SyncOnDrop,
 };
 use pinyard_allocator::device::PoolStream;
-use std::ops::{Deref, RangeBounds};
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
 /// The per-thread default stream: one handle for several streams.
@@ -35,7 +36,7 @@ const PER_THREAD: usize = 2;
 ///
 /// Its memory is the pool's, so an allocation usually makes no driver call, and other ranks
 /// copy from it where they can. A kernel that gets it as an argument belongs on
-/// [`stream`](DeviceSlice::stream): cudarc does not say which stream it launches on, and
+/// [`stream`](DeviceBuf::stream): cudarc does not say which stream it launches on, and
 /// leaves that to the caller of its `launch`.
 ///
 /// ```no_run
@@ -51,12 +52,7 @@ const PER_THREAD: usize = 2;
 /// # Ok(())
 /// # }
 /// ```
-pub struct CudaBuf<T> {
-    buf: DeviceBuf<T>,
-    stream: Arc<CudaStream>,
-    /// Where it begins: a kernel's argument is found here.
-    at: CUdeviceptr,
-}
+pub type CudaBuf<T> = DeviceBuf<T, Arc<CudaStream>>;
 
 /// Some elements of a [`CudaBuf`], for reading.
 pub struct CudaPart<'b, T> {
@@ -117,40 +113,25 @@ impl Gpu {
         elements: usize,
         stream: &Arc<CudaStream>,
     ) -> Result<CudaBuf<T>, BufferError> {
-        let buf = self.alloc(elements, &self.adopt(stream)?)?;
-        let at = buf.ptr().0;
-        Ok(CudaBuf { buf, stream: stream.clone(), at })
+        self.alloc_on(elements, stream)
+    }
+}
+
+impl BufferStream for Arc<CudaStream> {}
+
+impl Sealed for Arc<CudaStream> {
+    fn known(&self, gpu: &Gpu) -> Result<PoolStream, BufferError> {
+        gpu.adopt(self)
     }
 }
 
 impl<T: Pod> CudaBuf<T> {
-    /// As [`DeviceBuf::settle_mut`].
-    pub fn settle_mut(&mut self) -> Result<SettledMut<'_, T>, BufferError> {
-        self.buf.settle_mut()
-    }
-
-    /// As [`DeviceBuf::after_mut`], for its own stream.
-    pub fn after_mut(&mut self) -> Result<AfterMut<'_, T>, BufferError> {
-        let stream = self.buf.stream().clone();
-        self.buf.after_mut(&stream)
-    }
-
-    /// As [`DeviceBuf::write`].
-    pub fn write(&mut self, from: &[T]) -> Result<(), BufferError> {
-        self.buf.write(from)
-    }
-
-    /// The buffer without cudarc's stream, for operations that take it as a whole.
-    pub fn into_buf(self) -> DeviceBuf<T> {
-        self.buf
-    }
-
     /// Some of the elements.
     ///
     /// # Panics
     /// As a slice's index: if the range ends beyond the elements.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> CudaPart<'_, T> {
-        let range = resolve(range, self.buf.len());
+        let range = resolve(range, self.len());
         CudaPart { at: self.element(range.start), elements: range.len(), whole: self }
     }
 
@@ -159,50 +140,45 @@ impl<T: Pod> CudaBuf<T> {
     /// # Panics
     /// As a slice's index: if the range ends beyond the elements.
     pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> CudaPartMut<'_, T> {
-        let range = resolve(range, self.buf.len());
+        let range = resolve(range, self.len());
         CudaPartMut { at: self.element(range.start), elements: range.len(), whole: self }
     }
 
     fn element(&self, number: usize) -> CUdeviceptr {
-        self.at + (number * size_of::<T>()) as u64
+        self.at() + (number * size_of::<T>()) as u64
     }
-}
 
-impl<T> CudaBuf<T> {
     /// `at`, for work that is given to `stream` now.
     fn used_on<'a>(&'a self, at: CUdeviceptr, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
-        if stream.cu_stream() == self.stream.cu_stream() {
+        if stream.cu_stream() == self.stream().cu_stream() {
             return (at, SyncOnDrop::Record(None));
         }
-        if let Err(error) = stream.join(&self.stream) {
+        if let Err(error) = stream.join(self.stream()) {
             // Without an order of the streams the host waits.
-            stream.context().record_err(self.stream.synchronize().and(Err::<(), _>(error)));
+            stream.context().record_err(self.stream().synchronize().and(Err::<(), _>(error)));
         }
         (at, SyncOnDrop::sync_stream(stream))
     }
 }
 
-impl<T> Deref for CudaBuf<T> {
-    type Target = DeviceBuf<T>;
-    fn deref(&self) -> &DeviceBuf<T> {
-        &self.buf
-    }
-}
-
-/// cudarc's traits for a type with `at`, its elements, and its whole buffer.
+/// cudarc's traits for a type with its elements, the place of its address, and its whole
+/// buffer.
 macro_rules! slices {
-    ($([$($generics:tt)*] $name:ty, $self:ident => $elements:expr, $whole:expr;)*) => {$(
+    ($([$($generics:tt)*] $name:ty, $slice:ident => $elements:expr, $at:expr, $whole:expr;)*) => {$(
         impl<$($generics)*> DeviceSlice<T> for $name {
-            fn len(&$self) -> usize {
+            fn len(&self) -> usize {
+                let $slice = self;
                 $elements
             }
-            fn stream(&$self) -> &Arc<CudaStream> {
-                &$whole.stream
+            fn stream(&self) -> &Arc<CudaStream> {
+                let $slice = self;
+                $whole.stream()
             }
         }
         impl<$($generics)*> DevicePtr<T> for $name {
-            fn device_ptr<'s>(&'s $self, stream: &'s CudaStream) -> (CUdeviceptr, SyncOnDrop<'s>) {
-                $whole.used_on($self.at, stream)
+            fn device_ptr<'s>(&'s self, stream: &'s CudaStream) -> (CUdeviceptr, SyncOnDrop<'s>) {
+                let $slice = self;
+                $whole.used_on(*$at, stream)
             }
         }
         // SAFETY: an address is an argument that kernels take, and stands in the value, which
@@ -210,37 +186,40 @@ macro_rules! slices {
         unsafe impl<'a, 'v: 'a, $($generics)*> PushKernelArg<&'v $name> for LaunchArgs<'a> {
             #[inline(always)]
             fn arg(&mut self, arg: &'v $name) -> &mut Self {
-                self.arg(&arg.at)
+                let $slice = arg;
+                self.arg($at)
             }
         }
     )*};
 }
 
 macro_rules! mutable_slices {
-    ($([$($generics:tt)*] $name:ty, $self:ident => $whole:expr;)*) => {$(
+    ($([$($generics:tt)*] $name:ty, $slice:ident => $at:expr, $whole:expr;)*) => {$(
         impl<$($generics)*> DevicePtrMut<T> for $name {
-            fn device_ptr_mut<'s>(&'s mut $self, stream: &'s CudaStream) -> (CUdeviceptr, SyncOnDrop<'s>) {
-                $whole.used_on($self.at, stream)
+            fn device_ptr_mut<'s>(&'s mut self, stream: &'s CudaStream) -> (CUdeviceptr, SyncOnDrop<'s>) {
+                let $slice = self;
+                $whole.used_on(*$at, stream)
             }
         }
         // SAFETY: as above.
         unsafe impl<'a, 'v: 'a, $($generics)*> PushKernelArg<&'v mut $name> for LaunchArgs<'a> {
             #[inline(always)]
             fn arg(&mut self, arg: &'v mut $name) -> &mut Self {
-                self.arg(&arg.at)
+                let $slice: &'v $name = arg;
+                self.arg($at)
             }
         }
     )*};
 }
 
 slices! {
-    [T: Pod] CudaBuf<T>, self => self.buf.len(), self;
-    ['b, T: Pod] CudaPart<'b, T>, self => self.elements, self.whole;
-    ['b, T: Pod] CudaPartMut<'b, T>, self => self.elements, self.whole;
+    [T: Pod] CudaBuf<T>, buf => buf.len(), buf.at(), buf;
+    ['b, T: Pod] CudaPart<'b, T>, part => part.elements, &part.at, part.whole;
+    ['b, T: Pod] CudaPartMut<'b, T>, part => part.elements, &part.at, part.whole;
 }
 mutable_slices! {
-    [T: Pod] CudaBuf<T>, self => self;
-    ['b, T: Pod] CudaPartMut<'b, T>, self => self.whole;
+    [T: Pod] CudaBuf<T>, buf => buf.at(), buf;
+    ['b, T: Pod] CudaPartMut<'b, T>, part => &part.at, part.whole;
 }
 
 /// A failure of cudarc's, as ours are.
@@ -320,12 +299,6 @@ macro_rules! lent_mutably {
 
 lent! { CudaSlice<T>; CudaView<'_, T>; CudaViewMut<'_, T>; }
 lent_mutably! { CudaSlice<T>; CudaViewMut<'_, T>; }
-
-impl<T> std::fmt::Debug for CudaBuf<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CudaBuf").field("buf", &self.buf).finish_non_exhaustive()
-    }
-}
 
 impl<T> std::fmt::Debug for CudaPart<'_, T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -17,20 +17,59 @@ use std::marker::PhantomData;
 /// [`settle_mut`](DeviceBuf::settle_mut), which wait for the streams that use it.
 /// Dropping it waits for nothing: the pool reuses the memory in the order of its
 /// stream, and after the others that [`used_by`](DeviceBuf::used_by) named.
-pub struct DeviceBuf<T> {
+///
+/// `S` is the stream that it was allocated on. One on a stream of cudarc's
+/// (`Arc<CudaStream>`, feature `cudarc`, `Gpu::alloc_cuda`) implements cudarc's
+/// `DeviceSlice`, `DevicePtr` and `DevicePtrMut`, so that copies, kernels, cuBLAS and NCCL
+/// take it in place of a `CudaSlice`. One on a stream of the pool's cannot: these traits
+/// return the buffer's `Arc<CudaStream>` and have no way to fail, and there is none for a
+/// stream that another driver made, as the simulated one is.
+pub struct DeviceBuf<T, S = PoolStream> {
     gpu: Gpu,
+    stream: S,
+    /// The same stream as the pool knows it.
     home: PoolStream,
     /// None where there are no elements.
     block: Option<Block>,
+    /// Where it begins: a kernel's argument is found here. 0 without elements.
+    at: DevicePtr,
     elements: usize,
     /// Other streams whose work uses it, since it was last settled for writing.
     users: Mutex<Vec<PoolStream>>,
     owns: PhantomData<T>,
 }
 
-impl<T: Pod> DeviceBuf<T> {
-    pub(super) fn new(gpu: Gpu, home: PoolStream, block: Option<Block>, elements: usize) -> DeviceBuf<T> {
-        DeviceBuf { gpu, home, block, elements, users: Mutex::default(), owns: PhantomData }
+/// What buffers are allocated on: a [`PoolStream`], or with feature `cudarc` an
+/// `Arc<CudaStream>` of the device's primary context.
+pub trait BufferStream: Clone + sealed::Sealed + 'static {}
+
+pub(super) mod sealed {
+    use super::{BufferError, Gpu, PoolStream};
+
+    pub trait Sealed {
+        /// As the pool of `gpu` knows it.
+        fn known(&self, gpu: &Gpu) -> Result<PoolStream, BufferError>;
+    }
+}
+
+impl BufferStream for PoolStream {}
+
+impl sealed::Sealed for PoolStream {
+    fn known(&self, _: &Gpu) -> Result<PoolStream, BufferError> {
+        Ok(self.clone())
+    }
+}
+
+impl<T: Pod, S: BufferStream> DeviceBuf<T, S> {
+    pub(super) fn new(
+        gpu: Gpu,
+        (stream, home): (S, PoolStream),
+        block: Option<Block>,
+        elements: usize,
+    ) -> DeviceBuf<T, S> {
+        let at = block.as_ref().map_or(DevicePtr(0), Block::ptr);
+        let (users, owns) = (Mutex::default(), PhantomData);
+        DeviceBuf { gpu, stream, home, block, at, elements, users, owns }
     }
 
     /// Elements.
@@ -47,12 +86,23 @@ impl<T: Pod> DeviceBuf<T> {
     /// of another stream than [`stream`](DeviceBuf::stream) is told by
     /// [`used_by`](DeviceBuf::used_by).
     pub fn ptr(&self) -> DevicePtr {
-        self.block.as_ref().map_or(DevicePtr(0), Block::ptr)
+        self.at
     }
 
     /// The stream in whose order it was allocated.
-    pub fn stream(&self) -> &PoolStream {
+    pub fn stream(&self) -> &S {
+        &self.stream
+    }
+
+    /// The same as the pool knows it.
+    pub(crate) fn home(&self) -> &PoolStream {
         &self.home
+    }
+
+    /// Where the argument of a kernel is found.
+    #[cfg(feature = "cudarc")]
+    pub(super) fn at(&self) -> &u64 {
+        &self.at.0
     }
 
     /// Its device.
@@ -167,7 +217,7 @@ impl<T: Pod> DeviceBuf<T> {
     }
 }
 
-impl<T> Drop for DeviceBuf<T> {
+impl<T, S> Drop for DeviceBuf<T, S> {
     fn drop(&mut self) {
         for stream in std::mem::take(self.users.get_mut()) {
             if let Some(block) = &mut self.block {
@@ -177,7 +227,7 @@ impl<T> Drop for DeviceBuf<T> {
     }
 }
 
-impl<T> std::fmt::Debug for DeviceBuf<T> {
+impl<T, S> std::fmt::Debug for DeviceBuf<T, S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("DeviceBuf")
             .field("gpu", &self.gpu)

@@ -1,6 +1,6 @@
 //! One device with the pools that buffers come from.
 
-use super::device::DeviceBuf;
+use super::device::{BufferStream, DeviceBuf};
 use super::exports::Exports;
 use super::kernels::Kernels;
 use super::pinned::PinnedBuf;
@@ -112,13 +112,22 @@ impl Gpu {
     /// `elements` of device memory in the order of `stream`, which is this device's
     /// pool's. Its contents are unspecified. None is allowed, and takes no memory.
     pub fn alloc<T: Pod>(&self, elements: usize, stream: &PoolStream) -> Result<DeviceBuf<T>, BufferError> {
+        self.alloc_on(elements, stream)
+    }
+
+    pub(super) fn alloc_on<T: Pod, S: BufferStream>(
+        &self,
+        elements: usize,
+        stream: &S,
+    ) -> Result<DeviceBuf<T, S>, BufferError> {
+        let home = stream.known(self)?;
         let bytes = elements.checked_mul(size_of::<T>());
         let bytes = bytes.ok_or(BufferError::TooLong { elements, element_bytes: size_of::<T>() })?;
         let block = match bytes {
             0 => None,
-            bytes => Some(self.inner.device.alloc(bytes, stream)?),
+            bytes => Some(self.inner.device.alloc(bytes, &home)?),
         };
-        Ok(DeviceBuf::new(self.clone(), stream.clone(), block, elements))
+        Ok(DeviceBuf::new(self.clone(), (stream.clone(), home), block, elements))
     }
 
     /// `elements` of pinned host memory. None is allowed, and takes no memory.

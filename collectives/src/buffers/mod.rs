@@ -2,6 +2,8 @@
 
 #[cfg(feature = "cudarc")]
 mod cuda;
+#[cfg(feature = "cudarc")]
+mod cuda_host;
 mod device;
 mod exports;
 mod foreign;
@@ -14,7 +16,7 @@ mod settled;
 #[cfg(feature = "cudarc")]
 pub use self::cuda::{CudaBuf, CudaPart, CudaPartMut, Lend, LendMut};
 pub use self::{
-    device::DeviceBuf,
+    device::{BufferStream, DeviceBuf},
     gpu::Gpu,
     host::HostBuf,
     pinned::{Pinned, PinnedBuf, PinnedMut},

@@ -1,7 +1,7 @@
 //! Elements in pinned host memory, which streams copy from and to.
 #![allow(unsafe_code)]
 
-use super::device::DeviceBuf;
+use super::device::{BufferStream, DeviceBuf};
 use super::gpu::Gpu;
 use super::settled::count;
 use crate::error::BufferError;
@@ -42,11 +42,11 @@ impl<T: Pod> PinnedBuf<T> {
     }
 
     /// Queues a copy of `from`, which has its length, on that buffer's stream.
-    pub fn copy_from(&mut self, from: &DeviceBuf<T>) -> Result<(), BufferError> {
+    pub fn copy_from<S: BufferStream>(&mut self, from: &DeviceBuf<T, S>) -> Result<(), BufferError> {
         from.same_length(self.len())?;
         let Some(block) = &mut self.block else { return Ok(()) };
         let (at, bytes) = (block.as_mut_ptr().cast(), size_of_val::<[T]>(block));
-        let stream = from.stream();
+        let stream = from.home();
         let token = DriverToken::at_entry();
         // SAFETY: both have these bytes. Ours stands until the copy has passed (`copied`),
         // and the host does not see it before; theirs is reused in the stream's order.
@@ -58,12 +58,12 @@ impl<T: Pod> PinnedBuf<T> {
 
     /// Queues a copy to `to`, which has its length, on that buffer's stream. The elements
     /// stay as they are until it has passed.
-    pub fn copy_to(&mut self, to: &mut DeviceBuf<T>) -> Result<(), BufferError> {
+    pub fn copy_to<S: BufferStream>(&mut self, to: &mut DeviceBuf<T, S>) -> Result<(), BufferError> {
         to.same_length(self.len())?;
         let Some(block) = &self.block else { return Ok(()) };
         let (at, bytes) = (block.as_ptr().cast(), size_of_val::<[T]>(block));
         let token = DriverToken::at_entry();
-        let stream = to.stream().clone();
+        let stream = to.home().clone();
         // SAFETY: as in `copy_from`; theirs is used in its stream's order.
         let queued =
             unsafe { self.gpu.driver().copy_to_device(to.ptr(), at, bytes, stream.stream(), &token) };
@@ -80,25 +80,40 @@ impl<T: Pod> PinnedBuf<T> {
         Ok(())
     }
 
-    fn wait(&mut self) -> Result<(), BufferError> {
+    /// Waits for the copies that were queued so far.
+    pub(super) fn copies_passed(&self) -> Result<(), BufferError> {
         let token = DriverToken::at_entry();
-        while let Some((stream, _)) = self.copies.last() {
+        for (stream, _) in &self.copies {
             self.gpu.driver().stream_synchronize(stream.stream(), &token)?;
-            let _ = self.copies.pop();
         }
         Ok(())
+    }
+
+    fn wait(&mut self) -> Result<(), BufferError> {
+        self.copies_passed()?;
+        self.copies.clear();
+        Ok(())
+    }
+
+    /// All of it: a copy may still use it.
+    pub(super) fn elements(&self) -> &[T] {
+        self.block.as_deref().unwrap_or(&[])
+    }
+
+    pub(super) fn elements_mut(&mut self) -> &mut [T] {
+        self.block.as_deref_mut().unwrap_or(&mut [])
     }
 
     /// Waits for the copies, and lends it for reading.
     pub fn settle(&mut self) -> Result<Pinned<'_, T>, BufferError> {
         self.wait()?;
-        Ok(Pinned(self.block.as_deref().unwrap_or(&[])))
+        Ok(Pinned(self.elements()))
     }
 
     /// Waits for the copies, and lends it for writing.
     pub fn settle_mut(&mut self) -> Result<PinnedMut<'_, T>, BufferError> {
         self.wait()?;
-        Ok(PinnedMut(self.block.as_deref_mut().unwrap_or(&mut [])))
+        Ok(PinnedMut(self.elements_mut()))
     }
 }
 

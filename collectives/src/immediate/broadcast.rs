@@ -8,7 +8,7 @@ use super::lent::{Lent, Marks, Receiving};
 use super::request::{OwnedRequest, Request};
 use super::scope::Scope;
 use super::steps::done;
-use crate::buffers::DeviceBuf;
+use crate::buffers::{BufferStream, DeviceBuf};
 use crate::communicator::DeviceCommunicator;
 use crate::error::Error;
 use crate::operations::{Memory, extent, piece};
@@ -40,11 +40,11 @@ impl DeviceCommunicator {
 
     /// The same with a buffer of its own, which comes back with the result: without a
     /// scope. It begins when the work that uses the buffer so far is done.
-    pub fn immediate_broadcast<T: Pod>(
+    pub fn immediate_broadcast<T: Pod, S: BufferStream>(
         &self,
         root: Rank,
-        mut buffer: DeviceBuf<T>,
-    ) -> Result<OwnedRequest<T>, Error> {
+        mut buffer: DeviceBuf<T, S>,
+    ) -> Result<OwnedRequest<T, S>, Error> {
         let id = self.begin_broadcast::<T>(root, self.lend_mut(&mut buffer)?)?;
         Ok(OwnedRequest::new(&self.engine, id, buffer))
     }

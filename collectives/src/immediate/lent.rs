@@ -2,7 +2,7 @@
 //! stream has come as far as it is now.
 #![allow(unsafe_code)] // destroys events
 
-use crate::buffers::{DeviceBuf, Gpu, Place, Settled, SettledMut};
+use crate::buffers::{BufferStream, DeviceBuf, Gpu, Place, Settled, SettledMut};
 use crate::error::BufferError;
 use crate::operations::Memory;
 use bytemuck::Pod;
@@ -82,21 +82,28 @@ impl Lent<'_> {
     }
 }
 
-impl<T: Pod> DeviceBuf<T> {
+impl<T: Pod, S: BufferStream> DeviceBuf<T, S> {
     /// Lends it for reading, to an operation that begins when `stream`, and those that use
     /// the buffer, have done what they have been given so far. The host does not wait.
     /// Not during a capture.
-    pub fn after(&self, stream: &PoolStream) -> Result<After<'_, T>, BufferError> {
-        let marks = Some(Marks::of(self.gpu(), self.users_and(stream).iter())?);
-        let lent = Lent { place: self.place(), elements: self.len(), marks };
-        Ok(After { lent, borrows: PhantomData })
+    pub fn after(&self, stream: &S) -> Result<After<'_, T>, BufferError> {
+        Ok(After { lent: self.marked(&stream.known(self.gpu())?)?, borrows: PhantomData })
     }
 
     /// The same for writing.
-    pub fn after_mut(&mut self, stream: &PoolStream) -> Result<AfterMut<'_, T>, BufferError> {
+    pub fn after_mut(&mut self, stream: &S) -> Result<AfterMut<'_, T>, BufferError> {
+        Ok(AfterMut { lent: self.marked(&stream.known(self.gpu())?)?, borrows: PhantomData })
+    }
+
+    /// As it is once `stream`, and those that use it, have come as far as they are now.
+    fn marked(&self, stream: &PoolStream) -> Result<Lent<'_>, BufferError> {
         let marks = Some(Marks::of(self.gpu(), self.users_and(stream).iter())?);
-        let lent = Lent { place: self.place(), elements: self.len(), marks };
-        Ok(AfterMut { lent, borrows: PhantomData })
+        Ok(Lent { place: self.place(), elements: self.len(), marks })
+    }
+
+    /// For an operation that has the buffer, when all that uses it so far is done.
+    pub(super) fn lent_whole(&mut self) -> Result<Lent<'_>, BufferError> {
+        self.marked(self.home())
     }
 }
 
@@ -108,7 +115,7 @@ mod sealed {
     }
 }
 
-pub(super) use sealed::Sealed;
+use sealed::Sealed;
 
 /// What an operation that does not block reads: `&Settled`, or [`After`].
 pub trait Sending<'b, T>: Sealed<'b> {}

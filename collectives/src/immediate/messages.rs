@@ -8,7 +8,7 @@ use super::pipeline::flow;
 use super::request::{OwnedRequest, Request};
 use super::scope::Scope;
 use super::steps::{done, receive_word, send_word};
-use crate::buffers::DeviceBuf;
+use crate::buffers::{BufferStream, DeviceBuf};
 use crate::calls::Comm;
 use crate::communicator::DeviceCommunicator;
 use crate::error::Error;
@@ -48,33 +48,34 @@ impl DeviceCommunicator {
     }
 
     /// A send with a buffer of its own, which comes back with the result: without a scope.
-    pub fn immediate_send_owned<T: Pod>(
+    pub fn immediate_send_owned<T: Pod, S: BufferStream>(
         &self,
         to: Rank,
         tag: i32,
-        mut buffer: DeviceBuf<T>,
-    ) -> Result<OwnedRequest<T>, Error> {
+        mut buffer: DeviceBuf<T, S>,
+    ) -> Result<OwnedRequest<T, S>, Error> {
         let id = self.begin_message::<T>(Way::To, to, tag, self.lend_mut(&mut buffer)?)?;
         Ok(OwnedRequest::new(&self.engine, id, buffer))
     }
 
     /// A receive with a buffer of its own, which comes back with the result: without a
     /// scope.
-    pub fn immediate_receive<T: Pod>(
+    pub fn immediate_receive<T: Pod, S: BufferStream>(
         &self,
         from: Rank,
         tag: i32,
-        mut buffer: DeviceBuf<T>,
-    ) -> Result<OwnedRequest<T>, Error> {
+        mut buffer: DeviceBuf<T, S>,
+    ) -> Result<OwnedRequest<T, S>, Error> {
         let id = self.begin_message::<T>(Way::From, from, tag, self.lend_mut(&mut buffer)?)?;
         Ok(OwnedRequest::new(&self.engine, id, buffer))
     }
 
     /// What an operation with a buffer of its own waits for.
-    pub(super) fn lend_mut<'b, T: Pod>(&self, buffer: &'b mut DeviceBuf<T>) -> Result<Lent<'b>, Error> {
-        let stream = buffer.stream().clone();
-        let failed = |source| self.report.staging(source);
-        Ok(super::lent::Sealed::lent(buffer.after_mut(&stream).map_err(failed)?))
+    pub(super) fn lend_mut<'b, T: Pod, S: BufferStream>(
+        &self,
+        buffer: &'b mut DeviceBuf<T, S>,
+    ) -> Result<Lent<'b>, Error> {
+        buffer.lent_whole().map_err(|source| self.report.staging(source))
     }
 
     fn begin_message<T: Pod>(&self, way: Way, peer: Rank, tag: i32, buffer: Lent<'_>) -> Result<u64, Error> {

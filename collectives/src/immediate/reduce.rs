@@ -7,7 +7,7 @@ use super::lent::{Lent, Marks, Receiving, Sending};
 use super::pipeline::flow;
 use super::request::{OwnedRequest, Request};
 use super::scope::Scope;
-use crate::buffers::DeviceBuf;
+use crate::buffers::{BufferStream, DeviceBuf};
 use crate::calls::Operand;
 use crate::communicator::DeviceCommunicator;
 use crate::error::Error;
@@ -44,11 +44,11 @@ impl DeviceCommunicator {
     }
 
     /// In place of a buffer of its own, which comes back with the result: without a scope.
-    pub fn immediate_all_reduce<T: Number>(
+    pub fn immediate_all_reduce<T: Number, S: BufferStream>(
         &self,
-        mut buffer: DeviceBuf<T>,
+        mut buffer: DeviceBuf<T, S>,
         reduction: Reduction,
-    ) -> Result<OwnedRequest<T>, Error> {
+    ) -> Result<OwnedRequest<T, S>, Error> {
         let id = self.begin_all_reduce::<T>(None, self.lend_mut(&mut buffer)?, reduction)?;
         Ok(OwnedRequest::new(&self.engine, id, buffer))
     }

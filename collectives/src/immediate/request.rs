@@ -2,9 +2,10 @@
 
 use super::engine::Engine;
 use super::scope::Scope;
-use crate::buffers::DeviceBuf;
+use crate::buffers::{BufferStream, DeviceBuf};
 use crate::error::Error;
 use bytemuck::Pod;
+use pinyard_allocator::device::PoolStream;
 use std::marker::PhantomData;
 use std::rc::Rc;
 
@@ -61,26 +62,26 @@ impl<O> std::fmt::Debug for Request<'_, O> {
 
 /// The buffer of an operation that is done, and how many elements were received (0 where
 /// none are).
-pub type Returned<T> = (DeviceBuf<T>, Result<usize, Error>);
+pub type Returned<T, S = PoolStream> = (DeviceBuf<T, S>, Result<usize, Error>);
 
 /// An operation that has its buffer, and needs no scope. Dropped, the operation goes on and
 /// the communicator keeps the buffer until it is done; leaked, the buffer is leaked with
 /// it. In neither case is its memory reused or freed before.
 #[must_use = "the buffer and the operation's result come back by `wait` or `test`"]
-pub struct OwnedRequest<T: Pod> {
+pub struct OwnedRequest<T: Pod, S: BufferStream = PoolStream> {
     engine: Rc<Engine>,
     id: u64,
     /// None once it is done or dropped.
-    buffer: Option<DeviceBuf<T>>,
+    buffer: Option<DeviceBuf<T, S>>,
 }
 
-impl<T: Pod> OwnedRequest<T> {
-    pub(super) fn new(engine: &Rc<Engine>, id: u64, buffer: DeviceBuf<T>) -> OwnedRequest<T> {
+impl<T: Pod, S: BufferStream> OwnedRequest<T, S> {
+    pub(super) fn new(engine: &Rc<Engine>, id: u64, buffer: DeviceBuf<T, S>) -> OwnedRequest<T, S> {
         OwnedRequest { engine: engine.clone(), id, buffer: Some(buffer) }
     }
 
     /// Waits for it. The buffer comes back also when the operation has failed.
-    pub fn wait(self) -> Returned<T> {
+    pub fn wait(self) -> Returned<T, S> {
         let mut request = self;
         loop {
             match request.test() {
@@ -92,7 +93,7 @@ impl<T: Pod> OwnedRequest<T> {
     }
 
     /// Takes it as far as it gets: as `wait`, or `Err` with the request.
-    pub fn test(mut self) -> Result<Returned<T>, OwnedRequest<T>> {
+    pub fn test(mut self) -> Result<Returned<T, S>, OwnedRequest<T, S>> {
         use crate::calls::progress::Progress;
         self.engine.advance();
         let Some(result) = self.engine.take(self.id) else { return Err(self) };
@@ -103,7 +104,7 @@ impl<T: Pod> OwnedRequest<T> {
     }
 }
 
-impl<T: Pod> Drop for OwnedRequest<T> {
+impl<T: Pod, S: BufferStream> Drop for OwnedRequest<T, S> {
     fn drop(&mut self) {
         if let Some(buffer) = self.buffer.take() {
             self.engine.drop_request(self.id, Some(Box::new(buffer)));
@@ -111,7 +112,7 @@ impl<T: Pod> Drop for OwnedRequest<T> {
     }
 }
 
-impl<T: Pod> std::fmt::Debug for OwnedRequest<T> {
+impl<T: Pod, S: BufferStream> std::fmt::Debug for OwnedRequest<T, S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("OwnedRequest").field("buffer", &self.buffer).finish_non_exhaustive()
     }

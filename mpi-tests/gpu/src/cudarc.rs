@@ -7,8 +7,10 @@ use cudarc::driver::{CudaContext, CudaModule, CudaStream, DeviceSlice, LaunchCon
 use cudarc::nvrtc::Ptx;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::Communicator;
+use pinyard_allocator::Pool;
 use pinyard_driver::Cuda;
-use pinyard_mpi::{BufferError, CudaBuf, DeviceCommunicator, Gpu, Lend, LendMut, Reduction};
+use pinyard_mpi::{BufferError, CudaBuf, DeviceCommunicator, Gpu, HostBuf, Lend, LendMut, Reduction, scope};
+use pinyard_registry::{Registry, backend::Mlock};
 use std::error::Error;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -103,6 +105,8 @@ fn checks(world: &SimpleCommunicator, devices: i32) -> Outcome {
         bench.kernel_then_broadcast(length)?;
         bench.two_streams(length)?;
         bench.slices_of_cudarc(length)?;
+        bench.host_memory(length)?;
+        bench.begun_after_another_stream(length)?;
     }
     Ok(())
 }
@@ -158,6 +162,51 @@ impl Bench {
         let mut copy = self.gpu.alloc_cuda::<f32>(length - middle, &self.stream)?;
         self.other.memcpy_dtod(&buffer.slice(middle..), &mut copy)?;
         same(&copy.to_vec()?, &expected[middle..], "a part that another stream copied")
+    }
+
+    /// Pinned and registered memory in cudarc's copies, while a kernel still writes what is
+    /// copied, and changed as soon as the call has returned.
+    fn host_memory(&self, length: usize) -> Outcome {
+        let rank = self.ranks.rank() as usize;
+        let mut pinned = self.gpu.alloc_pinned::<f32>(length)?;
+        let registry = Registry::builder().backend(Mlock::new()).build()?;
+        let pool = Pool::host(&registry).build()?;
+        let mut host = HostBuf::from(pool.alloc::<f32>(length)?);
+        let mut device = self.gpu.alloc_cuda::<f32>(length, &self.stream)?;
+        for seed in 0..4 {
+            pinned.settle_mut()?.copy_from_slice(&pattern(length, rank + seed));
+            self.other.memcpy_htod(&pinned, &mut device)?;
+            pinned.settle_mut()?.fill(-1.0);
+            self.other.memcpy_dtoh(&device, &mut host)?;
+            same(&host, &pattern(length, rank + seed), "host memory that was copied to")?;
+            self.stream.memcpy_htod(&host, &mut device)?;
+            host.fill(-1.0);
+            // Queued on the buffer's stream, and waited for before cudarc's copy begins.
+            pinned.copy_from(&device)?;
+            let mut back = self.gpu.alloc_cuda::<f32>(length, &self.other)?;
+            self.other.memcpy_htod(&pinned, &mut back)?;
+            same(&back.to_vec()?, &pattern(length, rank + seed), "what was still being copied")?;
+            self.other.memcpy_dtoh(&back, &mut pinned)?;
+            same(&pinned.settle()?, &pattern(length, rank + seed), "pinned memory that was copied to")?;
+        }
+        Ok(())
+    }
+
+    /// An operation that begins when another stream of cudarc's has done what it was given, and
+    /// one that has the buffer.
+    fn begun_after_another_stream(&self, length: usize) -> Outcome {
+        let rank = self.ranks.rank() as usize;
+        let from = self.filled(&pattern(length, rank))?;
+        let mut to = self.gpu.alloc_cuda::<f32>(length, &self.stream)?;
+        self.other.memcpy_dtod(&from, &mut to)?;
+        scope(|scope| -> Outcome {
+            let lent = to.after_mut(&self.other)?;
+            Ok(self.ranks.immediate_broadcast_into(scope, 0, lent)?.wait()?)
+        })?;
+        same(&self.stream.clone_dtoh(&to)?, &pattern(length, 0), "a broadcast after another stream")?;
+        let (summed, result) = self.ranks.immediate_all_reduce(to, Reduction::Max)?.wait();
+        result?;
+        same(&self.other.clone_dtoh(&summed)?, &pattern(length, 0), "a maximum of equals")
     }
 
     /// Memory that cudarc allocated.

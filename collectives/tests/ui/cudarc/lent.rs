@@ -2,7 +2,9 @@
 #![allow(dead_code, clippy::unwrap_used, unsafe_code)]
 
 use cudarc::driver::{CudaFunction, CudaSlice, CudaStream, LaunchConfig, PushKernelArg};
-use pinyard_mpi::{CudaBuf, DeviceCommunicator, Gpu, Lend, LendMut, Reduction};
+use pinyard_mpi::{
+    CudaBuf, DeviceBuf, DeviceCommunicator, Gpu, HostBuf, Lend, LendMut, PinnedBuf, Reduction, scope,
+};
 use std::sync::Arc;
 
 fn copied_and_broadcast(ranks: &DeviceCommunicator, stream: &Arc<CudaStream>, grid: &mut CudaBuf<f32>) {
@@ -10,6 +12,35 @@ fn copied_and_broadcast(ranks: &DeviceCommunicator, stream: &Arc<CudaStream>, gr
     stream.memset_zeros(&mut grid.slice_mut(2..4)).unwrap();
     ranks.broadcast_into(0, &mut grid.settle_mut().unwrap()).unwrap();
     let _: Vec<f32> = stream.clone_dtoh(&grid.slice(..4)).unwrap();
+}
+
+/// One type, whatever the stream: what takes a `DeviceBuf` takes one of cudarc's.
+fn begun_after_another_stream(
+    ranks: &DeviceCommunicator,
+    other: &Arc<CudaStream>,
+    mut grid: DeviceBuf<f32, Arc<CudaStream>>,
+) {
+    scope(|scope| {
+        let lent = grid.after_mut(other).unwrap();
+        ranks.immediate_broadcast_into(scope, 0, lent).unwrap().wait().unwrap();
+    });
+    let (mut grid, result) = ranks.immediate_broadcast(0, grid).unwrap().wait();
+    result.unwrap();
+    other.memset_zeros(&mut grid).unwrap();
+}
+
+fn host_memory(
+    stream: &Arc<CudaStream>,
+    grid: &mut CudaBuf<f32>,
+    pinned: &mut PinnedBuf<f32>,
+    host: &mut HostBuf<f32>,
+) {
+    stream.memcpy_htod(pinned, grid).unwrap();
+    stream.memcpy_dtoh(grid, pinned).unwrap();
+    stream.memcpy_htod(host, grid).unwrap();
+    stream.memcpy_dtoh(grid, host).unwrap();
+    pinned.copy_from(grid).unwrap();
+    pinned.copy_to(grid).unwrap();
 }
 
 fn launched_and_summed(
