@@ -92,6 +92,9 @@ pub enum Failure {
     /// MPI failed it.
     #[error("MPI failed it")]
     Mpi,
+    /// The path that the ranks have chosen does not have it.
+    #[error("the path does not have it")]
+    Path,
     /// Something else.
     #[error("it says no more")]
     Other,
@@ -232,6 +235,16 @@ pub enum Error {
         /// Elements of the part.
         elements: usize,
     },
+    /// What this communicator's path does not have.
+    #[error("{operation}: rank {rank}: {reason}")]
+    Unsupported {
+        /// What was to be done.
+        operation: &'static str,
+        /// This rank.
+        rank: Rank,
+        /// Why not, and what there is in its place.
+        reason: String,
+    },
     /// A buffer of another device, or of the same one through another [`Gpu`](crate::Gpu).
     #[error(
         "rank {rank}: a buffer of {buffer} in a communicator of {communicator}: allocate it from that Gpu"
@@ -321,6 +334,7 @@ impl Error {
             }
             Error::OtherDevice { .. } => Failure::Device,
             Error::Mpi { .. } => Failure::Mpi,
+            Error::Unsupported { .. } => Failure::Path,
             _ => Failure::Other,
         }
     }
@@ -335,6 +349,7 @@ impl Failure {
             Failure::Other => 4,
             Failure::Mpi => 5,
             Failure::Context => 6,
+            Failure::Path => 7,
         }
     }
 
@@ -345,6 +360,7 @@ impl Failure {
             3 => Failure::Device,
             5 => Failure::Mpi,
             6 => Failure::Context,
+            7 => Failure::Path,
             _ => Failure::Other,
         }
     }

@@ -65,6 +65,9 @@ pub use self::{
     communicator::{Builder, DeviceCommunicator},
     error::{BufferError, CommunicatorError, Error, Failure, MpiError, OpenError},
     immediate::{After, AfterMut, OwnedRequest, Receiving, Request, Returned, Scope, Sending, scope},
-    operations::{Epoch, Number, Partition, Reduction, Window},
+    operations::{
+        Epoch, Got, Lock, LockWindow, Locked, LockedAll, Number, Own, Partition, Reduction, Sent, Window,
+        WindowMemory,
+    },
     paths::{Path, Plan},
 };

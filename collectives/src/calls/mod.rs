@@ -10,12 +10,14 @@ mod halves;
 mod messages;
 pub(crate) mod progress;
 mod request;
+mod windows;
 
 pub(crate) use self::{
     collectives::{Listed, Operand, Rooted},
     communicator::Comm,
     halves::Halves,
     request::Request,
+    windows::Win,
 };
 
 use crate::error::MpiError;

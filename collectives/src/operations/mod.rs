@@ -18,7 +18,7 @@ mod window;
 use self::idle::Idle;
 pub use self::partition::Partition;
 pub use self::reduce::{Number, Reduction};
-pub use self::window::{Epoch, Window};
+pub use self::window::{Epoch, Got, Lock, LockWindow, Locked, LockedAll, Own, Sent, Window, WindowMemory};
 
 use crate::buffers::Place;
 use crate::communicator::DeviceCommunicator;
@@ -37,6 +37,9 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
+    /// No bytes, nowhere.
+    const NONE: Memory = Memory { at: DevicePtr(0), bytes: 0, slab: None };
+
     pub(crate) fn of<T>(place: Place<'_>, elements: usize) -> Memory {
         Memory { at: place.ptr, bytes: elements * size_of::<T>(), slab: place.slab }
     }

@@ -31,6 +31,16 @@ impl Exported {
         self.slab.0 == 0
     }
 
+    /// Memory at `at` that no other rank opens: it has no handle.
+    pub(crate) fn of_this_rank(at: DevicePtr) -> Exported {
+        Exported { slab: at, ..Exported::NONE }
+    }
+
+    /// Where it is at that rank.
+    pub(crate) fn address(&self) -> u64 {
+        self.slab.0 + self.offset
+    }
+
     /// Some bytes further on.
     pub(crate) fn skip(self, bytes: usize) -> Exported {
         Exported { offset: self.offset + bytes as u64, ..self }

@@ -108,6 +108,7 @@ mod tests {
             Failure::Length,
             Failure::Device,
             Failure::Mpi,
+            Failure::Path,
             Failure::Other,
         ]
         .map(Kind::Failed);

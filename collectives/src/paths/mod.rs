@@ -4,6 +4,7 @@ mod board;
 mod chunks;
 mod imports;
 mod lanes;
+mod locks;
 mod message;
 mod pipeline;
 mod plan;
@@ -17,6 +18,7 @@ pub(crate) use self::{
     board::{Board, NOTE},
     chunks::Chunks,
     imports::{Exported, Imports},
+    locks::Locks,
     message::{INLINE, Kind, MESSAGE, Message},
     pipeline::{Outcome, run},
     relay::Relay,

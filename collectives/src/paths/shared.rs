@@ -10,6 +10,7 @@
 //! from a page  the slots
 //! ```
 //!
+//! Memory of a window's locks has no slots, and in line 6 + n who holds that of rank n: locks.rs.
 //! Counts go on from one transfer to the next, so that nobody sets them back.
 #![allow(unsafe_code)]
 
@@ -147,6 +148,12 @@ impl Shared {
     /// What the rank at `place` answered to an operation, or to the one two before.
     pub(super) fn answer(&self, place: usize, operation: u64) -> &AtomicU64 {
         self.word(RANKS + place, 1 + (operation % 2) as usize)
+    }
+
+    /// Holders of the lock of the rank at `place`, and those that wait for it alone, in memory
+    /// that is for locks.
+    pub(super) fn lock(&self, place: usize) -> [&AtomicU64; 2] {
+        [0, 1].map(|number| self.word(RANKS + place, number))
     }
 
     /// That of the ranks of `node`, in memory of its first one. `Err` says why this rank has

@@ -2,7 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used)]
 
 use mpi::traits::*;
-use pinyard_mpi::{CudaAware, DeviceBuf, DeviceCommunicator, PinnedBuf, Reduction};
+use pinyard_mpi::{CudaAware, DeviceBuf, DeviceCommunicator, HostBuf, Lock, PinnedBuf, Reduction};
 
 fn through_ours(ranks: &DeviceCommunicator, buffer: &mut DeviceBuf<f32>) {
     ranks.broadcast_into(0, &mut buffer.settle_mut().unwrap()).unwrap();
@@ -19,6 +19,25 @@ fn through_a_window(ranks: &DeviceCommunicator, part: &mut DeviceBuf<f32>, mine:
     epoch.put(1, 0, &from).unwrap();
     epoch.close().unwrap();
     ranks.send(1, 0, &window.local()).unwrap();
+}
+
+fn through_a_locked_part(ranks: &DeviceCommunicator, part: DeviceBuf<f32>, host: HostBuf<f32>) {
+    let mut window = ranks.lock_window(host).unwrap();
+    let mut got = [0.0; 4];
+    let mut locked = window.lock(1, Lock::Exclusive).unwrap();
+    locked.get(0, &mut got[..]).unwrap();
+    let mut locked = locked.flush().unwrap();
+    // Flushed, so it is there, and nobody's.
+    got[0] += 1.0;
+    locked.put(0, &got[..]).unwrap();
+    locked.unlock().unwrap();
+    window.lock_own().unwrap().elements_mut().fill(0.0);
+    let _: HostBuf<f32> = window.close().unwrap();
+
+    let mut window = ranks.lock_window(part).unwrap();
+    let mut own = window.lock_own().unwrap();
+    ranks.send(1, 0, &own.settle_mut().unwrap().as_settled()).unwrap();
+    own.unlock().unwrap();
 }
 
 fn through_rsmpi(root: &impl Root, buffer: &mut DeviceBuf<f32>, aware: &CudaAware) {

@@ -10,7 +10,8 @@ use mpi::traits::Communicator;
 use pinyard_allocator::Pool;
 use pinyard_driver::Cuda;
 use pinyard_mpi::{BufferError, CudaBuf, DeviceCommunicator, Gpu, HostBuf, Lend, LendMut, Reduction, scope};
-use pinyard_registry::{Registry, backend::Mlock};
+use pinyard_registry::backend::{Custom, MemoryKey};
+use pinyard_registry::{Events, Registry};
 use std::error::Error;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -169,7 +170,8 @@ impl Bench {
     fn host_memory(&self, length: usize) -> Outcome {
         let rank = self.ranks.rank() as usize;
         let mut pinned = self.gpu.alloc_pinned::<f32>(length)?;
-        let registry = Registry::builder().backend(Mlock::new()).build()?;
+        let nobody = Custom::new("nobody", |_, _| Ok(MemoryKey::default()), |_, _| Ok(()));
+        let registry = Registry::builder().backend(nobody).events(Events::NotifyOnly).build()?;
         let pool = Pool::host(&registry).build()?;
         let mut host = HostBuf::from(pool.alloc::<f32>(length)?);
         let mut device = self.gpu.alloc_cuda::<f32>(length, &self.stream)?;

@@ -2,6 +2,7 @@
 
 mod broadcast;
 mod immediate;
+mod locks;
 mod messages;
 mod parts;
 mod progress;
@@ -29,6 +30,7 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     shares::all(bench)?;
     parts::all(bench)?;
     windows::all(bench)?;
+    locks::all(bench)?;
     immediate::all(bench)?;
     refusals::all(bench)
 }

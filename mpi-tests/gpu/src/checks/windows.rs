@@ -49,7 +49,7 @@ fn around<T: Element>(bench: &Bench, length: usize) -> Result<(), String> {
     bench.holds(&part, &elements::<T>(before, 1, length), || format!("put of {length}"))
 }
 
-fn plain<T: Element>(bench: &Bench, elements: &[T]) -> Result<DeviceBuf<T>, String> {
+pub(super) fn plain<T: Element>(bench: &Bench, elements: &[T]) -> Result<DeviceBuf<T>, String> {
     let mut buffer = bench.gpu.alloc(elements.len(), &bench.stream).map_err(text)?;
     buffer.write(elements).map_err(text)?;
     Ok(buffer)

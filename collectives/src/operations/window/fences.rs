@@ -1,5 +1,4 @@
-//! One-sided Put and Get, in epochs that all ranks begin and close together (as between two
-//! `MPI_Win_fence`).
+//! Epochs that all ranks begin and close together (as between two `MPI_Win_fence`).
 //!
 //! ```text
 //! put, get     noted: nothing moves
@@ -13,32 +12,21 @@
 //! has it borrowed: an epoch or a window that is dropped or leaked leaves nothing under way.
 #![allow(unsafe_code)] // names device memory to copies that have ended when it returns
 
-use super::Memory;
-use super::parts::Traffic;
+use super::{Asked, Memory, Part, Way};
 use crate::buffers::{Settled, SettledMut};
 use crate::communicator::{DeviceCommunicator, State};
 use crate::error::Error;
-use crate::paths::{Exported, Path};
+use crate::operations::parts::Traffic;
+use crate::paths::Path;
 use crate::words::{WORD, put_word, word};
 use bytemuck::Pod;
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
-use pinyard_driver::DevicePtr;
 use std::marker::PhantomData;
 use std::ops::Range;
 
 const WINDOW: &str = "MPI_Win_create of device memory";
 const EPOCH: &str = "MPI_Win_fence of device memory";
-
-/// What a rank tells of its part of a window.
-struct Told {
-    bytes: usize,
-    place: Exported,
-}
-
-impl Told {
-    const BYTES: usize = WORD + Exported::BYTES;
-}
 
 /// Memory of every rank, as long as each gives, that all ranks read and write in
 /// [`epoch`](Window::epoch)s. Between two of them a rank sees its own part as
@@ -47,28 +35,9 @@ pub struct Window<'w, T> {
     ranks: &'w DeviceCommunicator,
     memory: SettledMut<'w, T>,
     /// By rank.
-    told: Vec<Told>,
+    parts: Vec<Part>,
     /// Every rank can open every other's memory.
     is_open: bool,
-}
-
-/// Whether an operation writes the target's memory.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Put,
-    Get,
-}
-
-/// One operation.
-#[derive(Clone, Copy)]
-struct Asked {
-    way: Way,
-    /// Of this rank.
-    own: DevicePtr,
-    target: Rank,
-    /// In the target's memory, in bytes.
-    start: usize,
-    bytes: usize,
 }
 
 impl Asked {
@@ -79,7 +48,7 @@ impl Asked {
         // No operation is all zeros.
         put_word(to, 0, 1 + self.way as u64);
         put_word(to, WORD, self.start as u64);
-        put_word(to, 2 * WORD, self.bytes as u64);
+        put_word(to, 2 * WORD, self.own.bytes as u64);
     }
 
     /// The bytes of the target's memory that are asked for in this way.
@@ -95,7 +64,7 @@ impl Asked {
 pub struct Epoch<'e, T> {
     ranks: &'e DeviceCommunicator,
     memory: Memory,
-    told: &'e [Told],
+    parts: &'e [Part],
     is_open: bool,
     asked: Vec<Asked>,
     /// The window, and the buffers of the operations.
@@ -113,32 +82,17 @@ impl DeviceCommunicator {
         let place = memory.place();
         let own = Memory::of::<T>(place, memory.len());
         let _call = self.traced(WINDOW, own.bytes);
-        let mut mine = self.own(place);
-        let mut exported = Exported::NONE;
-        if self.plan.path == Path::Ipc && mine.is_ok() {
-            let token = DriverToken::at_entry();
-            match self.state.borrow().imports.export(own.at, own.slab, &token) {
-                Ok(told) => exported = told,
-                Err(error) => mine = Err(self.report.driver(error)),
-            }
-        }
-        self.agree(WINDOW, mine)?;
-        let mut tells = [0; Told::BYTES];
-        put_word(&mut tells, 0, own.bytes as u64);
-        exported.write(&mut tells[WORD..]);
-        let told = self.whole.gather_all(&tells).map_err(|error| self.report.mpi(error))?;
-        let read = |told: &[u8]| Told { bytes: word(told, 0) as usize, place: Exported::read(&told[WORD..]) };
-        let told: Vec<Told> = told.chunks_exact(Told::BYTES).map(read).collect();
-        let opens = |told: &Told| told.bytes == 0 || !told.place.is_none();
-        let is_open = self.plan.path == Path::Ipc && told.iter().all(opens);
-        Ok(Window { ranks: self, memory, told, is_open })
+        let parts = self.tell_parts(WINDOW, own, self.own(place))?;
+        let opens = |part: &Part| part.bytes == 0 || !part.place.is_none();
+        let is_open = self.plan.path == Path::Ipc && parts.iter().all(opens);
+        Ok(Window { ranks: self, memory, parts, is_open })
     }
 }
 
 impl<'w, T: Pod> Window<'w, T> {
     /// Elements of a rank's part. Like a slice's index, it panics if there is no such rank.
     pub fn len_of(&self, rank: Rank) -> usize {
-        self.told[rank as usize].bytes / size_of::<T>().max(1)
+        self.parts[rank as usize].bytes / size_of::<T>().max(1)
     }
 
     /// This rank's part, for reading.
@@ -156,7 +110,7 @@ impl<'w, T: Pod> Window<'w, T> {
         Epoch {
             ranks: self.ranks,
             memory: Memory::of::<T>(self.memory.place(), self.memory.len()),
-            told: &self.told,
+            parts: &self.parts,
             is_open: self.is_open,
             asked: Vec::new(),
             borrows: PhantomData,
@@ -184,17 +138,7 @@ impl<'e, T: Pod> Epoch<'e, T> {
     }
 
     fn ask(&mut self, way: Way, target: Rank, at: usize, own: Memory) -> Result<(), Error> {
-        self.ranks.ready(&[target])?;
-        // In bytes that every rank told: whatever type it takes them for.
-        let element = size_of::<T>().max(1);
-        let (count, elements) = (own.bytes / element, self.told[target as usize].bytes / element);
-        if at.checked_add(count).is_none_or(|end| end > elements) {
-            return Err(Error::Range { rank: self.ranks.rank(), target, start: at, count, elements });
-        }
-        if own.bytes > 0 {
-            let start = at * element;
-            self.asked.push(Asked { way, own: own.at, target, start, bytes: own.bytes });
-        }
+        self.asked.extend(self.ranks.ask(self.parts, way, target, at, own, size_of::<T>())?);
         Ok(())
     }
 
@@ -203,46 +147,25 @@ impl<'e, T: Pod> Epoch<'e, T> {
     pub fn close(self) -> Result<(), Error> {
         let ranks = self.ranks;
         ranks.ready(&[])?;
-        let bytes = self.asked.iter().map(|asked| asked.bytes).sum();
+        let bytes = self.asked.iter().map(|asked| asked.own.bytes).sum();
         let _call = ranks.traced(EPOCH, bytes);
         let token = DriverToken::at_entry();
         let state = &mut *ranks.state.borrow_mut();
         if self.is_open {
             // From here on every rank is inside this call.
             ranks.agree(EPOCH, Ok(()))?;
-            let mine = self.copy(state, &token);
+            // SAFETY: the targets' ranks are in the same call, which has their memory borrowed, until
+            // all have agreed; ours is borrowed by the epoch.
+            let mine = unsafe { ranks.copy_asked(state, self.parts, &self.asked, &token) };
             return ranks.agree(EPOCH, mine);
         }
         self.through_chunks(state, &token)
     }
 
-    /// To and from the other devices.
-    fn copy(&self, state: &mut State, token: &DriverToken) -> Result<(), Error> {
-        let mut queued = Ok(());
-        for asked in &self.asked {
-            let there = state.imports.find(asked.target, &self.told[asked.target as usize].place, token);
-            queued = there.and_then(|there| {
-                let there = DevicePtr(there.0 + asked.start as u64);
-                let (to, from) = match asked.way {
-                    Way::Put => (there, asked.own),
-                    Way::Get => (asked.own, there),
-                };
-                // SAFETY: the target's memory has these bytes, and its rank is in the same call,
-                // which has it borrowed, until all have agreed; ours is borrowed by the epoch.
-                // Waited for below.
-                unsafe { state.ring.queue_across(to, from, asked.bytes, token) }
-            });
-            if queued.is_err() {
-                break;
-            }
-        }
-        state.ring.wait_stores(token).and(queued).map_err(|error| self.ranks.report.driver(error))
-    }
-
     /// Both ranks of an operation know of it, and it goes as parts do: of each pair of ranks
     /// one at a time, first those that put, then those that get.
     fn through_chunks(&self, state: &mut State, token: &DriverToken) -> Result<(), Error> {
-        let (ranks, size) = (self.ranks, self.told.len());
+        let (ranks, size) = (self.ranks, self.parts.len());
         let failed = |error| ranks.report.mpi(error);
         let mut own: Vec<Vec<&Asked>> = vec![Vec::new(); size];
         for asked in &self.asked {
@@ -264,7 +187,7 @@ impl<'e, T: Pod> Epoch<'e, T> {
         for round in 0..rounds {
             for way in [Way::Put, Way::Get] {
                 let asked = |rank: usize| match own[rank].get(round).filter(|asked| asked.way == way) {
-                    Some(asked) => asked.own.0 as usize..asked.own.0 as usize + asked.bytes,
+                    Some(asked) => asked.own.at.0 as usize..asked.own.byte(asked.own.bytes).0 as usize,
                     None => 0..0,
                 };
                 let served = |rank: usize| {
