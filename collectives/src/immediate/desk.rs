@@ -2,18 +2,20 @@
 //! several of them take.
 #![allow(unsafe_code)] // names device memory to copies that have ended when a step has
 
-use super::steps::{done, largest, passed};
-use crate::buffers::Gpu;
+use super::steps::{done, gather, largest, passed};
+use crate::buffers::{Gpu, Kernels};
 use crate::calls::Comm;
 use crate::error::{Error, Failure};
 use crate::nodes::Nodes;
-use crate::operations::Memory;
+use crate::operations::{Memory, reduces_on_device};
 use crate::paths::{Chunks, Exported, INLINE, Imports, Kind, MESSAGE, Message, Path, Plan, Ring};
 use crate::report::Report;
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
+use pinyard_driver::DriverError;
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Rings that are kept for the next operations.
 const SPARE: usize = 4;
@@ -30,8 +32,10 @@ pub(crate) struct Desk {
     pub(super) plan: Plan,
     pub(super) report: Report,
     gpu: Gpu,
-    imports: Rc<Imports>,
+    pub(super) imports: Rc<Imports>,
     spare: RefCell<Vec<Ring>>,
+    /// Of reductions, once the ranks have agreed: none where a rank has none.
+    kernels: RefCell<Option<Option<Arc<Kernels>>>>,
 }
 
 impl Desk {
@@ -54,6 +58,7 @@ impl Desk {
             gpu: gpu.clone(),
             imports: imports.clone(),
             spare: RefCell::default(),
+            kernels: RefCell::default(),
         }
     }
 
@@ -89,6 +94,36 @@ impl Desk {
         if spare.len() < SPARE {
             spare.push(ring);
         }
+    }
+
+    /// The kernels, if every rank has them. Collective, in the order of those that do not block.
+    pub(super) async fn kernels(&self) -> Result<Option<Arc<Kernels>>, Error> {
+        if !reduces_on_device(self.plan.path, self.later.size()) {
+            return Ok(None);
+        }
+        if let Some(known) = &*self.kernels.borrow() {
+            return Ok(known.clone());
+        }
+        let mine = self.gpu.kernels(&DriverToken::at_entry());
+        if let Err(error) = &mine {
+            tracing::warn!(%error, "reductions go through MPI: the device has no kernels");
+        }
+        let missing = largest(&self.later, [u64::from(mine.is_err())]);
+        let [missing] = missing.await.map_err(|error| self.report.mpi(error))?;
+        let known = mine.ok().filter(|_| missing == 0);
+        Ok(self.kernels.borrow_mut().insert(known).clone())
+    }
+
+    /// As many bytes of each rank.
+    pub(super) async fn gather(&self, mine: &[u8]) -> Result<Vec<u8>, Error> {
+        gather(&self.later, mine).await.map_err(|error| self.report.mpi(error))
+    }
+
+    /// Marks the end of what was `queued` across, and waits for it.
+    pub(super) async fn across(&self, ring: &Ring, queued: Result<(), DriverError>) -> Result<(), Error> {
+        let marked = ring.stored(1, &DriverToken::at_entry());
+        let ended = passed(ring, 1).await;
+        queued.and(marked).and(ended).map_err(|error| self.report.driver(error))
     }
 
     /// After a collective: all succeed or all fail.
@@ -188,9 +223,7 @@ impl Desk {
         // SAFETY: the sender's memory has these bytes, and is not written before it has our
         // answer; ours is nobody's until the operation is done. Waited for here.
         let queued = unsafe { ring.queue_across(memory.at, at, memory.bytes, &token) };
-        let marked = ring.stored(1, &token);
-        let ended = passed(ring, 1).await;
-        queued.and(marked).and(ended).map_err(|error| self.report.driver(error))
+        self.across(ring, queued).await
     }
 
     /// A message from `root` in slot 0 of all.

@@ -4,7 +4,7 @@
 use super::desk::Desk;
 use super::engine::{Handed, Key};
 use super::lent::{Lent, Marks, Receiving, Sending};
-use super::pipeline::flow;
+use super::pipeline::{Copy, flow};
 use super::request::{OwnedRequest, Request};
 use super::scope::Scope;
 use super::steps::{done, receive_word, send_word};
@@ -181,7 +181,7 @@ async fn send(desk: &Desk, ring: &mut Ring, leg: Leg, mut mine: Result<(), Error
                         Some((memory.byte(start), 0, length))
                     },
                     |number, slot| desk.whole.start_send(slot, extent(bytes, piece, number).1, peer, tag),
-                    |_| None,
+                    |_| None::<Copy>,
                 )
             };
             let moved = desk.report.ended(outcome.await)?;
@@ -227,7 +227,7 @@ async fn receive(
                 flow(
                     ring,
                     bytes.div_ceil(piece),
-                    |_| None,
+                    |_| None::<Copy>,
                     |number, slot| desk.whole.start_receive(slot, extent(bytes, piece, number).1, peer, tag),
                     |number| {
                         let (start, length) = extent(bytes, piece, number);

@@ -9,6 +9,7 @@
 mod broadcast;
 mod desk;
 mod engine;
+mod gather;
 mod lent;
 mod messages;
 mod pipeline;

@@ -9,21 +9,21 @@ use pinyard_allocator::DriverToken;
 use pinyard_driver::{DevicePtr, DriverError};
 use std::collections::VecDeque;
 
-/// Device memory, its place in a slot, and bytes; none for a piece that is not copied.
-pub(super) type Copy = Option<(DevicePtr, usize, usize)>;
+/// Device memory, its place in a slot, and bytes. A piece has none that is not copied, or several.
+pub(super) type Copy = (DevicePtr, usize, usize);
 
-/// Takes `pieces` through the ring. `load` and `store` name the copy of a piece, `start`
+/// Takes `pieces` through the ring. `load` and `store` name the copies of a piece, `start`
 /// starts its MPI request on the slot's address, in the order of the pieces.
 ///
 /// # Safety
 /// The device memory that `load` names stands unwritten, and what `store` names is nobody's,
 /// until the future is done or dropped. Requests use no more than the slot.
-pub(super) async unsafe fn flow(
+pub(super) async unsafe fn flow<L: IntoIterator<Item = Copy>, S: IntoIterator<Item = Copy>>(
     ring: &mut Ring,
     pieces: usize,
-    mut load: impl FnMut(usize) -> Copy,
+    mut load: impl FnMut(usize) -> L,
     mut start: impl FnMut(usize, *mut u8) -> Answer<Request>,
-    mut store: impl FnMut(usize) -> Copy,
+    mut store: impl FnMut(usize) -> S,
 ) -> Outcome {
     let slots = ring.slots();
     let flight = (slots - 1).max(1);
@@ -35,7 +35,7 @@ pub(super) async unsafe fn flow(
             if step >= slots {
                 note(&mut outcome, passed(ring, step).await);
             }
-            if let Some((from, offset, bytes)) = load(step) {
+            for (from, offset, bytes) in load(step) {
                 let token = DriverToken::at_entry();
                 // SAFETY: the caller's contract; waited for before MPI gets the slot.
                 note(&mut outcome, unsafe { ring.load(step, offset, from, bytes, &token) });
@@ -58,7 +58,7 @@ pub(super) async unsafe fn flow(
             outcome.mpi.get_or_insert(error);
             break;
         }
-        if let Some((to, offset, bytes)) = store(piece) {
+        for (to, offset, bytes) in store(piece) {
             let token = DriverToken::at_entry();
             // SAFETY: the caller's contract; waited for before the slot is used again, and
             // below.

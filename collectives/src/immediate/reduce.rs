@@ -1,4 +1,5 @@
-//! Allreduce that does not block. MPI reduces, on the pinned chunks.
+//! Allreduce that does not block: by kernels where ranks open each other's memory, as the
+//! blocking one; elsewhere MPI reduces, on the pinned chunks.
 #![allow(unsafe_code)] // names device memory to copies that have ended when it is done
 
 use super::desk::Desk;
@@ -7,12 +8,13 @@ use super::lent::{Lent, Marks, Receiving, Sending};
 use super::pipeline::flow;
 use super::request::{OwnedRequest, Request};
 use super::scope::Scope;
-use crate::buffers::{BufferStream, DeviceBuf};
+use crate::buffers::{BufferStream, DeviceBuf, Kernels};
 use crate::calls::Operand;
 use crate::communicator::DeviceCommunicator;
 use crate::error::Error;
-use crate::operations::{Memory, Number, Reduction, extent, piece};
+use crate::operations::{Number, Reduction, Work, extent, piece, work};
 use crate::paths::Ring;
+use pinyard_allocator::DriverToken;
 use std::rc::Rc;
 
 const ALLREDUCE: &str = "MPI_Iallreduce of device memory";
@@ -20,7 +22,7 @@ const ALLREDUCE: &str = "MPI_Iallreduce of device memory";
 impl DeviceCommunicator {
     /// [`all_reduce_into`](DeviceCommunicator::all_reduce_into) that does not block.
     /// Collective, as [`immediate_broadcast_into`](DeviceCommunicator::immediate_broadcast_into).
-    /// It goes through pinned chunks on every path.
+    /// By kernels on the same paths, with the same bits.
     pub fn immediate_all_reduce_into<'scope, T: Number>(
         &self,
         scope: &'scope Scope<'scope, '_>,
@@ -74,17 +76,10 @@ impl DeviceCommunicator {
         }
         let ring = self.desk.ring()?;
         let operand = Operand::new(T::ELEMENT, &self.halves, reduction);
-        let work = Work { from, to, operand, element: size_of::<T>() };
-        let work = all_reduce(self.desk.clone(), ring, marks, work, own);
+        let work = work::<T>(from, Some(to), reduction, None);
+        let work = all_reduce(self.desk.clone(), ring, marks, work, operand, own);
         Ok(self.engine.submit(Key::Collective, Handed::default(), Box::pin(work)))
     }
-}
-
-struct Work {
-    from: Memory,
-    to: Memory,
-    operand: Operand,
-    element: usize,
 }
 
 async fn all_reduce(
@@ -92,26 +87,68 @@ async fn all_reduce(
     mut ring: Ring,
     marks: Vec<Option<Marks>>,
     work: Work,
+    operand: Operand,
     mut mine: Result<(), Error>,
 ) -> Result<usize, Error> {
     for marks in marks.into_iter().flatten() {
         let waited = marks.passed().await.map_err(|error| desk.report.driver(error));
         mine = mine.and(waited);
     }
-    let done = through_chunks(&desk, &mut ring, work, mine).await;
+    let done = joined(&desk, &mut ring, work, operand, mine).await;
     desk.keep(ring);
     done.map(|()| 0)
 }
 
-async fn through_chunks(
+async fn joined(
     desk: &Desk,
     ring: &mut Ring,
     work: Work,
+    operand: Operand,
     mine: Result<(), Error>,
 ) -> Result<(), Error> {
-    let Work { from, to, operand, element } = work;
+    desk.same(ALLREDUCE, work.from.bytes, mine).await?;
+    if work.from.bytes == 0 {
+        return Ok(());
+    }
+    if let Some(kernels) = desk.kernels().await?
+        && by_kernels(desk, ring, &kernels, work).await?
+    {
+        return Ok(());
+    }
+    through_chunks(desk, ring, work, operand).await
+}
+
+/// `false`, at all ranks: memory of one is in no slab that others can open, and nothing was done.
+async fn by_kernels(desk: &Desk, ring: &mut Ring, kernels: &Kernels, work: Work) -> Result<bool, Error> {
+    let tells = work.tells(&desk.imports, &DriverToken::at_entry());
+    let told = desk.gather(&tells).await?;
+    let here = (&*desk.imports, desk.report, desk.rank());
+    let Some((found, mut mine)) = work.find(&told, here, &DriverToken::at_entry()) else { return Ok(false) };
+    tracing::debug!(
+        rank = desk.rank(),
+        operation = ALLREDUCE,
+        bytes = work.from.bytes,
+        way = Work::way(&found)
+    );
+    if mine.is_ok() {
+        // SAFETY: lent memory, which stands until the operation is done, after the ranks have
+        // agreed. Waited for here.
+        let queued = unsafe { work.queue(kernels, &found, ring, &DriverToken::at_entry()) };
+        mine = desk.across(ring, queued).await;
+    }
+    desk.agree(ALLREDUCE, mine).await?;
+    if found.is_whole {
+        return Ok(true);
+    }
+    // SAFETY: as above; the ranks have agreed, and do again.
+    let queued = unsafe { work.queue_collect(&found, ring, &DriverToken::at_entry()) };
+    let mine = desk.across(ring, queued).await;
+    desk.agree(ALLREDUCE, mine).await.map(|()| true)
+}
+
+async fn through_chunks(desk: &Desk, ring: &mut Ring, work: Work, operand: Operand) -> Result<(), Error> {
+    let Work { from, to, element_bytes: element, .. } = work;
     let bytes = from.bytes;
-    desk.same(ALLREDUCE, bytes, mine).await?;
     // A slot has what is sent, and behind it what is received.
     let half = desk.plan.chunk_bytes / 2 / 64 * 64;
     let piece = piece(bytes, half);
@@ -131,7 +168,7 @@ async fn through_chunks(
             },
             |number| {
                 let (start, length) = extent(bytes, piece, number);
-                Some((to.byte(start), half, length))
+                to.map(|to| (to.byte(start), half, length))
             },
         )
     };

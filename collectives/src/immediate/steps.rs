@@ -1,7 +1,7 @@
 //! What futures wait for: MPI requests, and events of the device.
 #![allow(unsafe_code)] // gives MPI the addresses of boxes that stand until it is done
 
-use crate::calls::{Answer, Comm, Request};
+use crate::calls::{Answer, Comm, Request, Rooted};
 use crate::paths::Ring;
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
@@ -38,6 +38,17 @@ pub(super) async fn largest<const N: usize>(ranks: &Comm, mine: [u64; N]) -> Ans
     let request = unsafe { ranks.start_largest(mine, all) }?;
     done(request).await?;
     Ok(words.1)
+}
+
+/// As many bytes of each rank, in their order (MPI_Iallgather).
+pub(super) async fn gather(ranks: &Comm, mine: &[u8]) -> Answer<Vec<u8>> {
+    let (mine, mut all) = (mine.to_vec(), vec![0; mine.len() * ranks.size() as usize]);
+    let (from, to) = (mine.as_ptr(), all.as_mut_ptr());
+    // SAFETY: the heap's memory stands behind the future until the request is done: it is dropped
+    // after it.
+    let request = unsafe { ranks.start_shares(Rooted::AllGather, from, to, mine.len()) }?;
+    done(request).await?;
+    Ok(all)
 }
 
 /// A word to another rank.

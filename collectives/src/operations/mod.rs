@@ -16,8 +16,11 @@ mod varcount;
 mod window;
 
 use self::idle::Idle;
+pub(crate) use self::on_device::{Work, reduces_on_device};
 pub use self::partition::Partition;
+pub(crate) use self::reduce::work;
 pub use self::reduce::{Number, Reduction};
+pub(crate) use self::shares::WORTH;
 pub use self::window::{Epoch, Got, Lock, LockWindow, Locked, LockedAll, Own, Sent, Window, WindowMemory};
 
 use crate::buffers::Place;

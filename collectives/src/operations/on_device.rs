@@ -13,9 +13,10 @@
 
 use super::Memory;
 use crate::buffers::Kernels;
-use crate::communicator::{DeviceCommunicator, State};
+use crate::communicator::DeviceCommunicator;
 use crate::error::Error;
-use crate::paths::{Exported, Path};
+use crate::paths::{Exported, Imports, Path, Ring};
+use crate::report::Report;
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
 use pinyard_driver::reduction::{Element, INPUTS, Join};
@@ -31,27 +32,150 @@ const ALIGN: usize = 64;
 
 /// What is reduced.
 #[derive(Clone, Copy)]
-pub(super) struct Work {
-    pub(super) from: Memory,
+pub(crate) struct Work {
+    pub(crate) from: Memory,
     /// None where nothing is received.
-    pub(super) to: Option<Memory>,
-    pub(super) kernel: (Join, Element),
-    pub(super) element_bytes: usize,
+    pub(crate) to: Option<Memory>,
+    pub(crate) kernel: (Join, Element),
+    pub(crate) element_bytes: usize,
     /// None for all ranks.
-    pub(super) root: Option<Rank>,
+    pub(crate) root: Option<Rank>,
 }
 
-/// Where a rank's buffers lie: what it reduces, and where it wants the result.
-struct Told([DevicePtr; 2]);
+/// What a rank tells of its buffers.
+pub(crate) type Tells = [u8; 2 * Exported::BYTES];
 
-/// Of every rank, and whether this one could open them all.
-type Introduced = (Vec<Told>, Result<(), Error>);
+/// Where every rank's buffers are here, by rank, and who reduces what.
+pub(crate) struct Found {
+    /// What is reduced, and where the rank wants the result.
+    places: Vec<[DevicePtr; 2]>,
+    rank: usize,
+    /// Who reduces, reduces everything: nobody copies afterwards.
+    pub(crate) is_whole: bool,
+    /// The elements that this rank reduces.
+    own: Range<usize>,
+}
+
+impl Work {
+    pub(crate) fn tells(&self, imports: &Imports, token: &DriverToken) -> Tells {
+        let mut tells = [0; 2 * Exported::BYTES];
+        for (memory, place) in [Some(self.from), self.to].iter().zip(tells.chunks_exact_mut(Exported::BYTES))
+        {
+            let exported = match memory {
+                Some(memory) => imports.export(memory.at, memory.slab, token),
+                None => Ok(Exported::NONE),
+            };
+            let exported = exported.unwrap_or_else(|error| {
+                tracing::warn!(%error, "a reduction goes through MPI: a slab cannot be exported");
+                Exported::NONE
+            });
+            exported.write(place);
+        }
+        tells
+    }
+
+    /// What all ranks have told, and whether this `rank` could open it. None, at all ranks, where
+    /// one has memory that others could not open.
+    pub(crate) fn find(
+        &self,
+        told: &[u8],
+        (imports, report, rank): (&Imports, Report, Rank),
+        token: &DriverToken,
+    ) -> Option<(Found, Result<(), Error>)> {
+        let told: Vec<[Exported; 2]> = told
+            .chunks_exact(2 * Exported::BYTES)
+            .map(|bytes| [Exported::read(bytes), Exported::read(&bytes[Exported::BYTES..])])
+            .collect();
+        if told.iter().any(|[from, to]| from.is_none() || (to.is_none() && self.root.is_none())) {
+            return None;
+        }
+        let (mut places, mut mine) = (Vec::with_capacity(told.len()), Ok(()));
+        for (rank, exported) in told.iter().enumerate() {
+            let mut place = [DevicePtr(0); 2];
+            for (place, exported) in place.iter_mut().zip(exported) {
+                match imports.find(rank as Rank, exported, token) {
+                    Ok(at) => *place = at,
+                    Err(error) if mine.is_ok() => mine = Err(report.driver(error)),
+                    Err(_) => {}
+                }
+            }
+            places.push(place);
+        }
+        let (rank, ranks, elements) = (rank as usize, places.len(), self.from.bytes / self.element_bytes);
+        // In place a result would be written while others still read. A rank that could not
+        // open something may decide otherwise, but agrees to nothing.
+        let apart = places.iter().all(|[from, to]| from != to);
+        let is_short = self.from.bytes.saturating_mul(ranks - 1) <= AT_ONCE && apart;
+        let is_whole = self.root.is_some() || is_short;
+        let own = match self.root {
+            Some(root) if root as usize != rank => 0..0,
+            _ if is_whole => 0..elements,
+            _ => part(rank, ranks, elements),
+        };
+        Some((Found { places, rank, is_whole, own }, mine))
+    }
+
+    /// For the log.
+    pub(crate) fn way(found: &Found) -> &'static str {
+        if found.is_whole { "kernels" } else { "kernels, in parts" }
+    }
+
+    /// Queues what this rank reduces on the stream of stores.
+    ///
+    /// # Safety
+    /// Every rank's memory has these elements, is settled, and is written in the parts of others
+    /// alone before the ranks have agreed; ours is nobody's. Waited for before that.
+    pub(crate) unsafe fn queue(
+        &self,
+        kernels: &Kernels,
+        found: &Found,
+        ring: &Ring,
+        token: &DriverToken,
+    ) -> Result<(), DriverError> {
+        let Some(to) = self.to.filter(|_| !found.own.is_empty()) else { return Ok(()) };
+        let start = found.own.start * self.element_bytes;
+        let inputs: Vec<DevicePtr> =
+            found.places.iter().map(|[from, _]| DevicePtr(from.0 + start as u64)).collect();
+        // SAFETY: the caller's contract.
+        unsafe { kernels.queue(self.kernel, to.byte(start), &inputs, found.own.len(), ring.stream(), token) }
+    }
+
+    /// Queues copies of the others' parts of the result from their devices.
+    ///
+    /// # Safety
+    /// The ranks have agreed that the parts are there, and do not write them before they have agreed
+    /// again; ours is nobody's. Waited for before that.
+    pub(crate) unsafe fn queue_collect(
+        &self,
+        found: &Found,
+        ring: &Ring,
+        token: &DriverToken,
+    ) -> Result<(), DriverError> {
+        let Some(to) = self.to else { return Ok(()) };
+        let (ranks, elements) = (found.places.len(), self.from.bytes / self.element_bytes);
+        for other in (1..ranks).map(|step| (found.rank + step) % ranks) {
+            let part = part(other, ranks, elements);
+            let (start, bytes) = (part.start * self.element_bytes, part.len() * self.element_bytes);
+            if bytes > 0 {
+                let from = DevicePtr(found.places[other][1].0 + start as u64);
+                // SAFETY: the caller's contract.
+                unsafe { ring.queue_across(to.byte(start), from, bytes, token) }?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether ranks on this path do, where the devices have kernels.
+pub(crate) fn reduces_on_device(path: Path, ranks: Rank) -> bool {
+    path == Path::Ipc && (2..=INPUTS as Rank).contains(&ranks)
+}
 
 impl DeviceCommunicator {
     /// Whether reductions are by kernels, where the devices have them: on `ipc`, of two to
     /// eight ranks.
     pub fn reduces_on_device(&self) -> bool {
-        self.plan.path == Path::Ipc && (2..=INPUTS as Rank).contains(&self.size())
+        reduces_on_device(self.plan.path, self.size())
     }
 
     /// The kernels, if every rank has them. Collective, with the same `bytes` at all. No count
@@ -86,109 +210,27 @@ impl DeviceCommunicator {
         token: &DriverToken,
     ) -> Result<bool, Error> {
         let state = &mut *self.state.borrow_mut();
-        let Some((told, mut mine)) = self.introduce_buffers(state, &work, token)? else {
-            return Ok(false);
-        };
-        let elements = work.from.bytes / work.element_bytes;
-        let size = self.size() as usize;
-        // In place a result would be written while others still read. A rank that could not
-        // open something may decide otherwise, but agrees to nothing.
-        let apart = told.iter().all(|Told([from, to])| from != to);
-        let is_short = work.from.bytes.saturating_mul(size - 1) <= AT_ONCE && apart;
-        let is_whole = work.root.is_some() || is_short;
-        let way = if is_whole { "kernels" } else { "kernels, in parts" };
+        let tells = work.tells(&state.imports, token);
+        let told = self.whole.gather_all(&tells).map_err(|error| self.report.mpi(error))?;
+        let here = (&*state.imports, self.report, self.rank());
+        let Some((found, mut mine)) = work.find(&told, here, token) else { return Ok(false) };
+        let way = Work::way(&found);
         tracing::debug!(rank = self.rank(), operation, bytes = work.from.bytes, way);
-        let own = if is_whole { 0..elements } else { part(self.rank() as usize, size, elements) };
-        let to = work.to.filter(|_| mine.is_ok() && work.root.is_none_or(|root| root == self.rank()));
-        if let Some(to) = to.filter(|_| !own.is_empty()) {
-            let start = own.start * work.element_bytes;
-            let inputs: Vec<DevicePtr> =
-                told.iter().map(|told| DevicePtr(told.0[0].0 + start as u64)).collect();
-            // SAFETY: every rank's memory has these elements, is settled, and is written in the
-            // parts of others alone before the ranks have agreed; ours is borrowed mutably.
-            // Waited for here.
-            let queued = unsafe {
-                kernels.queue(work.kernel, to.byte(start), &inputs, own.len(), state.ring.stream(), token)
-            };
-            let ended = state.ring.wait_stores(token).and(queued);
-            mine = ended.map_err(|error| self.report.driver(error));
+        let failed = |error| self.report.driver(error);
+        if mine.is_ok() {
+            // SAFETY: settled memory, borrowed until the caller returns, which is after the ranks
+            // have agreed.
+            let queued = unsafe { work.queue(kernels, &found, &state.ring, token) };
+            mine = state.ring.wait_stores(token).and(queued).map_err(failed);
         }
         self.agree(operation, mine)?;
-        if is_whole {
+        if found.is_whole {
             return Ok(true);
         }
-        let mine = self.collect(state, &work, &told, elements, token);
-        self.agree(operation, mine.map_err(|error| self.report.driver(error))).map(|()| true)
-    }
-
-    /// The others' parts of the result from their devices.
-    fn collect(
-        &self,
-        state: &mut State,
-        work: &Work,
-        told: &[Told],
-        elements: usize,
-        token: &DriverToken,
-    ) -> Result<(), DriverError> {
-        let Some(to) = work.to else { return Ok(()) };
-        let (rank, size) = (self.rank() as usize, told.len());
-        let mut queued = Ok(());
-        for other in (1..size).map(|step| (rank + step) % size) {
-            let part = part(other, size, elements);
-            let (start, bytes) = (part.start * work.element_bytes, part.len() * work.element_bytes);
-            if bytes > 0 && queued.is_ok() {
-                let from = DevicePtr(told[other].0[1].0 + start as u64);
-                // SAFETY: the other's part of its result, which it has reduced and does not
-                // write before the ranks have agreed again; ours is borrowed mutably. Waited for
-                // below.
-                queued = unsafe { state.ring.queue_across(to.byte(start), from, bytes, token) };
-            }
-        }
-        state.ring.wait_stores(token).and(queued)
-    }
-
-    /// Where every rank's buffers are here. None, at all ranks, where one has none that others
-    /// could open. The outer error is MPI's.
-    fn introduce_buffers(
-        &self,
-        state: &mut State,
-        work: &Work,
-        token: &DriverToken,
-    ) -> Result<Option<Introduced>, Error> {
-        let mut bytes = [0; 2 * Exported::BYTES];
-        for (memory, place) in [Some(work.from), work.to].iter().zip(bytes.chunks_exact_mut(Exported::BYTES))
-        {
-            let exported = match memory {
-                Some(memory) => state.imports.export(memory.at, memory.slab, token),
-                None => Ok(Exported::NONE),
-            };
-            let exported = exported.unwrap_or_else(|error| {
-                tracing::warn!(%error, "a reduction goes through MPI: a slab cannot be exported");
-                Exported::NONE
-            });
-            exported.write(place);
-        }
-        let all = self.whole.gather_all(&bytes).map_err(|error| self.report.mpi(error))?;
-        let all: Vec<[Exported; 2]> = all
-            .chunks_exact(2 * Exported::BYTES)
-            .map(|bytes| [Exported::read(bytes), Exported::read(&bytes[Exported::BYTES..])])
-            .collect();
-        if all.iter().any(|[from, to]| from.is_none() || (to.is_none() && work.root.is_none())) {
-            return Ok(None);
-        }
-        let (mut told, mut mine) = (Vec::with_capacity(all.len()), Ok(()));
-        for (rank, exported) in all.iter().enumerate() {
-            let mut places = [DevicePtr(0); 2];
-            for (place, exported) in places.iter_mut().zip(exported) {
-                match state.imports.find(rank as Rank, exported, token) {
-                    Ok(at) => *place = at,
-                    Err(error) if mine.is_ok() => mine = Err(self.report.driver(error)),
-                    Err(_) => {}
-                }
-            }
-            told.push(Told(places));
-        }
-        Ok(Some((told, mine)))
+        // SAFETY: as above; the ranks have agreed, and do again.
+        let queued = unsafe { work.queue_collect(&found, &state.ring, token) };
+        let mine = state.ring.wait_stores(token).and(queued).map_err(failed);
+        self.agree(operation, mine).map(|()| true)
     }
 }
 

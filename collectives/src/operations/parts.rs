@@ -5,7 +5,7 @@
 //! pieces of all parts go through pinned chunks (MPI_Ialltoallv), or MPI gets the pointers.
 #![allow(unsafe_code)] // names device memory to copies that have ended when it returns
 
-use super::{Memory, extent};
+use super::{Memory, WORTH, extent};
 use crate::buffers::Place;
 use crate::calls::{Listed, Rooted};
 use crate::communicator::{DeviceCommunicator, State};
@@ -16,9 +16,6 @@ use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
 use pinyard_driver::DevicePtr;
 use std::ops::Range;
-
-/// A part's piece that is worth a message.
-const WORTH: usize = 64 << 10;
 
 /// What a rank sends and receives, in bytes of its buffers.
 pub(super) struct Traffic {

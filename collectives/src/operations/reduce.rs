@@ -68,7 +68,12 @@ impl Reduction {
     }
 }
 
-fn work<T: Number>(from: Memory, to: Option<Memory>, reduction: Reduction, root: Option<Rank>) -> Work {
+pub(crate) fn work<T: Number>(
+    from: Memory,
+    to: Option<Memory>,
+    reduction: Reduction,
+    root: Option<Rank>,
+) -> Work {
     Work { from, to, kernel: (reduction.join(), T::ELEMENT), element_bytes: size_of::<T>(), root }
 }
 

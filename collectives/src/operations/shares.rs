@@ -17,7 +17,7 @@ const SCATTER: &str = "MPI_Scatter of device memory";
 const ALLGATHER: &str = "MPI_Allgather of device memory";
 const ALLTOALL: &str = "MPI_Alltoall of device memory";
 /// A share's piece that is worth a message.
-const WORTH: usize = 64 << 10;
+pub(crate) const WORTH: usize = 64 << 10;
 
 impl DeviceCommunicator {
     /// Every rank's `mine`, one after the other, in `all` at the root, which alone gives
