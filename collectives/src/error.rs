@@ -80,8 +80,8 @@ pub enum Failure {
     /// Its driver refused a copy, or an allocation.
     #[error("its device's driver refused")]
     Driver,
-    /// Its device's context is gone.
-    #[error("its device's context is gone")]
+    /// Its device's context is gone, or broken.
+    #[error("its device's context cannot be used any more")]
     Context,
     /// Its buffer has another length.
     #[error("its buffer has another length")]
@@ -303,9 +303,12 @@ pub enum Error {
         /// The cause.
         source: DriverError,
     },
-    /// The device's context was destroyed under the communicator, or the driver has ended.
+    /// The device's context was destroyed under the communicator, the driver has ended, or a fault
+    /// of a kernel or the hardware has broken the context
+    /// ([`DriverError::is_fault`](pinyard_driver::DriverError::is_fault)).
     #[error(
-        "rank {rank}: the device's context is gone, and all memory with it: {source}; nothing may reset the device while a communicator stands"
+        "rank {rank}: the device's context cannot be used any more, nor any memory of it: {source}; {}",
+        remedy(source)
     )]
     Context {
         /// This rank.
@@ -321,6 +324,15 @@ pub enum Error {
         /// The cause.
         source: BufferError,
     },
+}
+
+/// What to do about a context that is lost.
+fn remedy(source: &DriverError) -> &'static str {
+    if source.is_fault() {
+        "a kernel or the hardware has failed before: look for it with compute-sanitizer, and start the process anew"
+    } else {
+        "nothing may reset the device while a communicator stands"
+    }
 }
 
 impl Error {

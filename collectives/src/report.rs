@@ -33,9 +33,12 @@ impl Report {
         }
     }
 
-    /// No pinned memory.
+    /// No pinned memory, or a buffer that could not be waited for.
     pub(crate) fn staging(self, source: BufferError) -> Error {
-        Error::Staging { rank: self.rank, source }
+        match source {
+            BufferError::Driver(error) => self.driver(error),
+            source => Error::Staging { rank: self.rank, source },
+        }
     }
 
     /// Another rank has failed.

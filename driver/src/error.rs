@@ -31,6 +31,12 @@ pub(crate) mod code {
     pub(crate) const NOT_SUPPORTED: i32 = 801;
     pub(crate) const STREAM_CAPTURE_UNSUPPORTED: i32 = 900;
     pub(crate) const TIMEOUT: i32 = 909;
+    /// Uncorrectable errors of memory and of NVLink (214, 220) and one that was contained (226); an
+    /// illegal address, a launch that took too long, an assertion (700, 702, 710); broken stacks,
+    /// instructions, addresses and program counters (714 to 718), any other exception (719), tensor
+    /// memory that was not freed (721); a client that MPS ended (810).
+    pub(crate) const FAULTS: [i32; 14] =
+        [214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810];
 }
 
 impl DriverError {
@@ -43,10 +49,18 @@ impl DriverError {
         self.code == code::OUT_OF_MEMORY
     }
 
-    /// Whether the device's context is no more, or the driver has ended: nothing of the
-    /// device can be used again in this process.
+    /// Whether the device's context is no more or broken, or the driver has ended: nothing of the
+    /// device can be used again in this process. (`cuIpcOpenMemHandle` says
+    /// `CUDA_ERROR_INVALID_CONTEXT` of a handle of the same process as well.)
     pub fn is_context_lost(&self) -> bool {
-        matches!(self.code, code::DEINITIALIZED | code::CONTEXT_IS_DESTROYED)
+        matches!(self.code, code::DEINITIALIZED | code::INVALID_CONTEXT | code::CONTEXT_IS_DESTROYED)
+            || self.is_fault()
+    }
+
+    /// Whether a kernel or the hardware has failed, which every later call reports again, whatever
+    /// it is of: the driver API's manual asks for a new process after these (CUresult).
+    pub fn is_fault(&self) -> bool {
+        code::FAULTS.contains(&self.code)
     }
 
     /// Whether the stream or event, or its context, is no more.

@@ -27,6 +27,28 @@ fn a_lost_context_fails_every_call_and_says_so() {
 }
 
 #[test]
+fn a_fault_is_told_from_a_context_that_was_destroyed_and_both_from_what_was_refused() {
+    let (gpu, token) = (Simulated::new(1 << 20), DriverToken::at_entry());
+    let asked = |code| {
+        gpu.fail_always(code);
+        let error = gpu.stream_synchronize(Stream::DEFAULT, &token).unwrap_err();
+        (error.is_context_lost(), error.is_fault())
+    };
+    // cuda.h: deinitialized, invalid context, context is destroyed.
+    for code in [4, 201, 709] {
+        assert_eq!(asked(code), (true, false), "{code}");
+    }
+    // Illegal address, launch timeout, assert, ECC, misaligned address, launch failed, …
+    for code in [214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810] {
+        assert_eq!(asked(code), (true, true), "{code}");
+    }
+    // Invalid value, out of memory, peer access unsupported, not ready, too many resources.
+    for code in [1, 2, 217, 400, 500, 600, 701, 712, 800, 801, 900, 909] {
+        assert_eq!(asked(code), (false, false), "{code}");
+    }
+}
+
+#[test]
 fn work_passes_in_the_order_of_its_stream_when_the_clock_reaches_it() {
     let (gpu, token) = (Simulated::new(MIB), token());
     let stream = gpu.stream_create(&token).unwrap();

@@ -149,7 +149,12 @@ impl Simulated {
     /// Lets every call fail as one does whose context was destroyed
     /// (`CUDA_ERROR_CONTEXT_IS_DESTROYED`).
     pub fn lose_context(&self) {
-        self.machine.lock().faults.always = Some(code::CONTEXT_IS_DESTROYED);
+        self.fail_always(code::CONTEXT_IS_DESTROYED);
+    }
+
+    /// Lets every call fail with `code`, as after a fault of a kernel.
+    pub fn fail_always(&self, code: i32) {
+        self.machine.lock().faults.always = Some(code);
     }
 
     /// Lets nothing fail any more.

@@ -11,14 +11,16 @@ use mpi::topology::Rank;
 use std::marker::PhantomData;
 use std::ops::Deref;
 
+/// The window's memory, and that of the operations.
+type Borrows<'b, B> = PhantomData<(&'b mut (), fn(B))>;
+
 /// A part that is locked. Nothing has moved before [`flush`](Locked::flush) or
 /// [`unlock`](Locked::unlock); dropped, it unlocks, and what was asked for does not move.
 #[must_use = "operations are carried out by `flush` and `unlock`"]
 pub struct Locked<'l, 'b, B> {
     pub(super) held: Held<'l>,
     pub(super) target: Rank,
-    /// The window, and the memory of the operations.
-    pub(super) borrows: PhantomData<(&'b mut (), fn(B))>,
+    pub(super) borrows: Borrows<'b, B>,
 }
 
 impl<'l, 'b, B: WindowMemory> Locked<'l, 'b, B> {
@@ -56,7 +58,7 @@ impl<'l, 'b, B: WindowMemory> Locked<'l, 'b, B> {
 #[must_use = "operations are carried out by `flush` and `unlock`"]
 pub struct LockedAll<'l, 'b, B> {
     pub(super) held: Held<'l>,
-    pub(super) borrows: PhantomData<(&'b mut (), fn(B))>,
+    pub(super) borrows: Borrows<'b, B>,
 }
 
 impl<'l, 'b, B: WindowMemory> LockedAll<'l, 'b, B> {
@@ -107,7 +109,7 @@ impl<B: WindowMemory> Own<'_, B> {
     pub fn unlock(mut self) -> Result<(), Error> {
         let waited = self.memory.settled();
         self.held = None;
-        waited.map(drop).map_err(|error| self.ranks.unsettled(error))
+        waited.map(drop).map_err(|error| self.ranks.report.staging(error))
     }
 }
 

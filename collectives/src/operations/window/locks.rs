@@ -22,7 +22,7 @@ use super::memory::sealed::Lies;
 use super::{Memory, Part};
 use crate::calls::Win;
 use crate::communicator::DeviceCommunicator;
-use crate::error::{BufferError, Error};
+use crate::error::Error;
 use crate::paths::{Locks, Path, Shape, Shared};
 use mpi::topology::Rank;
 use std::cell::Cell;
@@ -69,7 +69,7 @@ impl DeviceCommunicator {
                 own = memory;
                 place.map_or(Ok(()), |place| self.own(place))
             }
-            Err(error) => Err(self.unsettled(error)),
+            Err(error) => Err(self.report.staging(error)),
         };
         let _call = self.traced(WINDOW, own.bytes);
         let (alone, near) = (self.size() == 1, B::ON_DEVICE && self.plan.path == Path::Ipc);
@@ -115,14 +115,6 @@ impl DeviceCommunicator {
         let kinds = [u64::from(on_device), u64::from(!on_device)];
         let found = self.whole.largest(kinds).map_err(|error| self.report.mpi(error))?;
         Ok(found == [1, 1])
-    }
-
-    /// A buffer that could not be waited for.
-    pub(super) fn unsettled(&self, error: BufferError) -> Error {
-        match error {
-            BufferError::Driver(error) => self.report.driver(error),
-            error => self.report.staging(error),
-        }
     }
 }
 

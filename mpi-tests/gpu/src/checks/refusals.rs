@@ -149,13 +149,13 @@ fn driver(bench: &Bench) -> Result<(), String> {
         let mut buffer = zeros(bench, length)?;
         if bench.rank() == culprit {
             for call in [Call::CopyToDevice, Call::CopyToHost, Call::Launch] {
-                simulated.fail_next(call, 1, 700);
+                simulated.fail_next(call, 1, 1);
             }
         }
         let result = ranks.all_reduce_in_place(&mut buffer.settle_mut().map_err(text)?, Reduction::Sum);
         simulated.fail_never();
         let named = if bench.rank() == culprit {
-            matches!(&result, Err(Error::Driver { source, .. }) if source.code == 700)
+            matches!(&result, Err(Error::Driver { source, .. }) if source.code == 1)
         } else {
             matches!(&result, Err(Error::Peer { rank, what: Failure::Driver, .. }) if *rank == culprit as i32)
         };
@@ -165,13 +165,13 @@ fn driver(bench: &Bench) -> Result<(), String> {
     let mut buffer = zeros(bench, length)?;
     if bench.rank() == last {
         for call in [Call::CopyToDevice, Call::CopyOnDevice] {
-            simulated.fail_next(call, 1, 700);
+            simulated.fail_next(call, 1, 1);
         }
     }
     let result = ranks.broadcast_into(0, &mut buffer.settle_mut().map_err(text)?);
     simulated.fail_never();
     let named = if bench.rank() == last {
-        matches!(&result, Err(Error::Driver { source, .. }) if source.code == 700)
+        matches!(&result, Err(Error::Driver { source, .. }) if source.code == 1)
     } else {
         matches!(&result, Err(Error::Peer { rank, what: Failure::Driver, .. }) if *rank == last as i32)
     };
@@ -179,9 +179,15 @@ fn driver(bench: &Bench) -> Result<(), String> {
     goes_on(bench)
 }
 
-/// A device's context that is destroyed under the communicator, at one rank: every operation
-/// says so there, and names the rank at the others.
+/// A device's context that is destroyed under the communicator, or broken by a fault, at one rank:
+/// every operation says so there, and names the rank at the others.
 fn context(bench: &Bench) -> Result<(), String> {
+    // Of cuda.h: destroyed, deinitialized, invalid; an illegal address, an exception.
+    [709, 4, 201].into_iter().try_for_each(|code| context_lost(bench, code, false))?;
+    [700, 719].into_iter().try_for_each(|code| context_lost(bench, code, true))
+}
+
+fn context_lost(bench: &Bench, code: i32, is_fault: bool) -> Result<(), String> {
     let Some(simulated) = &bench.simulated else { return Ok(()) };
     let (ranks, size) = (&bench.ranks, bench.size());
     let (next, before) = ((bench.rank() + 1) % size, (bench.rank() + size - 1) % size);
@@ -189,7 +195,7 @@ fn context(bench: &Bench) -> Result<(), String> {
         let (mut buffer, sent) = (zeros(bench, 5 * bench.chunk)?, zeros(bench, 5 * bench.chunk)?);
         let (mut target, from) = (buffer.settle_mut().map_err(text)?, sent.settle().map_err(text)?);
         if bench.rank() == culprit {
-            simulated.lose_context();
+            simulated.fail_always(code);
         }
         let results = [
             ("an allreduce", ranks.all_reduce_in_place(&mut target, Reduction::Sum)),
@@ -200,7 +206,8 @@ fn context(bench: &Bench) -> Result<(), String> {
         simulated.fail_never();
         let own = |result: &Result<(), Error>| {
             matches!(result, Err(Error::Context { rank, source })
-                if *rank == culprit as i32 && source.code == 709)
+                if *rank == culprit as i32 && source.code == code
+                    && source.is_fault() == is_fault)
         };
         for (what, result) in &results {
             let named = if bench.rank() == culprit {
