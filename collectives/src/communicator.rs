@@ -2,7 +2,7 @@
 
 use crate::awareness::{Awareness, CudaAware};
 use crate::buffers::{Gpu, Kernels};
-use crate::calls::{Answer, Comm, Halves};
+use crate::calls::{Answer, Comm, OwnOperations};
 use crate::error::{BufferError, CommunicatorError, MpiError};
 use crate::immediate::{Desk, Engine};
 use crate::nodes::Nodes;
@@ -31,7 +31,7 @@ pub struct DeviceCommunicator {
     pub(crate) nodes: Nodes,
     pub(crate) report: Report,
     /// Dropped when no operation is under way.
-    pub(crate) halves: Halves,
+    pub(crate) operations: OwnOperations,
     pub(crate) gpu: Gpu,
     pub(crate) plan: Plan,
     pub(crate) state: RefCell<State>,
@@ -108,9 +108,9 @@ impl Builder {
             .settings
             .with_environment(rank, variables::text)
             .and_then(|settings| Ok((settings, State::new(&self.gpu, rank, &token)?)))
-            .and_then(|prepared| Ok((prepared, Halves::make().map_err(failed)?)));
+            .and_then(|prepared| Ok((prepared, OwnOperations::make().map_err(failed)?)));
         agree(&whole, prepared.as_ref().err(), failed)?;
-        let (((mut settings, awareness), mut state), halves) = prepared?;
+        let (((mut settings, awareness), mut state), operations) = prepared?;
         settings.agree(&whole).map_err(failed)?;
         let nodes = Nodes::find(&whole, settings.ranks_per_node).map_err(failed)?;
         let aware = whole.largest([u64::from(!awareness.aware)]).map_err(failed)? == [0];
@@ -163,7 +163,7 @@ impl Builder {
             answers,
             nodes,
             report: Report::of(rank),
-            halves,
+            operations,
             gpu: self.gpu,
             plan,
             state,

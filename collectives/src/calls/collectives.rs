@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::communicator::bytes;
-use super::halves::{HalfKind, Halves};
+use super::own::OwnOperations;
 use super::{Answer, Comm, Request};
 use crate::operations::Reduction;
 use mpi::ffi;
@@ -18,9 +18,9 @@ pub(crate) struct Operand {
 }
 
 impl Operand {
-    /// `reduction` of such elements: in MPI's own type, but for those of half precision, as
-    /// long as `halves` stands.
-    pub(crate) fn new(element: Element, halves: &Halves, reduction: Reduction) -> Operand {
+    /// `reduction` of such elements, as long as `own` stands: in MPI's own type, but for those of
+    /// half precision.
+    pub(crate) fn new(element: Element, own: &OwnOperations, reduction: Reduction) -> Operand {
         // SAFETY: constants of the library's.
         let (datatype, operation) = unsafe {
             let datatype = match element {
@@ -35,14 +35,12 @@ impl Operand {
                 Element::F32 => ffi::RSMPI_FLOAT,
                 Element::F64 => ffi::RSMPI_DOUBLE,
             };
-            let operation = match (element, reduction) {
-                (Element::F16, reduction) => halves.operation(HalfKind::F16, reduction),
-                (Element::Bf16, reduction) => halves.operation(HalfKind::Bf16, reduction),
-                (_, Reduction::Sum) => ffi::RSMPI_SUM,
-                (_, Reduction::Min) => ffi::RSMPI_MIN,
-                (_, Reduction::Max) => ffi::RSMPI_MAX,
+            let operation = match reduction {
+                Reduction::Sum => ffi::RSMPI_SUM,
+                Reduction::Min => ffi::RSMPI_MIN,
+                Reduction::Max => ffi::RSMPI_MAX,
             };
-            (datatype, operation)
+            (datatype, own.find(element, reduction).unwrap_or(operation))
         };
         Operand { datatype, operation }
     }

@@ -6,8 +6,8 @@
 
 mod collectives;
 mod communicator;
-mod halves;
 mod messages;
+mod own;
 pub(crate) mod progress;
 mod request;
 mod windows;
@@ -15,7 +15,7 @@ mod windows;
 pub(crate) use self::{
     collectives::{Listed, Operand, Rooted},
     communicator::Comm,
-    halves::Halves,
+    own::OwnOperations,
     request::Request,
     windows::Win,
 };

@@ -75,7 +75,7 @@ impl DeviceCommunicator {
             marks.push(mine.marks);
         }
         let ring = self.desk.ring()?;
-        let operand = Operand::new(T::ELEMENT, &self.halves, reduction);
+        let operand = Operand::new(T::ELEMENT, &self.operations, reduction);
         let work = work::<T>(from, Some(to), reduction, None);
         let work = all_reduce(self.desk.clone(), ring, marks, work, operand, own);
         Ok(self.engine.submit(Key::Collective, Handed::default(), Box::pin(work)))

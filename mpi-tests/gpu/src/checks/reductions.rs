@@ -1,6 +1,7 @@
 //! Allreduce and Reduce of every type and operation, beside what the host computes.
 
 use super::lengths;
+use super::windows::plain;
 use crate::bench::{Bench, Element, MARGIN, text};
 use half::{bf16, f16};
 use pinyard_driver::Call;
@@ -22,10 +23,35 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
         }
         of_every_type(bench, reduction)?;
     }
+    unsigned::<u8>(bench, |number| number as u8)?;
+    unsigned::<u16>(bench, |number| (number << 8) as u16)?;
+    unsigned::<u32>(bench, |number| (number << 24) as u32)?;
+    unsigned::<u64>(bench, |number| number << 56)?;
     // Longer than what every rank reduces by itself.
     everywhere::<u32>(bench, 300_001, Reduction::Sum)?;
     for length in [3 * bench.chunk + 7, 300_001] {
         same_bits(bench, length)?;
+    }
+    Ok(())
+}
+
+/// The least and the greatest of numbers some of which have the highest bit: MPICH 4.0.2 takes them
+/// for negative ones.
+fn unsigned<T: Element + Ord>(bench: &Bench, of: impl Fn(u64) -> T) -> Result<(), String> {
+    let elements = |rank: usize| (0..999).map(move |at| ((at * 89 + rank * 131) % 256) as u64).map(&of);
+    for reduction in [Reduction::Min, Reduction::Max] {
+        let mut both = plain(bench, &elements(bench.rank()).collect::<Vec<T>>())?;
+        bench.ranks.all_reduce_in_place(&mut both.settle_mut().map_err(text)?, reduction).map_err(text)?;
+        let mut expected: Vec<T> = elements(0).collect();
+        for rank in 1..bench.size() {
+            for (joined, element) in expected.iter_mut().zip(elements(rank)) {
+                *joined =
+                    if reduction == Reduction::Min { element.min(*joined) } else { element.max(*joined) };
+            }
+        }
+        bench.check(both.to_vec().map_err(text)? == expected, || {
+            format!("{reduction:?} of unsigned numbers of {} bytes", size_of::<T>())
+        })?;
     }
     Ok(())
 }
