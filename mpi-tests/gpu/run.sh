@@ -84,7 +84,8 @@ soak() {
 # apart: ranks that see no process of each other, so that none can map another's memory:
 # neither of a device nor of chunks.
 apart() {
-	program=(unshare -p -f "$programs/gpu-ranks")
+	# Over TCP it has no one-sided operations.
+	program=(unshare -p -f "$programs/gpu-ranks" --no-one-sided)
 	ranks 3 PINYARD_MPI_CHUNK_BYTES=8192 OMPI_MCA_btl=self,tcp >"$temporary/out" || return 1
 	cat "$temporary/out"
 	grep -qE "^gpu-ranks: [0-9]{3,4} checks, staged: .*pinned chunks of 8192 bytes of each rank" "$temporary/out"

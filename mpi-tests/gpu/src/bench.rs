@@ -16,6 +16,8 @@ pub(crate) struct Bench {
     pub(crate) simulated: Option<Arc<Simulated>>,
     /// The stream of every buffer that needs none of its own.
     pub(crate) stream: PoolStream,
+    /// Whether MPI has one-sided operations here.
+    pub(crate) one_sided: bool,
     /// Bytes of a chunk.
     pub(crate) chunk: usize,
     checks: Cell<u64>,
@@ -66,11 +68,15 @@ macro_rules! halves {
 halves! { f16 bf16 }
 
 impl Bench {
-    pub(crate) fn new(ranks: DeviceCommunicator, simulated: Option<Arc<Simulated>>) -> Result<Bench, String> {
+    pub(crate) fn new(
+        ranks: DeviceCommunicator,
+        simulated: Option<Arc<Simulated>>,
+        one_sided: bool,
+    ) -> Result<Bench, String> {
         let gpu = ranks.gpu().clone();
         let chunk = ranks.plan().chunk_bytes;
         let stream = gpu.stream().map_err(text)?;
-        Ok(Bench { stream, ranks, gpu, simulated, chunk, checks: Cell::new(0) })
+        Ok(Bench { stream, ranks, gpu, simulated, one_sided, chunk, checks: Cell::new(0) })
     }
 
     pub(crate) fn into_ranks(self) -> DeviceCommunicator {

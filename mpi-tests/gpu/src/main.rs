@@ -3,7 +3,8 @@
 //! be refused. The path is the environment's (PINYARD_MPI_PATH).
 //!
 //! On the simulated device unless `--cuda` is given; with `--no-peers` on simulated devices
-//! that do not open each other's memory. `--soak ROUNDS` does random operations in place
+//! that do not open each other's memory, with `--no-one-sided` where MPI has no one-sided
+//! operations. `--soak ROUNDS` does random operations in place
 //! of all.
 
 mod bench;
@@ -89,5 +90,6 @@ fn open(simulated: &Option<Arc<Simulated>>, world: &impl Communicator) -> Result
     };
     let gpu = gpu.map_err(|error| error.to_string())?;
     let ranks = DeviceCommunicator::builder(&gpu).build(world).map_err(|error| error.to_string())?;
-    Bench::new(ranks, simulated.clone())
+    let one_sided = std::env::args().all(|argument| argument != "--no-one-sided");
+    Bench::new(ranks, simulated.clone(), one_sided)
 }

@@ -105,7 +105,18 @@ impl DeviceCommunicator {
             // to this process only while its own lock is held (`Own`). Of a device's memory MPI
             // takes the addresses (the plan).
             let win = unsafe { Win::create(&self.whole, own.host(), own.bytes) };
-            Some(Means::Mpi(win.map_err(|error| self.report.mpi(error))?))
+            let (win, mine) = match win {
+                Ok(win) => (Some(win), Ok(())),
+                Err(error) => (None, Err(self.report.mpi(error))),
+            };
+            if let Err(error) = self.agree(WINDOW, mine) {
+                if win.is_some() {
+                    // Not freed by all, so not by this one: the memory stays with it.
+                    std::mem::forget((win, memory));
+                }
+                return Err(error);
+            }
+            win.map(Means::Mpi)
         };
         Ok(LockWindow { ranks: self, memory: Some(memory), parts, means, locked: Cell::new(None) })
     }

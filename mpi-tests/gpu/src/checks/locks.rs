@@ -19,6 +19,9 @@ const BLOCK: usize = 1500;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn all(bench: &Bench) -> Result<(), String> {
+    if !bench.one_sided {
+        return of_mpi_refused(bench);
+    }
     of::<PinnedBuf<u64>>(bench)?;
     of::<HostBuf<u64>>(bench)?;
     if matches!(bench.ranks.plan().path, Path::Ipc | Path::Direct) || bench.size() == 1 {
@@ -384,6 +387,14 @@ fn of_a_device_refused(bench: &Bench) -> Result<(), String> {
     let theirs: DeviceBuf<u64> = other.alloc(10, &stream).map_err(text)?;
     let refused = bench.ranks.lock_window(theirs).map(drop);
     bench.check(matches!(refused, Err(Error::OtherDevice { .. })), || format!("{refused:?}"))
+}
+
+/// Where MPI has no one-sided operations for the ranks' transport: it says so at every rank.
+fn of_mpi_refused(bench: &Bench) -> Result<(), String> {
+    let refused = bench.ranks.lock_window(PinnedBuf::make(bench, &[1; 10])?).map(drop);
+    let named = matches!(&refused, Err(Error::Mpi { source, .. }) if source.call == "MPI_Win_create");
+    bench.check(named, || format!("a window without one-sided operations: {refused:?}"))?;
+    together(bench)
 }
 
 /// Rank 0 gives a device's memory, the others the host's: all are told.
