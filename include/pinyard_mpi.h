@@ -208,8 +208,9 @@ pny_status pny_mpi_sendrecv(const void *sendbuf,
 /*
  * MPI_Allreduce: every rank's `sendbuf`, or with MPI_IN_PLACE its `recvbuf`, element by
  * element, in every rank's `recvbuf`. Collective. Device memory: the operation is MPI_SUM,
- * MPI_MIN or MPI_MAX, of integers of 8 to 64 bits, float or double, C's or Fortran's; on a
- * node the devices reduce, and elsewhere MPI does, on pinned chunks.
+ * MPI_MIN or MPI_MAX, of integers of 8 to 64 bits, float or double, C's or Fortran's, or of half
+ * precision where MPI has a datatype for it (MPIX_C_FLOAT16); on a node the devices reduce, and
+ * elsewhere MPI does, on pinned chunks.
  *
  * Errors: as pny_mpi_bcast.
  *

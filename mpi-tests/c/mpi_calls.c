@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include <pinyard_mpi.h>
 
@@ -177,6 +178,18 @@ static void numbers(void)
 	SUM_OF(uint64_t, MPI_UINT64_T, 5000000000ULL);
 	SUM_OF(float, MPI_FLOAT, 0.5);
 	SUM_OF(double, MPI_DOUBLE, 1e300);
+#ifdef MPIX_C_FLOAT16
+	/* Ones, and how many: 1, 2, 3 and 4 in binary16. */
+	if (on_device && !straight && size <= 4) {
+		static const uint16_t counted[] = {0x3c00, 0x4000, 0x4200, 0x4400};
+		uint16_t ones[3] = {0x3c00, 0x3c00, 0x3c00};
+
+		memcpy(at, ones, sizeof(ones));
+		DONE(pny_mpi_allreduce(MPI_IN_PLACE, at, 3, MPIX_C_FLOAT16, MPI_SUM, comm, NULL));
+		memcpy(ones, at, sizeof(ones));
+		EXPECT(ones[0] == counted[size - 1] && ones[2] == counted[size - 1]);
+	}
+#endif
 	give(block);
 }
 
@@ -229,7 +242,7 @@ static void refusals(void)
 	int *block = take(64), host = 0;
 	MPI_Datatype pairs;
 	pny_mpi_comm none = NULL, made_up, second;
-	char text[8];
+	char text[8], *freed;
 	size_t length;
 
 	DONE(pny_mpi_plan(comm, text, sizeof(text), &length));
@@ -279,6 +292,14 @@ static void refusals(void)
 	REFUSED(PNY_ERR_INVALID, "no rank", pny_mpi_send(block, 1, MPI_INT, size, 0, comm, NULL));
 	REFUSED(PNY_ERR_INVALID, "behind the block's end", pny_mpi_bcast(block, 65, MPI_INT, 0, comm, NULL));
 	REFUSED(PNY_ERR_INVALID, "no handle", pny_mpi_bcast(block, 1, MPI_INT, 0, comm, block));
+	/* Memory that was freed: of all ranks, as it would go to MPI, which tells nobody. */
+	freed = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	EXPECT(freed != MAP_FAILED);
+	munmap(freed + 4096, 4096);
+	DONE(pny_mpi_bcast(freed, 4096, MPI_BYTE, 0, comm, NULL));
+	REFUSED(PNY_ERR_INVALID, "were they freed", pny_mpi_bcast(freed, 4097, MPI_BYTE, 0, comm, NULL));
+	munmap(freed, 4096);
+	REFUSED(PNY_ERR_INVALID, "were they freed", pny_mpi_send(freed, 10, MPI_CHAR, rank, 0, comm, NULL));
 	/* Counts that differ. */
 	if (size > 1) {
 		int *longer = take(50000);
@@ -298,6 +319,7 @@ int main(int argc, char **argv)
 	const char *path = getenv("PINYARD_CUDA_AWARE");
 	pny_pool_config config;
 	pny_mpi_comm first;
+	int *left;
 
 	straight = path != NULL && strcmp(path, "1") == 0;
 	EXPECT(pny_mpi_comm_create(MPI_COMM_WORLD, 0, &comm) == PNY_ERR_NOT_READY);
@@ -340,9 +362,15 @@ int main(int argc, char **argv)
 	comm = first;
 	transfers(5000);
 	DONE(pny_mpi_comm_destroy(first));
+	DONE(pny_mpi_comm_create(MPI_COMM_WORLD, 0, &first));
 	DONE(pny_stream_destroy(stream));
 	DONE(pny_pool_destroy(pool));
+	left = malloc(sizeof(int));
 	MPI_Finalize();
+	REFUSED(PNY_ERR_NOT_READY, "finalised", pny_mpi_bcast(left, 1, MPI_INT, 0, first, NULL));
+	REFUSED(PNY_ERR_NOT_READY, "finalised", pny_mpi_send(left, 1, MPI_INT, 0, 0, first, NULL));
+	DONE(pny_mpi_comm_destroy(first));
+	free(left);
 	EXPECT(pny_mpi_comm_create(MPI_COMM_WORLD, 0, &comm) == PNY_ERR_NOT_READY);
 	if (rank == 0)
 		printf("completed\n");

@@ -1,7 +1,7 @@
 //! Communicators of device memory.
 #![allow(unsafe_code, non_camel_case_types)]
 
-use super::devices::{self, Loan, Opened, Owner};
+use super::devices::{self, Loan, Opened, Owner, readable};
 use super::handles::{Handles, from_pointer, to_pointer};
 use super::status::{Failure, at_boundary, pny_status, pny_status::*};
 use super::straight::{Own, check};
@@ -107,7 +107,13 @@ impl Ranks {
                 false => self.opened.owner(span.at, span.bytes())?,
             };
             match owner {
-                Owner::Host => host = true,
+                Owner::Host => {
+                    // Of a derived datatype nobody knows where its bytes lie.
+                    if span.is_predefined() && span.bytes() > 0 {
+                        readable(span.at, span.bytes())?;
+                    }
+                    host = true;
+                }
                 Owner::Device { slab } => {
                     device = true;
                     slabs.extend(slab);

@@ -151,6 +151,29 @@ impl Opened {
     }
 }
 
+/// Refuses `bytes` at `at` that this process cannot read: memory that was freed, as of a device
+/// that knows it no more. MPI would end the program there.
+pub(super) fn readable(at: *const c_void, bytes: usize) -> Result<(), Failure> {
+    let mut ends = [0u8; 2];
+    let local = libc::iovec { iov_base: ends.as_mut_ptr().cast(), iov_len: ends.len() };
+    let far = [at, at.wrapping_byte_add(bytes.saturating_sub(1))]
+        .map(|end| libc::iovec { iov_base: end.cast_mut(), iov_len: 1 });
+    // SAFETY: the kernel writes two bytes of ours, and says so where it cannot read the others.
+    let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, far.as_ptr(), 2, 0) };
+    // Less than both: the second is missing. A sandbox may refuse the call: then nobody knows.
+    let missing = match read {
+        2 => false,
+        -1 => std::io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT),
+        _ => true,
+    };
+    if missing {
+        return Err(Failure::invalid(format!(
+            "{bytes} bytes at {at:p} are no device's, and this process cannot read them: were they freed?"
+        )));
+    }
+    Ok(())
+}
+
 /// Slabs that the device reaches for the time of a call.
 pub(super) struct Loan<'o> {
     driver: &'o Arc<dyn Driver>,

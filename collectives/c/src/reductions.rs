@@ -6,6 +6,7 @@ use super::status::{Failure, at_boundary, pny_status};
 use super::transfers::{FEW, PIECE, device_ptr};
 use super::types::{Span, in_place, reduction};
 use core::ffi::{c_int, c_void};
+use half::f16;
 use mpi::ffi::{self, MPI_Datatype, MPI_Op};
 use pinyard_driver::DevicePtr;
 use pinyard_mpi::{DeviceBuf, Number, Reduction, Settled, SettledMut};
@@ -13,7 +14,7 @@ use pinyard_mpi::{DeviceBuf, Number, Reduction, Settled, SettledMut};
 /// Runs `$body` with `$kind` as the type that a number of shim.c's means.
 macro_rules! of_number {
     ($number:expr, $kind:ident => $body:expr) => {
-        of_number!(@ $number, $kind, $body, 1 i8 2 i16 3 i32 4 i64 5 u8 6 u16 7 u32 8 u64 9 f32)
+        of_number!(@ $number, $kind, $body, 1 i8 2 i16 3 i32 4 i64 5 u8 6 u16 7 u32 8 u64 9 f32 11 f16)
     };
     (@ $number:expr, $kind:ident, $body:expr, $($value:literal $name:ident)*) => {
         match $number {
@@ -142,8 +143,9 @@ impl Ranks {
 
 /// MPI_Allreduce: every rank's `sendbuf`, or with MPI_IN_PLACE its `recvbuf`, element by
 /// element, in every rank's `recvbuf`. Collective. Device memory: the operation is MPI_SUM,
-/// MPI_MIN or MPI_MAX, of integers of 8 to 64 bits, float or double, C's or Fortran's; on a
-/// node the devices reduce, and elsewhere MPI does, on pinned chunks.
+/// MPI_MIN or MPI_MAX, of integers of 8 to 64 bits, float or double, C's or Fortran's, or of half
+/// precision where MPI has a datatype for it (MPIX_C_FLOAT16); on a node the devices reduce, and
+/// elsewhere MPI does, on pinned chunks.
 ///
 /// Errors: as pny_mpi_bcast.
 ///

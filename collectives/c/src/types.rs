@@ -76,9 +76,14 @@ impl Span {
         self.count as usize * self.told.size as usize
     }
 
+    /// Whether the datatype is MPI's own.
+    pub(super) fn is_predefined(&self) -> bool {
+        self.told.named != 0
+    }
+
     /// Refuses what is no row of bytes: on a device nobody packs.
     pub(super) fn plain(&self) -> Result<(), Failure> {
-        if self.told.named == 0 {
+        if !self.is_predefined() {
             let cause = "device memory of a derived datatype: only predefined ones are possible, so send the \
                          elements or pack them on the device";
             return Err(Failure::invalid(cause));
@@ -96,7 +101,8 @@ impl Span {
     pub(super) fn number(&self) -> Result<c_int, Failure> {
         match self.told.number {
             0 => Err(Failure::invalid(
-                "device memory is reduced of integers of 8 to 64 bits, float and double: this datatype is none",
+                "device memory is reduced of integers of 8 to 64 bits, float and double, and of half precision where MPI \
+                 has a datatype for it: this one is none",
             )),
             number => Ok(number),
         }
