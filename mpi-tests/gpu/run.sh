@@ -52,11 +52,11 @@ ranks() {
 	shift
 	case $mpi in
 	openmpi)
-		timeout --foreground -s KILL 60 env "$@" mpirun.openmpi --oversubscribe --bind-to none \
+		timeout --foreground -s KILL 180 env "$@" mpirun.openmpi --oversubscribe --bind-to none \
 			--mca mpi_yield_when_idle 1 --mca oob_tcp_if_include lo --mca btl_tcp_if_include lo \
 			-n "$count" "${program[@]}"
 		;;
-	mpich) timeout --foreground -s KILL 60 env "$@" mpirun.mpich -n "$count" "${program[@]}" ;;
+	mpich) timeout --foreground -s KILL 180 env "$@" mpirun.mpich -n "$count" "${program[@]}" ;;
 	esac
 }
 

@@ -53,10 +53,10 @@ impl DeviceCommunicator {
     ///
     /// | memory | path | |
     /// | --- | --- | --- |
-    /// | [`DeviceBuf`] | `ipc` | copies from device to device; the target may do anything meanwhile |
+    /// | [`DeviceBuf`](crate::DeviceBuf) | `ipc` | copies from device to device; the target may do anything meanwhile |
     /// | | `direct` | MPI's one-sided operations get the pointers: see that it takes those too |
     /// | | `staged`, `ipc+staged` | refused, but for one rank: somebody at the target would have to copy between its device and the chunks |
-    /// | [`PinnedBuf`], [`HostBuf`] | every one | MPI's one-sided operations. Most MPIs get on with them where the network does it, or when the target calls MPI |
+    /// | [`PinnedBuf`](crate::PinnedBuf), [`HostBuf`](crate::HostBuf) | every one | MPI's one-sided operations. Most MPIs get on with them where the network does it, or when the target calls MPI |
     ///
     /// # Errors
     /// [`Error::Unsupported`] as said, [`Error::OtherDevice`], and what the driver or MPI says;
