@@ -1,5 +1,6 @@
 //! `pinyard info`: what there is, and what the hooks see.
 
+use crate::terminal::print;
 use pinyard::environment::groups;
 use pinyard::hooks::{FunctionReport, Owner, Report, Seen};
 use serde_json::{Value, json};
@@ -19,9 +20,9 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> ExitCode {
     let report = pinyard::hooks::install();
     if options.json {
-        crate::print(format_args!("{:#}", document(&report)));
+        print(format_args!("{:#}", document(&report)));
     } else {
-        crate::print(text(&report).trim_end());
+        print(text(&report).trim_end());
     }
     if report.is_complete() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

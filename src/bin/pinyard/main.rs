@@ -9,10 +9,10 @@ mod probe;
 mod replay;
 mod report;
 mod stress;
+mod terminal;
 mod traces;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// Memory that stays registered for MPI programs.
@@ -48,24 +48,12 @@ enum Command {
     WriteManual(manual::Options),
 }
 
-/// Prints a line on stdout. A reader that has gone (`pinyard info | head`) wants
-/// no more; any other failure ends the command, whose whole product it is.
-fn print(text: impl std::fmt::Display) {
-    match writeln!(io::stdout(), "{text}") {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            eprintln!("pinyard: write to stdout: {error}");
-            std::process::exit(2);
-        }
-        _ => {}
-    }
-}
-
 fn main() -> ExitCode {
     // Variables and PATH name the programs that some commands start.
     if pinyard::hooks::is_privileged() {
-        eprintln!(
+        terminal::complain(
             "pinyard: this file is set-user-ID or has capabilities (AT_SECURE), and the command starts what its \
-             caller's environment names: install it without (chmod 755, setcap -r)"
+             caller's environment names: install it without (chmod 755, setcap -r)",
         );
         return ExitCode::from(2);
     }

@@ -1,5 +1,6 @@
 //! The manual's pages of the command, made of what `--help` says.
 
+use crate::terminal::complain;
 use pinyard::environment::Variable;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -16,7 +17,7 @@ pub(crate) fn run(options: &Options, command: clap::Command) -> ExitCode {
     match write(&options.folder, command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("pinyard: the manual in {}: {error}", options.folder.display());
+            complain(format_args!("pinyard: the manual in {}: {error}", options.folder.display()));
             ExitCode::FAILURE
         }
     }

@@ -2,6 +2,7 @@
 //! built for that MPI.
 
 use crate::demo::own_folder;
+use crate::terminal::complain;
 use pinyard::environment;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -51,7 +52,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     match status {
         Ok(status) => ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(2)),
         Err(text) => {
-            eprintln!("pinyard probe: {text}");
+            complain(format_args!("pinyard probe: {text}"));
             ExitCode::from(2)
         }
     }

@@ -1,6 +1,7 @@
 //! `pinyard replay`: a pool's trace through other configurations, side by side.
 
 use crate::demo::table::grouped;
+use crate::terminal::{complain, print};
 use comfy_table::{CellAlignment, Table, TableStyle};
 use pinyard::allocator::replay::{self, Configuration, Outcome, ReplayError};
 use pinyard::allocator::trace::{ReadError, Reader};
@@ -36,12 +37,10 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         if options.pools.is_empty() { default.collect() } else { options.pools.clone() };
     let outcomes: Result<Vec<Outcome>, Failure> = pools.iter().map(|pool| one(&options.file, pool)).collect();
     match outcomes {
-        Ok(outcomes) if options.json => {
-            crate::print(format_args!("{:#}", document(&options.file, &outcomes)))
-        }
-        Ok(outcomes) => crate::print(table(&outcomes).trim_end()),
+        Ok(outcomes) if options.json => print(format_args!("{:#}", document(&options.file, &outcomes))),
+        Ok(outcomes) => print(table(&outcomes).trim_end()),
         Err(error) => {
-            eprintln!("pinyard: {}: {error}", options.file.display());
+            complain(format_args!("pinyard: {}: {error}", options.file.display()));
             return ExitCode::from(2);
         }
     }

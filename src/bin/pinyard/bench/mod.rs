@@ -16,7 +16,7 @@ mod program;
 mod show;
 
 use crate::demo::{Refusal, STOP};
-use crate::print;
+use crate::terminal::{complain, print};
 use output::Outputs;
 use pinyard::environment;
 use pinyard_bench_report::catalogue::{self, Program};
@@ -107,7 +107,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         eprintln!("interrupted: every process of the benchmark has been ended");
     }
     outcome.unwrap_or_else(|refusal| {
-        eprintln!("pinyard bench {}", refusal.line());
+        complain(format_args!("pinyard bench {}", refusal.line()));
         ExitCode::from(REFUSED)
     })
 }

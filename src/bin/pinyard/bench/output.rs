@@ -1,6 +1,7 @@
 //! Where a run goes: a file that is whole or not there, plots, a JSON document.
 
 use crate::demo::Refusal;
+use crate::terminal::complain;
 use pinyard_bench_report::{Comparison, Document, plot};
 use std::fs::Permissions;
 use std::io::Write;
@@ -45,7 +46,7 @@ impl Outputs {
                         "name another folder with --plot",
                     )
                 })?;
-                eprintln!("wrote {}", path.display());
+                complain(format_args!("wrote {}", path.display()));
             }
         }
         if let Some((mut file, path)) = self.save {
@@ -53,7 +54,7 @@ impl Outputs {
             let written = file.write_all(text.as_bytes()).and_then(|()| file.as_file().sync_all());
             written.map_err(|error| cannot_save(&path, &error))?;
             file.persist(&path).map_err(|error| cannot_save(&path, &error.error))?;
-            eprintln!("wrote {}", path.display());
+            complain(format_args!("wrote {}", path.display()));
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 //! elsewhere. On stderr.
 
 use crate::demo::STOP;
+use crate::terminal::complain;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use pinyard_bench_report::{Benchmark, Document};
 use std::cell::Cell;
@@ -95,7 +96,11 @@ impl Line {
                 bar.abandon_with_message(message);
             }
             Some(bar) => bar.abandon_with_message(message),
-            None => eprintln!("{} {:>6.1} s  {message}", self.title, self.began.elapsed().as_secs_f64()),
+            None => complain(format_args!(
+                "{} {:>6.1} s  {message}",
+                self.title,
+                self.began.elapsed().as_secs_f64()
+            )),
         }
     }
 }

@@ -14,7 +14,7 @@ mod stack;
 pub(crate) mod table;
 mod verdict;
 
-use crate::print;
+use crate::terminal::{complain, print};
 use mpi::Mpirun;
 use pinyard::environment;
 use row::Row;
@@ -97,7 +97,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     match outcome {
         Ok((demo, rows)) => demo.conclude(&rows),
         Err(refusal) => {
-            eprintln!("pinyard demo {}", refusal.line());
+            complain(format_args!("pinyard demo {}", refusal.line()));
             if options.json {
                 let error = json!({ "why": refusal.why, "remedy": refusal.remedy });
                 let document = json!({ "pinyard": env!("CARGO_PKG_VERSION"), "refused": error });

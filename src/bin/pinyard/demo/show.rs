@@ -5,6 +5,7 @@ use super::mpi::Mpirun;
 use super::row::{End, Row};
 use super::rows::{Kind, Spec};
 use super::table::grouped;
+use crate::terminal::complain;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -21,12 +22,12 @@ pub(crate) struct Show {
 impl Show {
     /// Begins with a line about what will run.
     pub(crate) fn new(ranks: u32, mpirun: &Mpirun) -> Show {
-        eprintln!(
+        complain(format_args!(
             "{ranks} ranks under {} {}; a round broadcasts a fresh buffer of {} bytes",
             mpirun.kind.name(),
             mpirun.version,
             grouped(super::BYTES),
-        );
+        ));
         Show { bars: std::io::stderr().is_terminal().then(MultiProgress::new), ranks }
     }
 
@@ -80,7 +81,7 @@ impl Line {
         let message: String = summary(row).chars().take(MESSAGE).collect();
         match &self.bar {
             Some(bar) => bar.abandon_with_message(message),
-            None => eprintln!("{} {:>5.1} s  {message}", self.title, row.seconds),
+            None => complain(format_args!("{} {:>5.1} s  {message}", self.title, row.seconds)),
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::facts::Facts;
 use super::gather;
 use super::nearness::pairs;
+use crate::terminal::print;
 use std::process::ExitCode;
 
 /// Arguments of `pinyard doctor bind`.
@@ -32,7 +33,7 @@ pub(super) fn run(options: &Options) -> ExitCode {
         ));
     };
     for line in settings(&gather::devices(), rank, variable(VISIBLE).as_deref(), variable(NET).is_some()) {
-        crate::print(line);
+        print(line);
     }
     ExitCode::SUCCESS
 }

@@ -1,5 +1,6 @@
 //! `pinyard doctor hooks`: every way of changing a mapping, tried on this machine.
 
+use crate::terminal::{complain, print};
 use indicatif::{ProgressBar, ProgressStyle};
 use pinyard::hooks::Report as Functions;
 use pinyard_coverage::{ROWS, Report, Setup, Verdict, run_all, run_here, text};
@@ -25,11 +26,11 @@ pub(crate) fn run(hooks: &Options) -> ExitCode {
     if let Some([row, setup]) = hooks.row.as_deref() {
         return match run_here(row, setup) {
             Some(line) => {
-                crate::print(line);
+                print(line);
                 ExitCode::SUCCESS
             }
             None => {
-                eprintln!("pinyard: there is no row {row:?} or no set-up {setup:?}");
+                complain(format_args!("pinyard: there is no row {row:?} or no set-up {setup:?}"));
                 ExitCode::FAILURE
             }
         };
@@ -37,7 +38,9 @@ pub(crate) fn run(hooks: &Options) -> ExitCode {
     let program = match std::env::current_exe() {
         Ok(program) => program,
         Err(error) => {
-            eprintln!("pinyard: the path of this program, which runs the rows, is not known: {error}");
+            complain(format_args!(
+                "pinyard: the path of this program, which runs the rows, is not known: {error}"
+            ));
             return ExitCode::FAILURE;
         }
     };
@@ -58,9 +61,9 @@ pub(crate) fn run(hooks: &Options) -> ExitCode {
     bar.finish_and_clear();
     let functions = pinyard::hooks::install();
     if hooks.json {
-        crate::print(format_args!("{:#}", document(&reports, &functions)));
+        print(format_args!("{:#}", document(&reports, &functions)));
     } else {
-        crate::print(page(&reports, &functions).trim_end());
+        print(page(&reports, &functions).trim_end());
     }
     if unnoticed(&reports).next().is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -21,6 +21,7 @@ use self::facts::Facts;
 use self::gather::probe::Kind;
 use self::judge::Finding;
 use self::show::Paper;
+use crate::terminal;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -98,8 +99,14 @@ pub(crate) fn run(options: &Options) -> ExitCode {
 }
 
 fn refuse(why: &str) -> ExitCode {
-    eprintln!("pinyard doctor: {why}");
+    terminal::complain(format_args!("pinyard doctor: {why}"));
     ExitCode::from(CANNOT)
+}
+
+/// For people: what variables, paths and libraries say is theirs, and shown as it is.
+fn screen(answer: &Answer, paper: Paper) -> serde_json::Result<String> {
+    let Answer { facts, findings, .. } = terminal::shown(answer)?;
+    Ok(show::screen(&facts, &lines::lines(&facts, &findings), &findings, paper))
 }
 
 fn examine(options: &Options) -> ExitCode {
@@ -107,23 +114,23 @@ fn examine(options: &Options) -> ExitCode {
     let findings = judge::judge(&facts);
     let mend = judge::to_mend(&findings);
     let answer = Answer { schema: SCHEMA.to_owned(), facts, findings };
-    let text = match (options.job, options.json) {
-        (true, _) => serde_json::to_string(&answer),
-        (_, true) => serde_json::to_string_pretty(&answer),
-        _ => {
-            let sections = lines::lines(&answer.facts, &answer.findings);
-            Ok(show::screen(&answer.facts, &sections, &answer.findings, Paper::of_stdout()))
-        }
+    let printed = match (options.job, options.json) {
+        (true, _) => serde_json::to_string(&answer).map(terminal::print),
+        (_, true) => serde_json::to_string_pretty(&answer).map(terminal::print),
+        _ => screen(&answer, Paper::of_stdout()).map(terminal::print_painted),
     };
-    match text {
-        Ok(text) => crate::print(text),
-        Err(error) => return refuse(&format!("its answer as JSON: {error}")),
+    if let Err(error) = printed {
+        return refuse(&format!("its answer as JSON: {error}"));
     }
     ExitCode::from(u8::from(mend))
 }
 
 fn compared(options: &Options) -> ExitCode {
-    let answers = match compare::read(&options.compare) {
+    let read = compare::read(&options.compare).and_then(|answers| match options.json {
+        true => Ok(answers),
+        false => terminal::shown(&answers).map_err(|error| format!("the answers as JSON: {error}")),
+    });
+    let answers = match read {
         Ok(answers) => answers,
         Err(why) => return refuse(&why),
     };
@@ -132,9 +139,9 @@ fn compared(options: &Options) -> ExitCode {
         expected.split([',', ' ', '\n']).map(str::to_owned).filter(|name| !name.is_empty()).collect();
     let comparison = compare::Comparison::of(answers, &expected);
     if options.json {
-        crate::print(format_args!("{:#}", comparison.document()));
+        terminal::print(format_args!("{:#}", comparison.document()));
     } else {
-        crate::print(comparison.text(Paper::of_stdout()));
+        terminal::print_painted(comparison.text(Paper::of_stdout()));
     }
     ExitCode::from(comparison.exit())
 }

@@ -1,4 +1,5 @@
-//! The screen: aligned, wrapped to the terminal's width, in colour on a terminal.
+//! The screen: aligned, wrapped to the terminal's width, in colour on a terminal. Texts are
+//! visible ones ([`crate::terminal::shown`]).
 
 use super::facts::Facts;
 use super::judge::{Finding, Weight};
@@ -49,10 +50,7 @@ impl Paper {
 
     /// `text` in lines that fit right of `column`; all but the first are indented to it.
     pub(crate) fn wrapped(self, column: usize, text: &str, style: Style) -> String {
-        // Variables and paths may hold what a terminal would obey.
-        let text: String =
-            text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect();
-        let lines = textwrap::wrap(&text, self.width.saturating_sub(column).max(20));
+        let lines = textwrap::wrap(text, self.width.saturating_sub(column).max(20));
         let lines: Vec<String> = lines.iter().map(|line| self.paint(style, line)).collect();
         lines.join(&format!("\n{}", " ".repeat(column)))
     }

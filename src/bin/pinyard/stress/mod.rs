@@ -11,7 +11,7 @@ mod show;
 
 use crate::demo::mpi::Mpirun;
 use crate::demo::{Refusal, STOP, own_folder};
-use crate::print;
+use crate::terminal::{complain, print};
 use launch::Job;
 use pinyard::environment;
 use pinyard_stress_report::options::{self, Outputs};
@@ -77,7 +77,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         return ExitCode::from(verdict::INTERRUPTED);
     }
     outcome.unwrap_or_else(|refusal| {
-        eprintln!("pinyard stress {}", refusal.line());
+        complain(format_args!("pinyard stress {}", refusal.line()));
         ExitCode::from(verdict::REFUSED)
     })
 }

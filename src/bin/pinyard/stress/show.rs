@@ -2,6 +2,7 @@
 //! elsewhere. On stderr.
 
 use super::launch::Job;
+use crate::terminal::complain;
 use indicatif::{ProgressBar, ProgressStyle};
 use pinyard_stress_report::options::word;
 use pinyard_stress_report::progress::{Progress, Word};
@@ -28,7 +29,7 @@ impl Show {
         });
         let ranks = text::counted(job.ranks.into(), "rank");
         let (time, seed) = (job.options.time, job.options.seed);
-        eprintln!("{ranks}{under}, {time} s, seed {seed}{}", fault.unwrap_or_default());
+        complain(format_args!("{ranks}{under}, {time} s, seed {seed}{}", fault.unwrap_or_default()));
         let style = ProgressStyle::with_template("[{bar:24}] {elapsed:>3} {msg}")
             .map(|style| style.progress_chars("=> "))
             .unwrap_or_else(|_| ProgressStyle::default_bar());
@@ -62,7 +63,7 @@ impl Show {
                 bar.set_position((1e3 * seconds / self.time).min(1e3) as u64);
                 bar.set_message(message);
             }
-            None => eprintln!("{seconds:>6.1} s  {message}"),
+            None => complain(format_args!("{seconds:>6.1} s  {message}")),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `pinyard report`: the traces of a run as one page.
 
 use crate::demo::table::grouped;
+use crate::terminal::{complain, print};
 use pinyard_stress_report::document;
 use pinyard_trace_report::{Run, load};
 use std::fs::File;
@@ -33,12 +34,12 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     let mut run = match load(&options.paths) {
         Ok(run) => run,
         Err(error) => {
-            eprintln!("pinyard: {error}");
+            complain(format_args!("pinyard: {error}"));
             return ExitCode::from(2);
         }
     };
     for warning in run.warnings() {
-        eprintln!("pinyard: {warning}");
+        complain(format_args!("pinyard: {warning}"));
     }
     let page = match (&options.output, &options.perfetto) {
         (None, None) => Some(Path::new("pinyard-report.html")),
@@ -53,9 +54,9 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         let Some(path) = path else { continue };
         let written = document::put_in_place(path, |file| write(&mut run, file));
         match written {
-            Ok(_) => crate::print(format_args!("{}: {} events", path.display(), grouped(run.events()))),
+            Ok(_) => print(format_args!("{}: {} events", path.display(), grouped(run.events()))),
             Err(error) => {
-                eprintln!("pinyard: write({}) failed: {error}", path.display());
+                complain(format_args!("pinyard: write({}) failed: {error}", path.display()));
                 return ExitCode::from(2);
             }
         }

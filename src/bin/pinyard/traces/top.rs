@@ -4,6 +4,7 @@
 //! (`pinyard_trace::counters`), and asks no process anything.
 
 use crate::demo::table::grouped;
+use crate::terminal::{complain, print, visible};
 use anstyle::{AnsiColor, Style};
 use comfy_table::{CellAlignment, Table, TableStyle};
 use pinyard::prometheus::Page;
@@ -53,7 +54,7 @@ type Seen = BTreeMap<PathBuf, (Document, Option<Document>)>;
 pub(crate) fn run(options: &Options) -> ExitCode {
     let mut seen = Seen::new();
     if let Err(reason) = look(&options.folder, &mut seen) {
-        eprintln!("pinyard: {reason}");
+        complain(format_args!("pinyard: {reason}"));
         return ExitCode::from(2);
     }
     if options.prometheus {
@@ -62,7 +63,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
             page.process(document);
         }
         // The text ends its last line itself.
-        crate::print(page.to_string().trim_end());
+        print(page.to_string().trim_end());
         return ExitCode::SUCCESS;
     }
     if options.once {
@@ -90,7 +91,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         }
         thread::sleep(Duration::from_secs_f64(options.every));
         if let Err(reason) = look(&options.folder, &mut seen) {
-            eprintln!("pinyard: {reason}");
+            complain(format_args!("pinyard: {reason}"));
             return ExitCode::from(2);
         }
     }
@@ -193,9 +194,7 @@ fn table(seen: &Seen, now: u64, most: usize) -> String {
         "in use",
         "allocs per s",
     ]);
-    let printable = |text: &str| -> String {
-        text.chars().take(24).map(|letter| if letter.is_control() { '?' } else { letter }).collect()
-    };
+    let printable = |text: &str| visible(&text.chars().take(24).collect::<String>());
     for (document, before) in all.iter().take(most) {
         let Document { process, counters, .. } = document;
         let rate = |of| per_second(rate(document, before.as_ref(), of, now));

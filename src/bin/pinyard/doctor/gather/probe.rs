@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use crate::doctor::facts::{CudaAware, Gpu, Version};
+use crate::terminal::print;
 use libloading::{Library, Symbol};
 use pinyard_driver::{Absent, Cuda, Driver};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -100,7 +101,7 @@ pub(crate) fn run(kind: Kind, path: &str) {
         Kind::Cuda => serde_json::to_string(&cuda()),
     };
     if let Ok(line) = line {
-        crate::print(format_args!("{MARK}{line}"));
+        print(format_args!("{MARK}{line}"));
     }
 }
 

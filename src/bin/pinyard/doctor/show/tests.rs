@@ -1,8 +1,11 @@
+#![allow(clippy::unwrap_used)]
 use super::*;
+use crate::doctor::compare::Comparison;
 use crate::doctor::facts::{Facts, Version};
 use crate::doctor::judge::judge;
 use crate::doctor::lines::lines;
 use crate::doctor::made_up::{good_node, gpu_node, library};
+use crate::doctor::{Answer, SCHEMA};
 
 const PLAIN: Paper = Paper { width: 80, colour: false };
 
@@ -28,9 +31,20 @@ fn what_a_terminal_would_obey_is_not_handed_on() {
     let mut facts = bad_node();
     facts.environment.insert("LD_PRELOAD".to_owned(), "/lib/a.so:\u{1b}[2J\u{7}\u{9b}31m".to_owned());
     facts.environment.insert("FI_MR_CACHE_MONITOR".to_owned(), "dis\nabled\u{1b}]0;title\u{7}".to_owned());
-    let text = rendered(&facts, PLAIN);
-    assert!(text.contains("/lib/a.so:?[2J"), "{text}");
-    assert!(text.chars().all(|letter| letter == '\n' || !letter.is_control()), "{text:?}");
+    facts.host = "node\u{1b}[8m".to_owned();
+    let findings = judge(&facts);
+    let answer = Answer { schema: SCHEMA.to_owned(), facts, findings };
+    let nothing_hidden = |text: &str| text.chars().all(|letter| letter == '\n' || !letter.is_control());
+    let text = crate::doctor::screen(&answer, PLAIN).unwrap();
+    assert!(text.contains("/lib/a.so:\\u001b[2J"), "{text}");
+    assert!(nothing_hidden(&text), "{text:?}");
+    // Nor of other nodes' answers.
+    let answers = vec![
+        crate::terminal::shown(&answer).unwrap(),
+        Answer { facts: nothing(), findings: Vec::new(), ..answer },
+    ];
+    let text = Comparison::of(answers, &[]).text(PLAIN);
+    assert!(text.contains("node\\u001b[8m") && nothing_hidden(&text), "{text:?}");
 }
 
 fn nothing() -> Facts {
