@@ -17,7 +17,9 @@ use mpi::traits::{Communicator, CommunicatorCollectives};
 use pinyard_allocator::Pool;
 use pinyard_registry::{Events, Registry};
 use pinyard_stress_report::record::{Outcome, Rank, Run};
-use pinyard_stress_report::{Fault, Operation, Options, Phase, document, folder, verdict, write_reports};
+use pinyard_stress_report::{
+    Fault, Operation, Options, Phase, document, folder, place, verdict, write_reports,
+};
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
@@ -82,7 +84,7 @@ fn share(cli: &Cli, world: &SimpleCommunicator) -> Result<(&'static Shared, Plan
     let folder: PathBuf = cli.folder.clone().unwrap_or_else(own);
     // One of our own is nobody else's, and was not there: others may write where it lies.
     let made = match cli.folder {
-        Some(_) => std::fs::create_dir_all(&folder),
+        Some(_) => place::new_folder(&folder),
         None => DirBuilder::new().mode(0o700).create(&folder),
     };
     made.map_err(|error| format!("mkdir {}: {error}", folder.display()))?;

@@ -5,7 +5,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use pinyard_registry::Times;
 use pinyard_stress_report::progress::Word;
 use pinyard_stress_report::record::{self, SAMPLE_SECONDS, Sample};
-use pinyard_stress_report::{folder, text};
+use pinyard_stress_report::{folder, place, text};
 use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -26,7 +26,7 @@ impl Sampler {
     pub(crate) fn start(shared: &'static Shared, shows: bool) -> Result<Sampler, String> {
         static STOP: AtomicBool = AtomicBool::new(false);
         let path = folder::samples_path(&shared.folder, shared.rank);
-        let file = File::create(&path).map_err(|error| format!("open({}): {error}", path.display()))?;
+        let file = place::new_file(&path).map_err(|error| format!("open({}): {error}", path.display()))?;
         let thread = thread::Builder::new().name("sampler".into());
         let thread = thread.spawn(move || run(shared, file, shows.then(Show::new)));
         let thread = thread.map_err(|error| format!("pthread_create(sampler): {error}"))?;

@@ -5,7 +5,7 @@
 //! file systems that several machines share.
 
 use pinyard_stress_report::progress::{self, LEN, WORDS, Word};
-use pinyard_stress_report::{Operation, Phase};
+use pinyard_stress_report::{Operation, Phase, place};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -21,7 +21,7 @@ impl Words {
     /// All zero, with the file of `rank` in `folder`.
     pub(crate) fn create(folder: &Path, rank: u32) -> Result<&'static Words, String> {
         let path = progress::path(folder, rank);
-        let file = File::create(&path).map_err(|error| format!("open({}): {error}", path.display()))?;
+        let file = place::new_file(&path).map_err(|error| format!("open({}): {error}", path.display()))?;
         Ok(Box::leak(Box::new(Words { words: [const { AtomicU64::new(0) }; WORDS], file })))
     }
 

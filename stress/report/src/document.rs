@@ -1,15 +1,14 @@
 //! The JSON document, and where reports go.
 
 use crate::options::Outputs;
+use crate::place::put_in_place;
 use crate::record::{Rank, Run};
 use crate::series::{self, Point};
 use crate::verdict::Verdict;
 use crate::{page, text};
 use serde::Serialize;
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::Path;
-use tempfile::NamedTempFile;
 
 /// Name and version of the schema (docs/src/stress.md).
 pub const SCHEMA: &str = "pinyard-stress/1";
@@ -51,24 +50,6 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     put_in_place(path, |file| file.write_all(bytes)).map_err(failed)
 }
 
-/// Puts a file that `fill` writes at `path`: for its owner alone, and whole or not at all. A
-/// symbolic link there is replaced, not followed.
-///
-/// # Errors
-/// Those of `fill`, and of making the file beside its place and renaming it.
-pub fn put_in_place(
-    path: &Path,
-    fill: impl FnOnce(&mut BufWriter<&mut File>) -> io::Result<()>,
-) -> io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = NamedTempFile::new_in(folder)?;
-    let mut buffered = BufWriter::new(file.as_file_mut());
-    fill(&mut buffered)?;
-    buffered.flush()?;
-    drop(buffered);
-    file.persist(path).map(drop).map_err(|error| error.error)
-}
-
 /// The run in one line.
 pub fn summary(run: &Run) -> String {
     let sum = |count: fn(&Rank) -> u64| run.ranks.iter().map(count).sum::<u64>();
@@ -85,26 +66,4 @@ pub fn summary(run: &Run) -> String {
         text::percent(sum(|rank| rank.counts.hits), sum(|rank| rank.counts.misses)),
         text::grouped(sum(|rank| rank.counts.invalidations)),
     )
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::write;
-    use std::fs;
-    use std::os::unix::fs::{PermissionsExt, symlink};
-
-    #[test]
-    fn a_report_is_its_owner_s_and_follows_no_link() {
-        let folder = tempfile::tempdir().unwrap();
-        let (somebodys, report) = (folder.path().join("somebodys"), folder.path().join("report.html"));
-        fs::write(&somebodys, "theirs").unwrap();
-        symlink(&somebodys, &report).unwrap();
-        write(&report, b"ours").unwrap();
-        assert_eq!(fs::read(&somebodys).unwrap(), b"theirs");
-        let written = fs::symlink_metadata(&report).unwrap();
-        assert!(written.is_file() && written.permissions().mode() & 0o777 == 0o600);
-        let missing = write(&folder.path().join("none/report.html"), b"").unwrap_err();
-        assert!(missing.to_string().contains("none/report.html"), "{missing}");
-    }
 }

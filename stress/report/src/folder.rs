@@ -1,6 +1,7 @@
 //! The files of a run: progress words, samples and a record per rank.
 
 use crate::options::Options;
+use crate::place::{UNFINISHED, put_in_place};
 use crate::progress::{self, Progress, Word};
 use crate::record::{Counts, Injected, Outcome, Rank, Run, Sample};
 use serde::{Deserialize, Serialize};
@@ -26,10 +27,7 @@ pub fn samples_path(folder: &Path, rank: u32) -> PathBuf {
 /// # Errors
 /// The file could not be written.
 pub fn write_record(folder: &Path, rank: &Rank) -> io::Result<()> {
-    let path = record_path(folder, rank.rank);
-    let unfinished = path.with_extension("unfinished");
-    fs::write(&unfinished, serde_json::to_vec(rank)?)?;
-    fs::rename(&unfinished, &path)
+    put_in_place(&record_path(folder, rank.rank), |file| Ok(serde_json::to_writer(file, rank)?))
 }
 
 #[derive(Serialize, Deserialize)]
@@ -58,7 +56,7 @@ pub fn forget(folder: &Path, rank: u32) -> io::Result<()> {
 /// The file could not be written.
 pub fn write_options(folder: &Path, options: &Options, ranks: u32) -> io::Result<()> {
     let asked = Asked { ranks, options: options.clone() };
-    fs::write(folder.join(ASKED), serde_json::to_vec(&asked)?)
+    put_in_place(&folder.join(ASKED), |file| Ok(serde_json::to_writer(file, &asked)?))
 }
 
 /// Removes what a run left in `folder`, and nothing else.
@@ -69,7 +67,7 @@ pub fn clear(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        let ends = [".progress", ".samples", ".json", ".unfinished"];
+        let ends = [".progress", ".samples", ".json", UNFINISHED];
         if name == ASKED || name.starts_with("rank-") && ends.iter().any(|end| name.ends_with(end)) {
             fs::remove_file(&path)?;
         }

@@ -3,9 +3,8 @@
 use crate::demo::Refusal;
 use crate::terminal::complain;
 use pinyard_bench_report::{Comparison, Document, plot};
-use std::fs::Permissions;
+use pinyard_stress_report::place;
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
@@ -21,7 +20,7 @@ impl Outputs {
     pub(crate) fn prepare(save: Option<&Path>, plot: Option<&Path>) -> Result<Outputs, Refusal> {
         let save = save.map(|path| Ok((beside(path)?, path.to_owned()))).transpose()?;
         if let Some(folder) = plot {
-            std::fs::create_dir_all(folder).map_err(|error| {
+            place::new_folder(folder).map_err(|error| {
                 Refusal::new(
                     format!("mkdir {}: {error}", folder.display()),
                     "name another folder with --plot",
@@ -40,7 +39,7 @@ impl Outputs {
             let pictures = plot::all(document).map_err(|error| Refusal::new(format!("plot: {error}"), ""))?;
             for (name, svg) in pictures {
                 let path = folder.join(name);
-                std::fs::write(&path, svg).map_err(|error| {
+                place::put_in_place(&path, |file| file.write_all(svg.as_bytes())).map_err(|error| {
                     Refusal::new(
                         format!("write {}: {error}", path.display()),
                         "name another folder with --plot",
@@ -64,17 +63,13 @@ fn cannot_save(path: &Path, error: &std::io::Error) -> Refusal {
     Refusal::new(format!("write {}: {error}", path.display()), "name another file with --save")
 }
 
-/// A file in the folder of `path`, with the mode that a new file has.
+/// A file in the folder of `path`, its owner's alone.
 fn beside(path: &Path) -> Result<NamedTempFile, Refusal> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if path.is_dir() {
         return Err(Refusal::new(format!("{} is a folder", path.display()), "name a file with --save"));
     }
-    tempfile::Builder::new()
-        .prefix(".pinyard-bench-")
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(folder)
-        .map_err(|error| cannot_save(path, &error))
+    NamedTempFile::with_prefix_in(".pinyard-bench-", folder).map_err(|error| cannot_save(path, &error))
 }
 
 /// The run, with what became of its figures since a saved one.

@@ -4,8 +4,9 @@
 use super::mpi::Mpirun;
 use super::{Refusal, STOP, rows};
 use crate::report::RankReport;
+use pinyard_stress_report::place;
 use rustix::process::{Pid, Signal, kill_process_group};
-use std::fs::{self, File};
+use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
@@ -53,9 +54,9 @@ pub(crate) enum How {
 /// Runs `job`; calls `advanced` with rank 0's rounds now and then.
 pub(crate) fn run(job: &Job<'_>, advanced: impl Fn(u64)) -> Result<Ended, Refusal> {
     let failed = |call: &str, error| Refusal::new(format!("{call}: {error}"), "");
-    fs::create_dir_all(job.folder).map_err(|error| failed("mkdir(temporary folder)", error))?;
+    place::new_folder(job.folder).map_err(|error| failed("mkdir(temporary folder)", error))?;
     let output_path = job.folder.join("output");
-    let output = File::create(&output_path).map_err(|error| failed("open(temporary file)", error))?;
+    let output = place::new_file(&output_path).map_err(|error| failed("open(temporary file)", error))?;
     let errors = output.try_clone().map_err(|error| failed("dup", error))?;
     let mut command = job.mpirun.command(job.ranks, &job.program);
     command

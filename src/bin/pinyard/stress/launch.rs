@@ -5,10 +5,10 @@ use super::show::Show;
 use crate::demo::job::end;
 use crate::demo::mpi::Mpirun;
 use crate::demo::{Refusal, STOP};
-use pinyard_stress_report::Options;
 use pinyard_stress_report::progress::{Progress, Word};
 use pinyard_stress_report::record::Launcher;
-use std::fs::{self, File};
+use pinyard_stress_report::{Options, place};
+use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -55,7 +55,7 @@ impl Job<'_> {
 pub(crate) fn run(job: &Job<'_>) -> Result<Launcher, Refusal> {
     let failed = |call: &str, error| Refusal::new(format!("{call}: {error}"), "");
     let output_path = job.folder.join("output");
-    let output = File::create(&output_path).map_err(|error| failed("open(output of the ranks)", error))?;
+    let output = place::new_file(&output_path).map_err(|error| failed("open(output of the ranks)", error))?;
     let errors = output.try_clone().map_err(|error| failed("dup", error))?;
     let mut command = job.command();
     command.stdin(Stdio::null()).stdout(output).stderr(errors).process_group(0);

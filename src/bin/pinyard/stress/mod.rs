@@ -16,7 +16,7 @@ use launch::Job;
 use pinyard::environment;
 use pinyard_stress_report::options::{self, Outputs};
 use pinyard_stress_report::record::Run;
-use pinyard_stress_report::{document, folder, verdict, write_reports};
+use pinyard_stress_report::{document, folder, place, verdict, write_reports};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
@@ -114,7 +114,7 @@ fn start(options: &Options) -> Result<Run, Refusal> {
 fn clear(folder: &Path) -> Result<(), Refusal> {
     let failed =
         |error| Refusal::new(format!("prepare {}: {error}", folder.display()), "name another with --folder");
-    std::fs::create_dir_all(folder).map_err(failed)?;
+    place::new_folder(folder).map_err(failed)?;
     folder::clear(folder).map_err(failed)
 }
 

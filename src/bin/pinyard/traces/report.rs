@@ -2,7 +2,7 @@
 
 use crate::demo::table::grouped;
 use crate::terminal::{complain, print};
-use pinyard_stress_report::document;
+use pinyard_stress_report::place;
 use pinyard_trace_report::{Run, load};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -52,7 +52,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     ];
     for (path, write) in outputs {
         let Some(path) = path else { continue };
-        let written = document::put_in_place(path, |file| write(&mut run, file));
+        let written = place::put_in_place(path, |file| write(&mut run, file));
         match written {
             Ok(_) => print(format_args!("{}: {} events", path.display(), grouped(run.events()))),
             Err(error) => {
