@@ -244,7 +244,10 @@ pub(super) struct Wanted {
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Failure {
         let status = match &error {
-            OpenError::Call(_) | OpenError::Denied { .. } | OpenError::PortDown { .. } => PNY_ERR_REFUSED,
+            OpenError::Call(_)
+            | OpenError::Denied { .. }
+            | OpenError::PortDown { .. }
+            | OpenError::Relative { .. } => PNY_ERR_REFUSED,
             _ => PNY_ERR_ABSENT,
         };
         Failure::new(status, error.to_string())

@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 use super::OpenError;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// A library that stays open.
@@ -16,13 +17,17 @@ pub(super) struct Library {
 }
 
 impl Library {
-    /// Opens `path`, or `soname` where none is given.
+    /// Opens `path`, or `soname` where none is given. A process that has more rights than its
+    /// caller (`AT_SECURE`) opens nothing that lies where its caller has led it.
     pub(super) fn open(
         path: Option<&Path>,
         soname: &str,
         package: &'static str,
     ) -> Result<Library, OpenError> {
         let name = path.unwrap_or(Path::new(soname)).to_path_buf();
+        if is_relative(&name) && pinyard_hooks::is_privileged() {
+            return Err(OpenError::Relative { library: name.display().to_string() });
+        }
         // SAFETY: the constructors of these libraries read the environment and sysfs;
         // a file that the caller names instead is the caller's to vouch for, as one in
         // LD_LIBRARY_PATH is.
@@ -65,6 +70,12 @@ impl Library {
     pub(super) fn keep(self) {
         std::mem::forget(self.handle);
     }
+}
+
+/// Whether the loader takes it for a file of the working directory's. Without a slash it is
+/// a soname, and looked for in the system's folders (dlopen(3)).
+fn is_relative(name: &Path) -> bool {
+    name.is_relative() && name.as_os_str().as_bytes().contains(&b'/')
 }
 
 /// What the loader said, without libloading's own frame.

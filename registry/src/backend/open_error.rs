@@ -18,6 +18,16 @@ pub enum OpenError {
         /// Debian's package.
         package: &'static str,
     },
+    /// A path from the working directory, which is the caller's, in a process that has more
+    /// rights than its caller.
+    #[error(
+        "{library} is not opened by a program with more rights than its caller (AT_SECURE): name the file \
+         from /, or its soname"
+    )]
+    Relative {
+        /// What was asked for.
+        library: String,
+    },
     /// The library lacks a function: another version, or another library.
     #[error("{library} has no {symbol}; {needs}")]
     Symbol {
