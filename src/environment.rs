@@ -141,7 +141,7 @@ fn mpi() -> Group {
 
 fn devices() -> Group {
     let driver = variable(
-        "src/capi/plug.rs",
+        "driver/src/chosen.rs",
         "PINYARD_DRIVER",
         "cuda or simulated",
         "cuda",

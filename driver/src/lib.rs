@@ -23,6 +23,7 @@
 //! ```
 
 mod call;
+mod chosen;
 mod counted;
 mod cuda;
 mod driver;
@@ -36,6 +37,7 @@ mod types;
 
 pub use self::{
     call::Call,
+    chosen::{Chosen, NoDriver},
     counted::{Calls, Counted},
     cuda::Cuda,
     driver::Driver,

@@ -17,7 +17,7 @@ use super::status::{Failure, at_boundary, pny_last_error, pny_status, pny_status
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr::null_mut;
 use pinyard_allocator::device::{DeviceError, DevicePool, PoolStream, RawPool};
-use pinyard_driver::{Cuda, DevicePtr, Driver, DriverToken, Simulated, Stream};
+use pinyard_driver::{Chosen, Cuda, DevicePtr, Driver, DriverToken, Simulated, Stream};
 use pinyard_registry::MemoryKey;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -27,8 +27,6 @@ use std::time::Duration;
 const DEVICES: usize = 64;
 /// Bytes of a simulated device.
 const SIMULATED: usize = 1 << 30;
-/// Where tests say that the device is simulated.
-const VARIABLE: &str = "PINYARD_DRIVER";
 /// What PyTorch and CuPy wait before they have no memory, at most.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -45,21 +43,16 @@ struct Shared {
 impl Shared {
     fn open(device: usize) -> Result<Shared, Failure> {
         pinyard_hooks::notice_forks();
-        let asked = match pinyard_hooks::is_privileged() {
-            true => None,
-            false => std::env::var_os(VARIABLE),
-        };
-        let driver: Arc<dyn Driver> = match asked.as_deref().map(|value| value.to_string_lossy()).as_deref() {
-            None | Some("cuda") => Arc::new(Cuda::open(device as i32)?),
-            Some("simulated") if device == 0 => Simulated::new(SIMULATED).running(),
-            Some("simulated") => {
-                return Err(Failure::new(PNY_ERR_ABSENT, "the simulated driver has one device, number 0"));
-            }
-            Some(other) => {
-                let cause = format!("{VARIABLE}={other:?} is refused: cuda or simulated");
-                return Err(Failure::new(PNY_ERR_REFUSED, cause));
-            }
-        };
+        let chosen = Chosen::from_environment();
+        let driver: Arc<dyn Driver> =
+            match chosen.map_err(|error| Failure::new(PNY_ERR_REFUSED, error.to_string()))? {
+                Chosen::Cuda => Arc::new(Cuda::open(device as i32)?),
+                Chosen::Simulated if device == 0 => Simulated::new(SIMULATED).running(),
+                Chosen::Simulated => {
+                    let cause = "the simulated driver has one device, number 0";
+                    return Err(Failure::new(PNY_ERR_ABSENT, cause));
+                }
+            };
         let pool = DevicePool::builder(driver.clone()).patience(PATIENCE).build()?;
         let forks = pinyard_hooks::fork_generation();
         Ok(Shared { pool: RawPool::new(pool), driver, streams: RwLock::default(), forks })

@@ -5,7 +5,7 @@ use super::status::{Failure, pny_status::*};
 use core::ffi::{c_int, c_void};
 use libloading::os::unix::{Library, RTLD_LAZY};
 use pinyard_allocator::DriverToken;
-use pinyard_driver::{Cuda, DevicePtr, Driver, Simulated, Stream};
+use pinyard_driver::{Chosen, Cuda, DevicePtr, Driver, Simulated, Stream};
 use pinyard_mpi::Gpu;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -13,8 +13,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 const DEVICES: usize = 64;
 /// Bytes of a simulated device: for what the communicators have of their own.
 const SIMULATED: usize = 256 << 20;
-/// Where tests say that the device is simulated, as of pny_torch_malloc.
-const VARIABLE: &str = "PINYARD_DRIVER";
 
 /// A device that communicators were made for, kept to the end of the process.
 pub(super) struct Opened {
@@ -67,19 +65,12 @@ pub(super) enum Owner {
 impl Opened {
     fn new(ordinal: c_int) -> Result<Opened, Failure> {
         pinyard_hooks::notice_forks();
-        let asked = match pinyard_hooks::is_privileged() {
-            true => None,
-            false => std::env::var_os(VARIABLE),
-        };
         let absent = |error: pinyard_driver::Absent| Failure::new(PNY_ERR_ABSENT, error.to_string());
-        let kind = match asked.as_deref().map(|value| value.to_string_lossy()).as_deref() {
-            None | Some("cuda") => Kind::Cuda(Arc::new(Cuda::open(ordinal).map_err(absent)?)),
+        let chosen = Chosen::from_environment();
+        let kind = match chosen.map_err(|error| Failure::new(PNY_ERR_REFUSED, error.to_string()))? {
+            Chosen::Cuda => Kind::Cuda(Arc::new(Cuda::open(ordinal).map_err(absent)?)),
             // Every rank has a device of its own, whatever its number.
-            Some("simulated") => Kind::Simulated(Arc::new(Simulated::shareable(SIMULATED))),
-            Some(other) => {
-                let cause = format!("{VARIABLE}={other:?} is refused: cuda or simulated");
-                return Err(Failure::new(PNY_ERR_REFUSED, cause));
-            }
+            Chosen::Simulated => Kind::Simulated(Arc::new(Simulated::shareable(SIMULATED))),
         };
         let driver: Arc<dyn Driver> = match &kind {
             Kind::Cuda(driver) => driver.clone(),
