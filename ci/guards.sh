@@ -31,13 +31,10 @@ wanted() {
     [ -z "${LANE:-}" ] || [ $((number % 2)) -eq "$LANE" ]
 }
 
-# guard NAME FILE LINE REPLACEMENT PACKAGE TEST...
-guard() {
-    local name=$1 file=$2 line=$3 replacement=$4 package=$5 log=$copy/log
-    shift 5
-    wanted "$name" || return
-    cp "$file" "$copy/$file"
-    if ! python3 - "$copy/$file" "$line" "$replacement" << 'EOF'
+# change FILE LINE REPLACEMENT: takes the line out in the copy, if there is one of it.
+change() {
+    cp "$1" "$copy/$1"
+    python3 - "$copy/$1" "$2" "$3" << 'EOF' || { failed=$((failed + 1)) && return 1; }
 import sys
 path, line, replacement = sys.argv[1:]
 text = open(path).read()
@@ -45,7 +42,13 @@ if text.count(line) != 1:
     sys.exit(f"{path}: {text.count(line)} places match the guard {line!r}")
 open(path, "w").write(text.replace(line, replacement))
 EOF
-    then failed=$((failed + 1)) && return; fi
+}
+
+# guard NAME FILE LINE REPLACEMENT PACKAGE TEST...
+guard() {
+    local name=$1 file=$2 line=$3 replacement=$4 package=$5 log=$copy/log
+    shift 5
+    wanted "$name" && change "$file" "$line" "$replacement" || return
     if ! (cd "$copy" && cargo test --quiet --no-run "${profile[@]}" -p "$package" "$@") > "$log" 2>&1; then
         echo "$name: does not compile without its guard" && tail -20 "$log" && failed=$((failed + 1))
         cp "$file" "$copy/$file"
@@ -66,15 +69,30 @@ EOF
 # As guard, but the change must not compile: the borrow checker is the test.
 refused() {
     local name=$1 file=$2 line=$3 replacement=$4 package=$5 log=$copy/log
-    wanted "$name" || return
-    python3 -c 'import sys; p, a, b = sys.argv[1:]; t = open(p).read(); assert t.count(a) == 1; open(p, "w").write(t.replace(a, b))' \
-        "$copy/$file" "$line" "$replacement" || { failed=$((failed + 1)) && return; }
+    wanted "$name" && change "$file" "$line" "$replacement" || return
     (cd "$copy" && cargo check --quiet -p "$package") > "$log" 2>&1
     cp "$file" "$copy/$file"
     if grep -q 'E0502\|E0499' "$log"; then
         echo "$name: does not compile" && passed=$((passed + 1))
     else
         echo "$name: it compiles, or fails otherwise" && tail -20 "$log" && failed=$((failed + 1))
+    fi
+}
+
+# As guard, but the test is a script, which says "FAILED  WORDS":
+# scripted NAME FILE LINE REPLACEMENT WORDS SCRIPT...
+scripted() {
+    local name=$1 file=$2 line=$3 replacement=$4 words=$5 log=$copy/log
+    shift 5
+    wanted "$name" && change "$file" "$line" "$replacement" || return
+    (cd "$copy" && timeout -k 5 400 "$@") > "$log" 2>&1
+    cp "$file" "$copy/$file"
+    if grep -q "^FAILED  $words" "$log"; then
+        echo "$name: noticed" && passed=$((passed + 1))
+    elif grep -q '^skipped: ' "$log"; then
+        echo "$name: $(grep -m 1 '^skipped: ' "$log")"
+    else
+        echo "$name: $1 does not notice that the guard in $file is gone" && tail -20 "$log" && failed=$((failed + 1))
     fi
 }
 
@@ -196,6 +214,22 @@ guard 'device pool: a borrower waits for the lenders' allocator/src/device/hub.r
 guard 'device pool: streams that use a dropped block are waited for' allocator/src/device/reclaim.rs \
     $'            .streams\n            .iter()' $'            .streams[..0]\n            .iter()' \
     pinyard-allocator --test device_random
+# Programs with more rights than their caller, which only root makes.
+[ "$(id -u)" -ne 0 ] || guard 'AT_SECURE: relative paths' registry/src/backend/library.rs 'is_relative(&name) && pinyard_hooks::is_privileged()' 'false' \
+    $registry --test privileged
+secure=mpi-tests/c/secure.sh
+scripted 'AT_SECURE: PINYARD_HOOKS' registry/src/trust/mechanism.rs 'if pinyard_hooks::is_privileged() {' 'if false {' \
+    'PINYARD_HOOKS, secure: heeded' $secure library
+scripted 'AT_SECURE: PINYARD_TRACE' trace/src/settings.rs 'if crate::hooks::is_privileged() {' 'if false {' \
+    'PINYARD_TRACE, secure: heeded' $secure library
+scripted 'AT_SECURE: PINYARD_POOL_LIMIT' allocator/src/config/mod.rs 'if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {' 'if false {' \
+    'PINYARD_POOL_LIMIT, secure: heeded' $secure library
+scripted 'AT_SECURE: PINYARD_DRIVER' driver/src/chosen.rs 'if pinyard_hooks::is_privileged() {' 'if false {' \
+    'PINYARD_DRIVER, secure: heeded' $secure library
+scripted 'AT_SECURE: PINYARD_LOG' preload/src/settings.rs 'if pinyard_hooks::is_privileged() { None } else' 'if false { None } else' \
+    'PINYARD_LOG, secure-preload: heeded' $secure preload
+scripted 'AT_SECURE: PINYARD_MPI' collectives/src/variables.rs 'if pinyard_hooks::is_privileged() { None } else' 'if false { None } else' \
+    'PINYARD_MPI_PATH, gpu-ranks: heeded' $secure mpi
 refused '7 no driver call under the device pool lock' allocator/src/device/reclaim.rs '        drop(central);
         if kept.iter()' '        if kept.iter()' pinyard-allocator
 refused '7 a backend called under the lock' registry/src/registry.rs 'locked.look_again();' \

@@ -163,6 +163,9 @@ elif [ -e "$package/libpinyard_mpi_openmpi.so.0" ]; then
     check "mpi4py: Bcast and Allreduce" with_mpi4py
 fi
 
+# ---- Rights of others ------------------------------------------------------------------
+[ "$(id -u)" -ne 0 ] || [ ! -e "$package/libpinyard_mpi_openmpi.so.0" ] || check "set-user-ID: settings are ignored" mpi-tests/c/secure.sh mpi
+
 # ---- Installed -------------------------------------------------------------------------
 installed() {
     local mpi=openmpi flags

@@ -2,8 +2,8 @@
 # The C interface from C: the examples and the misuse of it, compiled by gcc and clang as
 # C11 and by g++ as C++17, C++ and Fortran by their compilers, with every warning an error,
 # linked dynamically and statically, run plainly, under valgrind and under the sanitizers;
-# the MPI programs under two MPIs; a program compiled against the first header; a set-user-ID
-# program. Ends with "N passed, M failed". Outputs of failures are shown.
+# the MPI programs under two MPIs; a program compiled against the first header; set-user-ID
+# programs (secure.sh). Ends with "N passed, M failed". Outputs of failures are shown.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 target=${CARGO_TARGET_DIR:-$PWD/target}
@@ -154,28 +154,10 @@ done
 if ldconfig -p | grep -q 'libfabric\.so\.1'; then check "the first header" abi; else skip "the first header: no libfabric.so.1"; fi
 
 # ---- Rights of others ------------------------------------------------------------------
-# A mechanism that there is not is refused (5), unless nobody looks (0).
-status_of() { # expected status, AT_SECURE, command...
-    local expected=$1 secure=$2 status=0
-    shift 2
-    PINYARD_HOOKS=nonsense "$@" > "$build/secure.txt" 2>&1 || status=$?
-    cat "$build/secure.txt"
-    [ "$status" -eq "$expected" ] && grep -q "AT_SECURE $secure," "$build/secure.txt"
-}
-gcc "${c11[@]}" -o "$build/secure" $here/secure.c "${dynamic[@]}" || failed=$((failed + 1))
-check "PINYARD_HOOKS is heeded" status_of 5 0 "$build/secure"
-# The copy lies where everybody reaches it and set-user-ID counts.
-shelf=$(mktemp -d) && trap 'rm -rf "$shelf"' EXIT
-if [ "$(id -u)" -ne 0 ] || ! id nobody > /dev/null 2>&1; then
-    skip "set-user-ID: needs root, and a user nobody"
-elif findmnt -n -o OPTIONS -T "$shelf" | grep -qw nosuid; then
-    skip "set-user-ID: $shelf is mounted nosuid"
-else
-    chmod 755 "$shelf" && cp "$library/libpinyard.so" "$shelf/libpinyard.so.0" && chmod 755 "$shelf/libpinyard.so.0"
-    gcc "${c11[@]}" -o "$shelf/secure" $here/secure.c -L "$library" "-Wl,-rpath,$shelf" -lpinyard
-    chown nobody "$shelf/secure" && chmod 4755 "$shelf/secure"
-    check "PINYARD_HOOKS is ignored where AT_SECURE is set" status_of 0 1 "$shelf/secure"
-fi
+$here/secure.sh library preload > "$build/said" 2>&1
+grep -vE '^[0-9]+ passed, ' "$build/said"
+read -r ok _ bad _ none _ < <(tail -n 1 "$build/said")
+passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + none))
 
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

@@ -1,0 +1,100 @@
+#!/usr/bin/env bash
+# Is every PINYARD_ variable ignored by a program that has more rights than its caller
+# (AT_SECURE, getauxval(3))? Each variable by what it does to a program, and to the same
+# program as a set-user-ID copy, where it must do nothing. Ends with "N passed, M failed".
+# `secure.sh [library] [preload] [mpi]`, all unless named; needs root and a user nobody.
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+target=${CARGO_TARGET_DIR:-$PWD/target}
+passed=0 failed=0
+finish() { echo "$passed passed, $failed failed, ${1:-0} skipped" && exit $((failed != 0)); }
+die() { echo "secure: $*" && failed=$((failed + 1)) && finish; }
+[ $# -gt 0 ] || set -- library preload mpi
+
+# What lies here everybody reaches, and set-user-ID counts; kept apart from the other
+# programs' folder.
+shelf=$(mktemp -d) && trap 'rm -rf "$shelf"' EXIT
+if [ "$(id -u)" -ne 0 ] || ! id nobody > /dev/null 2>&1; then
+    echo "skipped: set-user-ID: needs root, and a user nobody" && finish 1
+elif findmnt -n -o OPTIONS -T "$shelf" | grep -qw nosuid; then
+    echo "skipped: set-user-ID: $shelf is mounted nosuid" && finish 1
+fi
+chmod 755 "$shelf" && mkdir -m 1777 "$shelf/traces"
+for name in $(compgen -e | grep -E '^(PINYARD_|OMPI_|PMIX_|FI_|LD_PRELOAD$)' || true); do unset "$name"; done
+# A rank by itself, which starts no daemon: Open MPI's would refuse to be root's.
+export OMPI_MCA_ess_singleton_isolated=1
+
+share() { for file in "$@"; do install -m 755 "$file" "$shelf/" || die "no $file"; done; }
+compile() { # output, arguments...
+    local output=$shelf/$1
+    shift
+    "$@" -std=c11 -Wall -Wextra -Werror -pedantic -D_GNU_SOURCE -I include -o "$output" || die "$output does not compile"
+    set_uid "$output"
+}
+set_uid() { cp "$1" "$1-set-uid" && chown nobody "$1-set-uid" && chmod 4755 "$1-set-uid"; }
+# What it says, and which traces it leaves.
+told() {
+    rm -f "$shelf"/traces/*
+    timeout --foreground -k 5 50 env "$2" "$1" "${arguments[@]}" > "$shelf/told" 2>&1
+    find "$shelf/traces" -type f -printf 'trace: %f\n' >> "$shelf/told"
+}
+# variable NAME=VALUE PROGRAM WORDS: the program says WORDS, its set-user-ID copy does not,
+# and both get to their end.
+variable() {
+    local cause=
+    told "$shelf/$2" "$1"
+    grep -q -- "$3" "$shelf/told" || cause="does nothing to a program with its caller's rights"
+    told "$shelf/$2-set-uid" "$1"
+    if grep -q -- "$3" "$shelf/told"; then
+        cause="heeded where AT_SECURE is set"
+    elif ! grep -qE '^gpu-ranks: ' "$shelf/told" && ! { grep -q '^AT_SECURE 1$' "$shelf/told" && grep -q '^completed$' "$shelf/told"; }; then
+        cause="not to its end where AT_SECURE is set"
+    fi
+    if [ -z "$cause" ]; then
+        passed=$((passed + 1)) && echo "ok      ${1%%=*}, $2"
+    else
+        failed=$((failed + 1)) && echo "FAILED  ${1%%=*}, $2: $cause" && tail -n 20 "$shelf/told"
+    fi
+}
+
+cargo build --quiet -p pinyard --lib || die "libpinyard does not build"
+share "$target/debug/libpinyard.so" && ln -s libpinyard.so "$shelf/libpinyard.so.0"
+ours=(mpi-tests/c/secure.c -L "$shelf" "-Wl,-rpath,$shelf")
+for part in "$@"; do
+    arguments=()
+    case $part in
+        library)
+            compile secure gcc "${ours[@]}" -lpinyard
+            variable PINYARD_HOOKS=nonsense secure '^registry: 5 .*PINYARD_HOOKS'
+            variable "PINYARD_TRACE=$shelf/traces" secure '^trace: '
+            variable PINYARD_TRACE_EVENTS=nonsense secure '^registry: 5 .*PINYARD_TRACE_EVENTS'
+            variable PINYARD_POOL_LIMIT=nonsense secure '^pool: 5 .*PINYARD_POOL_LIMIT'
+            variable PINYARD_POOL_NONSENSE=1 secure '^pool: 5 .*PINYARD_POOL_NONSENSE'
+            variable PINYARD_DRIVER=nonsense secure '^plug: .*PINYARD_DRIVER'
+            ;;
+        preload)
+            [[ $(ldconfig -p) = *libfabric.so.1* ]] || { echo "skipped: preload: no libfabric.so.1" && continue; }
+            cargo build --quiet -p pinyard-preload || die "libpinyard_preload does not build"
+            share "$target/debug/libpinyard_preload.so"
+            compile secure-preload gcc -DLIBFABRIC "${ours[@]}" -Wl,--no-as-needed -lpinyard_preload -lpinyard -lfabric
+            variable PINYARD_LOG=info secure-preload 'memory monitor imported'
+            for name in LOG PRELOAD LIBFABRIC UCX; do
+                variable PINYARD_$name=nonsense secure-preload "PINYARD_$name is 'nonsense'"
+            done
+            ;;
+        mpi)
+            command -v mpicc.openmpi > /dev/null || { echo "skipped: mpi: no mpicc.openmpi" && continue; }
+            export MPICC=mpicc.openmpi
+            cargo build --quiet -p pinyard-mpi-c -p pinyard-gpu-tests --bin gpu-ranks --lib || die "libpinyard_mpi does not build"
+            share "$target/debug/gpu-ranks" && set_uid "$shelf/gpu-ranks"
+            compile secure-mpi mpicc.openmpi -DLIBPINYARD_MPI "${ours[@]}" "$target/debug/libpinyard_mpi_c.a" -lpinyard -lm
+            variable PINYARD_DRIVER=nonsense secure-mpi '^communicator: .*PINYARD_DRIVER'
+            arguments=(--soak 0)
+            for name in MPI_PATH MPI_CHUNK_BYTES MPI_CHUNKS MPI_RANKS_PER_NODE CUDA_AWARE; do
+                variable PINYARD_$name=nonsense gpu-ranks "PINYARD_$name"
+            done
+            ;;
+        *) die "no such part: $part" ;;
+    esac
+done
+finish
