@@ -677,6 +677,8 @@ pny_status pny_pool_alloc(pny_pool pool, size_t bytes, pny_stream stream, void *
 /*
  * The same, at a multiple of `align`: a power of two, up to 2 MiB.
  *
+ * Errors: as pny_pool_alloc; PNY_ERR_INVALID also of another `align`.
+ *
  * Requires: as pny_pool_alloc.
  */
 pny_status pny_pool_alloc_aligned(pny_pool pool,

@@ -40,6 +40,8 @@ pub unsafe extern "C" fn pny_pool_alloc(
 
 /// The same, at a multiple of `align`: a power of two, up to 2 MiB.
 ///
+/// Errors: as pny_pool_alloc; PNY_ERR_INVALID also of another `align`.
+///
 /// # Safety
 /// As pny_pool_alloc.
 #[unsafe(no_mangle)]

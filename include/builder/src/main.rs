@@ -3,6 +3,7 @@
 //! With `--check` nothing is written, and a file that differs is an error.
 
 mod comments;
+mod errors;
 mod fortran;
 mod manual;
 
@@ -44,7 +45,10 @@ fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let header = generate(&root, "src/capi", include_str!("top.h"), &SECTIONS);
     let mpi = generate(&root, "collectives/c/src", include_str!("mpi_top.h"), &MPI_SECTIONS);
-    let (header, mpi) = match header.and_then(|header| Ok((header, mpi?))) {
+    let documented = |header: String, mpi: String| {
+        errors::check(&header, &header).and_then(|()| errors::check(&mpi, &header)).map(|()| (header, mpi))
+    };
+    let (header, mpi) = match header.and_then(|header| documented(header, mpi?)) {
         Ok(headers) => headers,
         Err(problem) => {
             eprintln!("header: {problem}");
