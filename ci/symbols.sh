@@ -2,10 +2,11 @@
 # Does libpinyard.so export what include/pinyard.h declares and nothing else, under the
 # name that programs look for, needing no library but the system's own? And is all of it
 # in libpinyard.a, and listed with a version in packaging/libpinyard.map? Do C++ and
-# Fortran have every function?
+# Fortran have every function, and does a fuzz target call it? Does the preload library
+# stand before what it must and nothing else?
 set -euo pipefail
 cd "$(dirname "$0")/.."
-cargo build --quiet -p pinyard --lib
+cargo build --quiet -p pinyard -p pinyard-preload --lib
 library=${CARGO_TARGET_DIR:-target}/debug
 passed=0 failed=0
 same() { # what, expected, found
@@ -30,6 +31,16 @@ same "libraries that it needs" "" "$(echo "$needed" | grep -vE '^(libc|libm|libd
 mpi=$(gcc -fpreprocessed -dD -E include/pinyard_mpi.h 2> /dev/null | grep -oE '\bpny_[a-z_]+\(' | tr -d '(' | sort -u)
 same "functions in packaging/libpinyard_mpi.map" "$mpi" "$(sed -n 's/^\t\(pny_[a-z_]*\);$/\1/p' packaging/libpinyard_mpi.map | sort)"
 same "names of pinyard_mpi.h that are not pny_mpi_" "" "$(grep -v '^pny_mpi_' <<< "$mpi" || true)"
+# Calls in the targets' sources; declarations and comments are none.
+called() { sed -E 's|//.*||; s/\bfn pny_[a-z_]+\(//' "$@" | grep -oE '\bpny_[a-z_]+\(' | tr -d '(' | sort -u; }
+same "functions of pinyard.h that no fuzz target calls" "" "$(comm -23 <(echo "$declared") <(called fuzz/src/capi/*.rs))"
+same "functions of pinyard_mpi.h that no fuzz target calls" "" "$(comm -23 <(echo "$mpi") <(called fuzz/mpi/src/*.rs))"
+# Functions of libc that change mappings, libfabric's and UCX's ways in, and how a registry
+# hears of calls where libc may not be patched.
+before="brk fallocate fallocate64 fi_fabric fi_fabric2 fi_getinfo fi_open ftruncate ftruncate64 madvise mmap mmap64
+    mremap munmap pinyard_preload_listen process_madvise remap_file_pages sbrk shmat shmdt syscall truncate truncate64
+    ucm_set_event_handler ucm_unset_event_handler ucs_rcache_create ucs_rcache_get"
+same "exports of libpinyard_preload.so" "$(xargs -n 1 <<< "$before")" "$(nm -D --defined-only "$library/libpinyard_preload.so" | awk '{ print $3 }' | LC_ALL=C sort)"
 # A relocation in code would be one that hardened systems refuse.
 same "relocations in its code" "" "$(readelf -d "$library/libpinyard.so" | grep -o TEXTREL | head -1 || true)"
 echo "$(wc -l <<< "$declared") functions, and $(wc -l <<< "$mpi") of pinyard_mpi.h"

@@ -6,7 +6,9 @@ use pinyard as _; // whose library has the functions
 
 pub(crate) const OK: c_int = 0;
 pub(crate) const INVALID: c_int = 1;
+pub(crate) const HOOKS_INCOMPLETE: c_int = 2;
 pub(crate) const BUSY: c_int = 4;
+pub(crate) const REFUSED: c_int = 5;
 pub(crate) const NOT_READY: c_int = 7;
 pub(crate) const INTERNAL: c_int = 8;
 pub(crate) const STALE: c_int = 9;
@@ -127,6 +129,7 @@ unsafe extern "C" {
     pub(crate) fn pny_pool_warmup(pool: usize, bytes: usize, count: usize, stream: usize) -> c_int;
     pub(crate) fn pny_stream_create(pool: usize, native: usize, made: *mut usize) -> c_int;
     pub(crate) fn pny_stream_destroy(stream: usize) -> c_int;
+    pub(crate) fn pny_pool_alloc(pool: usize, bytes: usize, stream: usize, block: *mut usize) -> c_int;
     pub(crate) fn pny_pool_alloc_aligned(
         pool: usize,
         bytes: usize,
@@ -164,7 +167,10 @@ unsafe extern "C" {
     pub(crate) safe fn pny_last_error() -> *const c_char;
     pub(crate) safe fn pny_init() -> c_int;
     pub(crate) safe fn pny_finalize() -> c_int;
+    pub(crate) safe fn pny_version() -> *const c_char;
+    pub(crate) safe fn pny_hooks_install() -> c_int;
     pub(crate) safe fn pny_hooks_verify() -> c_int;
+    pub(crate) safe fn pny_libfabric_import_monitor() -> c_int;
     pub(crate) safe fn pny_notify_unmapped(address: usize, length: usize);
     pub(crate) fn pny_hooks_report(text: *mut c_char, capacity: usize, length: *mut usize) -> c_int;
     pub(crate) fn pny_registry_create(config: *const Config, registry: *mut Registry) -> c_int;

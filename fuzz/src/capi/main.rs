@@ -51,10 +51,13 @@ const POOLS: u8 = 0xff;
 /// The same of the functions for other libraries' allocators.
 const PLUG: u8 = 0xfe;
 
-/// The pool behind pny_torch_malloc has the simulated device.
-fn simulated() {
-    // SAFETY: called once, before libFuzzer reads an input: nobody else reads variables.
-    unsafe { std::env::set_var("PINYARD_DRIVER", "simulated") };
+/// The pool behind pny_torch_malloc has the simulated device, and libfabric no monitor of
+/// ours: it would be there for every later input.
+fn environment() {
+    for (name, value) in [("PINYARD_DRIVER", "simulated"), ("FI_MR_CACHE_MONITOR", "disabled")] {
+        // SAFETY: called once, before libFuzzer reads an input: nobody else reads variables.
+        unsafe { std::env::set_var(name, value) };
+    }
 }
 
 struct Program<'d> {
@@ -174,10 +177,12 @@ impl Program<'_> {
             return Some(());
         }
         let (mut handle, released) = (usize::MAX, RELEASED.load(SeqCst));
-        // SAFETY: both structures are readable for their sizes; a larger size is refused
-        // before anything is read.
-        let status = unsafe { pny_registry_create(&raw const config, &raw mut handle) };
-        Self::judge(status, true);
+        let from = if odd % 32 == 21 { std::ptr::null() } else { &raw const config };
+        let to = if odd % 32 == 22 { std::ptr::null_mut() } else { &raw mut handle };
+        // SAFETY: null, or both structures are readable for their sizes; a larger size is
+        // refused before anything is read.
+        let status = unsafe { pny_registry_create(from, to) };
+        Self::judge(status, !from.is_null() && !to.is_null());
         assert_eq!(RELEASED.load(SeqCst), released, "a registry that never was");
         if status == OK {
             assert!(
@@ -271,12 +276,13 @@ impl Program<'_> {
         let (capacity, null, report) = (usize::from(self.byte()?), self.byte()? < 32, self.byte()? < 64);
         let (mut room, mut whole) = ([b'#' as core::ffi::c_char; 257], usize::MAX);
         let to = if null { std::ptr::null_mut() } else { room.as_mut_ptr() };
-        // SAFETY: null, or as large as the capacity.
+        let length_to = if self.byte()? < 32 { std::ptr::null_mut() } else { &raw mut whole };
+        // SAFETY: null, or as large as the capacity; null, or the target's own.
         let status = unsafe {
             if report {
-                pny_hooks_report(to, capacity, &raw mut whole)
+                pny_hooks_report(to, capacity, length_to)
             } else {
-                pny_explain(handle, at, length, access, to, capacity, &raw mut whole)
+                pny_explain(handle, at, length, access, to, capacity, length_to)
             }
         };
         Self::judge(status, good || report);
@@ -293,15 +299,13 @@ impl Program<'_> {
         // Never more than there is: what is written is the caller's word.
         counts[0] = if size > 4096 { size } else { size.min(256) };
         let end = (counts[0] as usize).clamp(8, 256).div_ceil(8);
-        // SAFETY: as large as it says; a larger size is refused before anything is written.
+        let to = if self.byte()? < 16 { std::ptr::null_mut() } else { &raw mut counts };
+        // SAFETY: null, or as large as it says; a larger size is refused before anything is
+        // written.
         let status = unsafe {
-            if libfabric {
-                pny_libfabric_monitor_stats(&raw mut counts)
-            } else {
-                pny_registry_stats(handle, &raw mut counts)
-            }
+            if libfabric { pny_libfabric_monitor_stats(to) } else { pny_registry_stats(handle, to) }
         };
-        Self::judge(status, good && !libfabric);
+        Self::judge(status, good && !libfabric && !to.is_null());
         assert!(!libfabric || status == NOT_READY || status == INVALID);
         assert!(counts[end..].iter().all(|&count| count == u64::MAX), "past the size");
         Some(())
@@ -340,16 +344,32 @@ impl Program<'_> {
             25 => self.range().map(|(at, length)| pny_notify_unmapped(at, length)),
             26..=27 => self.texts(),
             28..=29 => self.counts(),
-            30 => {
-                // The hooks are the other target's.
-                let status = self.word()? as c_int;
-                assert!(!text(pny_strerror(status)).is_empty());
-                let verified = pny_hooks_verify();
-                assert!(verified == OK || verified == NOT_READY, "{}", text(pny_last_error()));
-                Some(())
-            }
+            30 => self.process(),
             _ => self.ends(),
         }
+    }
+
+    /// What is the whole process's. What hooks see is the other target's.
+    fn process(&mut self) -> Option<()> {
+        match self.byte()? % 5 {
+            0 => assert!(!text(pny_strerror(self.word()? as c_int)).is_empty()),
+            1 => assert!(text(pny_version()).starts_with(env!("CARGO_PKG_VERSION_MAJOR"))),
+            2 => {
+                let status = pny_hooks_install();
+                Self::judge(status, true);
+                assert!(status == OK || status == HOOKS_INCOMPLETE, "{}", text(pny_last_error()));
+            }
+            3 => {
+                let status = pny_libfabric_import_monitor();
+                Self::judge(status, false);
+                assert_eq!(status, REFUSED, "{}", text(pny_last_error()));
+            }
+            _ => {
+                let verified = pny_hooks_verify();
+                assert!(verified == OK || verified == NOT_READY, "{}", text(pny_last_error()));
+            }
+        }
+        Some(())
     }
 
     /// Beginnings and ends, in pairs or not.
@@ -381,7 +401,7 @@ impl Program<'_> {
     }
 }
 
-fuzz_target!(init: simulated(), |data: &[u8]| {
+fuzz_target!(init: environment(), |data: &[u8]| {
     let mut program = Program {
         input: data.iter(),
         live: Vec::new(),

@@ -1,14 +1,15 @@
-//! Pools with arguments from the fuzzer: blocks that are good, freed, of others, within
-//! another, or made up. No two blocks in use share a byte, a wrong one is refused and
+//! Pools with arguments from the fuzzer: handles that are good, gone, null, of another kind
+//! or made up; blocks that are good, freed, of other pools, within another, or made up;
+//! pointers that are null. No two blocks in use share a byte, what is wrong is refused and
 //! changes nothing, and what is freed is freed once.
 
 use super::{Program, deregister, register, release};
 use crate::ffi::*;
 use core::ffi::{c_int, c_void};
+use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 
 const HOST: u32 = 0;
-const PINNED: u32 = 1;
 const DEVICE: u32 = 2;
 
 /// What the fences of deferred blocks answer.
@@ -32,6 +33,7 @@ pub(super) struct Pools<'p, 'd> {
     registry: Registry,
     live: Vec<Live>,
     gone: Vec<usize>,
+    gone_streams: Vec<usize>,
     freed: Vec<usize>,
 }
 
@@ -45,7 +47,8 @@ impl<'p, 'd> Pools<'p, 'd> {
         let mut registry = 0;
         // SAFETY: readable for its size, and a place for the handle.
         assert_eq!(unsafe { pny_registry_create(&raw const config, &raw mut registry) }, OK);
-        let mut pools = Pools { program, registry, live: Vec::new(), gone: Vec::new(), freed: Vec::new() };
+        let (live, gone, gone_streams, freed) = Default::default();
+        let mut pools = Pools { program, registry, live, gone, gone_streams, freed };
         for _ in 0..100 {
             if pools.step().is_none() {
                 break;
@@ -68,10 +71,63 @@ impl<'p, 'd> Pools<'p, 'd> {
         }
     }
 
-    /// A pool's place in `live`, if there is any.
-    fn any(&mut self) -> Option<Option<usize>> {
-        let which = self.program.byte()? as usize;
-        Some(which.checked_rem(self.live.len()))
+    /// A handle, and the place in `live` of the pool that it is.
+    fn pool(&mut self) -> Option<(usize, Option<usize>)> {
+        let (how, which) = (self.program.byte()?, self.program.byte()? as usize);
+        let handle = match how % 32 {
+            0 => 0,
+            1 => self.program.hostile()? as usize,
+            2 => which.checked_rem(self.gone.len()).map_or(16, |at| self.gone[at]),
+            // Of another kind.
+            3 => self.registry,
+            4 => self.some_stream(which),
+            _ => which.checked_rem(self.live.len()).map_or(0, |at| self.live[at].pool),
+        };
+        Some((handle, self.live.iter().position(|live| live.pool == handle)))
+    }
+
+    /// A stream of any pool.
+    fn some_stream(&self, which: usize) -> usize {
+        let mut all = self.live.iter().flat_map(|live| live.streams.iter().copied()).cycle();
+        all.nth(which).unwrap_or(0)
+    }
+
+    /// A stream's handle, of the pool at `at` unless it is hostile.
+    fn stream_handle(&mut self, at: Option<usize>) -> Option<usize> {
+        let how = self.program.byte()?;
+        let which = usize::from(how);
+        Some(match how {
+            0..12 => self.program.hostile()? as usize,
+            12..20 => self.some_stream(which),
+            20..28 => which.checked_rem(self.gone_streams.len()).map_or(0, |at| self.gone_streams[at]),
+            28..32 => self.registry,
+            _ => {
+                let own = at.map_or(&[][..], |at| &self.live[at].streams);
+                which.checked_rem(own.len()).map_or(0, |at| own[at])
+            }
+        })
+    }
+
+    /// A stream, and whether the pool takes it.
+    fn stream_for(&mut self, at: Option<usize>) -> Option<(usize, bool)> {
+        let stream = self.stream_handle(at)?;
+        let good = at.map(|at| &self.live[at]).is_some_and(|live| match live.memory {
+            DEVICE => live.streams.contains(&stream),
+            _ => stream == 0,
+        });
+        Some((stream, good))
+    }
+
+    /// Null now and then.
+    fn place<T>(&mut self, of: &mut T) -> Option<*mut T> {
+        Some(if self.program.byte()? < 16 { null_mut() } else { of })
+    }
+
+    /// What a call says of a pool that is none.
+    fn refused(status: c_int) -> Option<()> {
+        Program::judge(status, false);
+        assert!(status == INVALID || status == STALE, "{}", text(pny_last_error()));
+        Some(())
     }
 
     fn create(&mut self) -> Option<()> {
@@ -102,6 +158,8 @@ impl<'p, 'd> Pools<'p, 'd> {
             7 => config.limit = (value as usize).min(32 << 20),
             8 => config.simulated_bytes = (value as usize).min(64 << 20),
             9 => (config.size, config.unknown[1]) = (80, value),
+            // A handle of another kind.
+            10 => config.registry = self.pool()?.0,
             _ => {}
         }
         if self.live.len() > 2 || config.patience_ns == 0 && config.memory == DEVICE {
@@ -110,9 +168,12 @@ impl<'p, 'd> Pools<'p, 'd> {
         // Beyond what the machine has: its refusal is not what is looked for.
         config.slab_bytes = if config.slab_bytes > 64 << 20 { usize::MAX } else { config.slab_bytes };
         let mut pool = usize::MAX;
-        // SAFETY: readable for its size; a larger size is refused before anything is read.
-        let status = unsafe { pny_pool_create(&raw const config, &raw mut pool) };
-        Program::judge(status, true);
+        let from = if odd % 24 == 11 { null() } else { &raw const config };
+        let to = self.place(&mut pool)?;
+        // SAFETY: null, or readable for its size; a larger size is refused before anything is
+        // read.
+        let status = unsafe { pny_pool_create(from, to) };
+        Program::judge(status, !from.is_null() && !to.is_null());
         assert_eq!(status == OK, pool != usize::MAX);
         if status == OK {
             assert!(!self.gone.contains(&pool) && config.memory <= DEVICE);
@@ -122,16 +183,12 @@ impl<'p, 'd> Pools<'p, 'd> {
     }
 
     fn destroy(&mut self) -> Option<()> {
-        let Some(at) = self.any()? else {
-            let made_up = self.program.hostile()? as usize;
-            // SAFETY: a number that is no handle.
-            Program::judge(unsafe { pny_pool_destroy(made_up) }, false);
-            return Some(());
-        };
-        let Live { pool, streams, blocks, .. } = &self.live[at];
+        let (pool, at) = self.pool()?;
         // SAFETY: the only thread.
-        let status = unsafe { pny_pool_destroy(*pool) };
+        let status = unsafe { pny_pool_destroy(pool) };
+        let Some(at) = at else { return Self::refused(status) };
         Program::judge(status, true);
+        let Live { streams, blocks, .. } = &self.live[at];
         // BUSY also where a freed block still waits.
         assert!(status == BUSY || status == OK && streams.is_empty() && blocks.is_empty());
         if status == OK {
@@ -141,37 +198,35 @@ impl<'p, 'd> Pools<'p, 'd> {
     }
 
     fn stream(&mut self) -> Option<()> {
-        let (Some(at), how) = (self.any()?, self.program.byte()?) else { return Some(()) };
-        let live = &mut self.live[at];
+        let ((pool, at), how) = (self.pool()?, self.program.byte()?);
         if how % 4 == 0 {
-            let Some(stream) = live.streams.pop() else { return Some(()) };
+            let stream = self.stream_handle(at)?;
             // SAFETY: the only thread.
-            assert_eq!(unsafe { pny_stream_destroy(stream) }, OK, "{}", text(pny_last_error()));
-            // SAFETY: a number that is no handle any more.
-            assert_eq!(unsafe { pny_stream_destroy(stream) }, STALE);
+            let status = unsafe { pny_stream_destroy(stream) };
+            let place = |live: &Live| live.streams.iter().position(|&other| other == stream);
+            let Some((owner, place)) =
+                self.live.iter_mut().find_map(|live| place(live).map(|place| (live, place)))
+            else {
+                return Self::refused(status);
+            };
+            assert_eq!(status, OK, "{}", text(pny_last_error()));
+            self.gone_streams.push(owner.streams.swap_remove(place));
             return Some(());
         }
         let (native, mut made) = (if how % 4 == 1 { 4096 } else { 0 }, 0);
-        if live.streams.len() > 3 {
+        if at.is_some_and(|at| self.live[at].streams.len() > 3) {
             return Some(());
         }
-        // SAFETY: no native stream of a simulated device is looked at.
-        let status = unsafe { pny_stream_create(live.pool, native, &raw mut made) };
-        Program::judge(status, live.memory == DEVICE && native == 0);
+        let to = self.place(&mut made)?;
+        // SAFETY: no native stream of a simulated device is looked at; null or the target's own.
+        let status = unsafe { pny_stream_create(pool, native, to) };
+        let Some(at) = at else { return Self::refused(status) };
+        Program::judge(status, self.live[at].memory == DEVICE && native == 0 && !to.is_null());
         if status == OK {
-            live.streams.push(made);
+            assert!(!self.gone_streams.contains(&made), "a handle for the second time");
+            self.live[at].streams.push(made);
         }
         Some(())
-    }
-
-    /// A stream, and whether the pool takes it.
-    fn stream_for(&mut self, at: usize) -> Option<(usize, bool)> {
-        let how = self.program.byte()?;
-        let made_up = if how < 16 { Some(self.program.hostile()? as usize) } else { None };
-        let live = &self.live[at];
-        let own = usize::from(how).checked_rem(live.streams.len()).map(|at| live.streams[at]);
-        let stream = made_up.or(own).unwrap_or(0);
-        Some((stream, if live.memory == DEVICE { live.streams.contains(&stream) } else { stream == 0 }))
     }
 
     fn wish(&mut self) -> Option<Wish> {
@@ -192,14 +247,20 @@ impl<'p, 'd> Pools<'p, 'd> {
     }
 
     fn alloc(&mut self) -> Option<()> {
-        let Some(at) = self.any()? else { return Some(()) };
+        let (pool, at) = self.pool()?;
         let ((stream, good), (bytes, align)) = (self.stream_for(at)?, self.wish()?);
-        let pool = self.live[at].pool;
-        let mut block = usize::MAX;
-        // SAFETY: a place of the target's own.
-        let status = unsafe { pny_pool_alloc_aligned(pool, bytes, align, stream, &raw mut block) };
-        Program::judge(status, good && bytes > 0 && align.is_power_of_two());
-        assert_eq!(status == OK, block != 0);
+        let (mut block, plain) = (usize::MAX, self.program.byte()? % 2 == 0);
+        let (align, to) = (if plain { 1 } else { align }, self.place(&mut block)?);
+        // SAFETY: null, or a place of the target's own.
+        let status = unsafe {
+            match plain {
+                true => pny_pool_alloc(pool, bytes, stream, to),
+                false => pny_pool_alloc_aligned(pool, bytes, align, stream, to),
+            }
+        };
+        assert!(if to.is_null() { block == usize::MAX } else { (status == OK) == (block != 0) });
+        let Some(at) = at else { return Self::refused(status) };
+        Program::judge(status, good && bytes > 0 && align.is_power_of_two() && !to.is_null());
         if status == OK {
             assert!(block.is_multiple_of(align));
             if bytes < 1 << 20 {
@@ -212,17 +273,26 @@ impl<'p, 'd> Pools<'p, 'd> {
     }
 
     fn batch(&mut self) -> Option<()> {
-        let Some(at) = self.any()? else { return Some(()) };
+        let (pool, at) = self.pool()?;
         let (stream, good) = self.stream_for(at)?;
-        let count = usize::from(self.program.byte()? % 5);
+        let (count, odd) = (usize::from(self.program.byte()? % 5), self.program.byte()?);
         let sizes = (0..count).map(|_| self.wish().map(|(bytes, _)| bytes)).collect::<Option<Vec<_>>>()?;
         let mut blocks = vec![usize::MAX; count];
-        // SAFETY: as many of each.
-        let status = unsafe {
-            pny_pool_alloc_batch(self.live[at].pool, sizes.as_ptr(), count, stream, blocks.as_mut_ptr())
-        };
-        Program::judge(status, good);
-        assert!(blocks.iter().all(|&block| (block != 0) == (status == OK)), "all or none");
+        let (mut from, mut to, mut told) = (sizes.as_ptr(), blocks.as_mut_ptr(), count);
+        match odd % 16 {
+            0 => from = null(),
+            1 => to = null_mut(),
+            // More than an address space has: refused before anything is read.
+            2 => told = usize::MAX,
+            _ => {}
+        }
+        let whole = told == count && (count == 0 || !from.is_null() && !to.is_null());
+        // SAFETY: as many of each, or null.
+        let status = unsafe { pny_pool_alloc_batch(pool, from, told, stream, to) };
+        let left = if whole { 0 } else { usize::MAX };
+        assert!(status == OK || blocks.iter().all(|&block| block == left), "all or none");
+        let Some(at) = at else { return Self::refused(status) };
+        Program::judge(status, good && whole);
         if status == OK {
             for (block, bytes) in blocks.into_iter().zip(sizes) {
                 self.enter(at, block, bytes);
@@ -231,35 +301,43 @@ impl<'p, 'd> Pools<'p, 'd> {
         Some(())
     }
 
-    /// An address, and the place in `blocks` of the block that begins there.
-    fn address(&mut self, at: usize) -> Option<(usize, Option<usize>)> {
+    /// An address, and the place of the block of the pool at `at` that begins there.
+    fn address(&mut self, at: Option<usize>) -> Option<(usize, Option<usize>)> {
         let (how, which) = (self.program.byte()?, self.program.byte()? as usize);
         let made_up = self.program.hostile()? as usize;
-        let blocks = &self.live[at].blocks;
-        let some = which.checked_rem(blocks.len());
+        let own = at.map_or(&[][..], |at| &self.live[at].blocks);
+        let some = which.checked_rem(own.len()).map(|at| own[at]);
+        let mut all = self.live.iter().flat_map(|live| &live.blocks).cycle();
         let address = match how % 8 {
             0 => made_up,
             1 => which.checked_rem(self.freed.len()).map_or(0, |at| self.freed[at]),
-            2 => some.map_or(0, |at| blocks[at].0 + made_up % blocks[at].1),
-            _ => some.map_or(0, |at| blocks[at].0),
+            2 => some.map_or(0, |(block, bytes)| block + made_up % bytes),
+            // Of any pool.
+            3 => all.nth(which).map_or(0, |&(block, _)| block),
+            _ => some.map_or(0, |(block, _)| block),
         };
-        Some((address, blocks.iter().position(|&(block, _)| block == address)))
+        Some((address, own.iter().position(|&(block, _)| block == address)))
     }
 
     fn free(&mut self) -> Option<()> {
-        let Some(at) = self.any()? else { return Some(()) };
-        let ((address, good), how) = (self.address(at)?, self.program.byte()?);
-        let (pool, stream) = (self.live[at].pool, self.live[at].streams.last().copied());
+        let (pool, at) = self.pool()?;
+        let ((address, found), how) = (self.address(at)?, self.program.byte()?);
+        let stream = self.stream_handle(at)?;
+        let fence = if how % 32 == 8 { None } else { Some(passed as extern "C" fn(*mut c_void) -> c_int) };
         // SAFETY: nobody uses the memory any more.
-        let status = unsafe {
-            match (how % 8, stream) {
-                (0, _) => pny_pool_defer_until(pool, address, Some(passed), std::ptr::null_mut()),
-                (1, Some(stream)) => pny_pool_free_after(pool, address, stream),
-                _ => pny_pool_free(pool, address),
+        let (status, good) = unsafe {
+            match how % 8 {
+                0 => (pny_pool_defer_until(pool, address, fence, null_mut()), fence.is_some()),
+                1 => (
+                    pny_pool_free_after(pool, address, stream),
+                    self.live.iter().any(|live| live.streams.contains(&stream)),
+                ),
+                _ => (pny_pool_free(pool, address), true),
             }
         };
-        Program::judge(status, good.is_some());
-        match good {
+        let (Some(at), true) = (at, good) else { return Self::refused(status) };
+        Program::judge(status, found.is_some());
+        match found {
             Some(place) => {
                 assert_eq!(status, OK, "{}", text(pny_last_error()));
                 self.freed.push(self.live[at].blocks.swap_remove(place).0);
@@ -274,16 +352,18 @@ impl<'p, 'd> Pools<'p, 'd> {
     }
 
     fn find(&mut self) -> Option<()> {
-        let Some(at) = self.any()? else { return Some(()) };
+        let (pool, at) = self.pool()?;
         let (address, _) = self.address(at)?;
         // `pny_block_place`: size, key, slab, block, offset.
         let mut place = [u64::MAX; 12];
         place[0] = 72;
-        // SAFETY: as large as it says.
-        let status = unsafe { pny_pool_find(self.live[at].pool, address, place.as_mut_ptr()) };
+        let to = self.place(&mut place)?;
+        // SAFETY: null, or as large as it says.
+        let status = unsafe { pny_pool_find(pool, address, to.cast()) };
+        assert_eq!(place[9..], [u64::MAX; 3], "past its end");
+        let (Some(at), false) = (at, to.is_null()) else { return Self::refused(status) };
         let inside = self.live[at].blocks.iter().find(|&&(block, bytes)| address.wrapping_sub(block) < bytes);
         Program::judge(status, inside.is_some());
-        assert_eq!(place[9..], [u64::MAX; 3], "past its end");
         match inside {
             Some(&(block, bytes)) => {
                 assert_eq!((status, place[6], place[7]), (OK, block as u64, bytes as u64));
@@ -296,48 +376,68 @@ impl<'p, 'd> Pools<'p, 'd> {
     }
 
     fn use_by(&mut self) -> Option<()> {
-        let Some(at) = self.any()? else { return Some(()) };
-        let ((address, good), (stream, known)) = (self.address(at)?, self.stream_for(at)?);
-        let Live { pool, memory, .. } = self.live[at];
+        let (pool, at) = self.pool()?;
+        let ((address, found), (stream, known)) = (self.address(at)?, self.stream_for(at)?);
         // SAFETY: nobody destroys anything.
         let status = unsafe { pny_pool_record_use(pool, address, stream) };
-        Program::judge(status, good.is_some() && known && memory == DEVICE);
+        let Some(at) = at else { return Self::refused(status) };
+        Program::judge(status, found.is_some() && known && self.live[at].memory == DEVICE);
         Some(())
     }
 
     /// Warming up, trimming, counting; fences that pass or not.
     fn care(&mut self) -> Option<()> {
-        let (Some(at), how) = (self.any()?, self.program.byte()?) else { return Some(()) };
+        let ((pool, at), how) = (self.pool()?, self.program.byte()?);
         let (stream, good) = self.stream_for(at)?;
-        let pool = self.live[at].pool;
-        match how % 4 {
+        let status = match how % 4 {
             0 => {
                 let (bytes, count) = (self.program.hostile()? as usize, self.program.byte()? as usize);
                 // SAFETY: nobody destroys anything.
-                Program::judge(unsafe { pny_pool_warmup(pool, bytes, count, stream) }, good || count == 0);
+                let status = unsafe { pny_pool_warmup(pool, bytes, count, stream) };
+                Program::judge(status, good);
+                status
             }
             1 => {
-                let mut released = 0;
-                // SAFETY: a place of the target's own.
-                Program::judge(unsafe { pny_pool_trim(pool, &raw mut released) }, true);
+                let mut released = usize::MAX;
+                let to = self.place(&mut released)?;
+                // SAFETY: null, or a place of the target's own.
+                let status = unsafe { pny_pool_trim(pool, to) };
+                assert_eq!(released == usize::MAX, status != OK || to.is_null());
+                status
             }
-            2 => PASSED.store(i32::from(how / 4 % 2), SeqCst),
+            2 => {
+                PASSED.store(i32::from(how / 4 % 2), SeqCst);
+                return Some(());
+            }
             _ => {
                 let mut counts = [u64::MAX; 12];
                 counts[0] = 88;
-                // SAFETY: as large as it says.
-                assert_eq!(unsafe { pny_pool_stats(pool, counts.as_mut_ptr()) }, OK);
-                let held = self.live[at].blocks.len() as u64;
-                assert!(counts[11] == u64::MAX && counts[6] >= held && counts[6] <= held + counts[9]);
-                assert_eq!(counts[6], counts[9] - counts[10], "handed out and not taken back");
+                let to = self.place(&mut counts)?;
+                // SAFETY: null, or as large as it says.
+                let status = unsafe { pny_pool_stats(pool, to.cast()) };
+                assert_eq!(counts[11], u64::MAX, "past its end");
+                if to.is_null() {
+                    return Self::refused(status);
+                }
+                if let Some(at) = at {
+                    let held = self.live[at].blocks.len() as u64;
+                    assert!(counts[6] >= held && counts[6] <= held + counts[9]);
+                    assert_eq!(counts[6], counts[9] - counts[10], "handed out and not taken back");
+                }
+                status
             }
+        };
+        match at {
+            None => return Self::refused(status),
+            Some(_) if how % 4 != 0 => assert_eq!(status, OK, "{}", text(pny_last_error())),
+            Some(_) => {}
         }
         Some(())
     }
 
     fn end(mut self) {
         PASSED.store(1, SeqCst);
-        for Live { pool, memory, streams, blocks } in self.live.drain(..) {
+        for Live { pool, streams, blocks, .. } in self.live.drain(..) {
             for (block, _) in blocks {
                 // SAFETY: nobody uses the memory any more.
                 assert_eq!(unsafe { pny_pool_free(pool, block) }, OK, "{}", text(pny_last_error()));
@@ -347,9 +447,8 @@ impl<'p, 'd> Pools<'p, 'd> {
                 assert_eq!(unsafe { pny_stream_destroy(stream) }, OK, "{}", text(pny_last_error()));
             }
             // What waits has passed, and the pool's thread sees it soon.
-            let tries = if memory == HOST || memory == PINNED { 2 } else { 5000 };
             // SAFETY: the only thread.
-            let gone = (0..tries).any(|_| unsafe { pny_pool_destroy(pool) } == OK);
+            let gone = (0..5000).any(|_| unsafe { pny_pool_destroy(pool) } == OK);
             assert!(gone, "{}", text(pny_last_error()));
         }
         // SAFETY: the only thread.
