@@ -15,13 +15,15 @@ trap 'rm -rf "$out"' EXIT
 for name in $(compgen -e | grep -E '^(FI_|UCX_|OMPI_|PMIX_|PRTE_|PINYARD_|LD_PRELOAD$)' || true); do unset "$name"; done
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 passed=0 failed=0 skipped=0
+# Variables of the runs with the library.
+said=()
 
 # The program's own output and status under $1 (with or without); the time that it took of
 # the processor, its children's included, in microseconds.
 run() { # with|without, arguments...
 	local how=$1 variables=()
 	shift
-	[ "$how" = with ] && variables=("LD_PRELOAD=$preload")
+	[ "$how" = with ] && variables=("LD_PRELOAD=$preload" "${said[@]}")
 	mkdir -p "$out/$how"
 	(
 		cd "$out/$how" || exit
@@ -151,6 +153,18 @@ beside "python3, numpy" whole "$turns" /usr/bin/python3 "$out/parts.py"
 beside "node, workers" whole "$turns" node "$out/work.js"
 mkdir -p "$out"/with "$out"/without
 for how in with without; do cp "$hpcc_input" "$out/$how/"; done
-beside "hpcc, Open MPI, 2 ranks" hpcc_verdicts 1 mpirun.openmpi --oversubscribe -n 2 hpcc
+# Over libfabric, whose cache the library puts its monitor under: what it says there is the
+# proof that both ranks have had it.
+export FI_TCP_IFACE=lo
+said=(PINYARD_LOG=info)
+beside "hpcc, Open MPI, 2 ranks" hpcc_verdicts 1 mpirun.openmpi --oversubscribe \
+	--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include tcp -n 2 hpcc
+if [ -e "$out/with/hpccoutf.txt" ]; then
+	if [ "$(grep -cE '^pinyard: rank [01], pid [0-9]+: libfabric .* memory monitor imported' "$out/with/stderr")" -eq 2 ]; then
+		passed=$((passed + 1)) && echo "hpcc, with                both ranks had the library"
+	else
+		failed=$((failed + 1)) && echo "hpcc, with: FAILED: the library says nothing of two ranks" && tail -5 "$out/with/stderr"
+	fi
+fi
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]
