@@ -95,6 +95,12 @@ under_valgrind() {
         tee /dev/stderr | grep -q .
 }
 
+fortran() {
+    # shellcheck disable=SC2046
+    compile fortran.o "${c11[@]}" -c examples/fortran/gpu_allreduce_c.c &&
+        "mpif90.$mpi" -std=f2018 -Wall -Wextra -Werror -g -fcheck=all -J "$work" -o "$build/fortran-$mpi" include/pinyard.f90 \
+            examples/fortran/gpu_allreduce.f90 "$build/fortran.o-$mpi" $(dynamic)
+}
 exports() {
     local declared
     declared=$(gcc -fpreprocessed -dD -E include/pinyard_mpi.h 2> /dev/null | grep -oE '\bpny_mpi_[a-z_]+\(' | tr -d '(' | sort -u)
@@ -132,12 +138,19 @@ for mpi in "$@"; do
         check "$mpi: calls, 1 rank" runs 1 completed "$calls"
         check "$mpi: calls, 4 ranks" runs 4 completed "$calls"
         check "$mpi: calls, 3 ranks on 2 nodes" runs 3 completed PINYARD_MPI_RANKS_PER_NODE=2 "$calls" big
+        check "$mpi: Fortran compiles" fortran
+        check "$mpi: Fortran" runs 2 completed "$build/fortran-$mpi"
+        # Compiled against the first header.
+        check "$mpi: calls with the header of 0.1 compile" compile calls-0.1 -I mpi-tests/c/previous/0.1 "${c11[@]}" mpi-tests/c/mpi_calls.c
+        check "$mpi: calls with the header of 0.1" runs 2 completed "$build/calls-0.1-$mpi"
         check "$mpi: valgrind" under_valgrind "$build/bcast-$mpi"
     fi
     sanitize=(-fsanitize=address -fsanitize=undefined -fno-sanitize-recover=all)
     check "$mpi: the sanitizers' build" compile calls-asan "${c11[@]}" "${sanitize[@]}" mpi-tests/c/mpi_calls.c
+    check "$mpi: the sanitizers' example" compile bcast-asan "${c11[@]}" "${sanitize[@]}" examples/c/gpu_bcast.c
     # MPIs leave memory behind.
     check "$mpi: calls under the sanitizers" runs 2 completed ASAN_OPTIONS=detect_leaks=0 "$build/calls-asan-$mpi"
+    check "$mpi: the example under the sanitizers" runs 2 '^ipc: ' ASAN_OPTIONS=detect_leaks=0 "$build/bcast-asan-$mpi"
 done
 
 # The library of the standard ABI asks for nothing but that.
@@ -167,6 +180,11 @@ fi
 [ "$(id -u)" -ne 0 ] || [ ! -e "$package/libpinyard_mpi_openmpi.so.0" ] || check "set-user-ID: settings are ignored" mpi-tests/c/secure.sh mpi
 
 # ---- Installed -------------------------------------------------------------------------
+# A project of a user's, which runs where it was built.
+cmakes() {
+    rm -rf "$work/cmake" && cmake -S mpi-tests/install/mpi -B "$work/cmake" -DCMAKE_PREFIX_PATH="$work/moved" \
+        -DMPI_C_COMPILER=mpicc.openmpi -DWANTED="$1" && cmake --build "$work/cmake"
+}
 installed() {
     local mpi=openmpi flags
     [ -e "$package/complete" ] || packaging/build.sh || return
@@ -178,10 +196,13 @@ installed() {
     readelf -d "$work/example" | grep -F libpinyard_mpi_openmpi.so.0 && readelf -V "$work/example" | grep PINYARD_MPI_0.1 || return
     man -l "$work/moved/share/man/man3/pinyard_mpi.3" | grep -q MPI_Bcast || return
     LD_LIBRARY_PATH=$work/moved/lib runs 2 '^ipc: ' "$work/example" || return
+    cmakes mpi-openmpi && readelf -d "$work/cmake/gpu_bcast" | grep -F libpinyard_mpi_openmpi.so.0 || return
+    runs 2 '^ipc: ' "$work/cmake/gpu_bcast" || return
+    ! cmakes mpi-none 2> "$work/why" && grep -F 'there is no component mpi-none' "$work/why" || return
     # Without the libraries the header stays away as well.
     ! WITHOUT_MPI=1 packaging/install.sh list | grep -F _mpi
 }
-[ ! -e "$package/libpinyard_mpi_openmpi.so.0" ] || check "make install, pkg-config" installed
+[ ! -e "$package/libpinyard_mpi_openmpi.so.0" ] || check "make install, pkg-config, CMake" installed
 
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]
