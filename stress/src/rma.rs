@@ -81,7 +81,7 @@ pub(crate) fn probe(world: &SimpleCommunicator) -> Result<Windows, String> {
     handler(returns);
     let window: &mut [u8] = bytemuck::cast_slice_mut(&mut memory);
     let window = &mut window[3..3 + LEN];
-    (0u8..).zip(&mut *window).for_each(|(number, byte)| *byte = number);
+    (0..=u8::MAX).cycle().zip(&mut *window).for_each(|(number, byte)| *byte = number);
     let expected = window.to_vec();
     let got = get(world, window, &mut origin, world.rank());
     handler(is_fatal);
