@@ -69,7 +69,7 @@ for part in "$@"; do
             variable "PINYARD_TRACE=$shelf/traces" secure '^trace: '
             variable PINYARD_TRACE_EVENTS=nonsense secure '^registry: 5 .*PINYARD_TRACE_EVENTS'
             variable PINYARD_POOL_LIMIT=nonsense secure '^pool: 5 .*PINYARD_POOL_LIMIT'
-            variable PINYARD_POOL_NONSENSE=1 secure '^pool: 5 .*PINYARD_POOL_NONSENSE'
+            variable PINYARD_POOL_SLAB_BYTES=nonsense secure '^pool: 5 .*PINYARD_POOL_SLAB_BYTES'
             variable PINYARD_DRIVER=nonsense secure '^plug: .*PINYARD_DRIVER'
             ;;
         preload)
