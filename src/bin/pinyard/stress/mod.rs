@@ -58,6 +58,7 @@ pub(crate) struct Options {
 }
 
 const AFTER_HELP: &str = "\
+Example:             pinyard stress -n 4 --time 60 --seed 7 --report stress.html
 On several machines: pinyard stress -n 64 --folder DIR --report stress.html -- --hostfile FILE
 Under Slurm:         srun -n 64 pinyard-stress --time 60 --folder DIR --report stress.html
 Exit status:         0 clean, 1 wrong bytes, 2 cannot run, 3 ended badly, 130 interrupted";
