@@ -16,6 +16,9 @@ pub(crate) struct Facts {
     pub(crate) hooks: Hooks,
     /// MPI libraries, in the order in which the loader would find them.
     pub(crate) mpi: Vec<Mpi>,
+    /// What `pinyard probe` has tried with MPI libraries, a line each.
+    #[serde(default)]
+    pub(crate) tried: Vec<String>,
     pub(crate) libfabric: Vec<Library>,
     pub(crate) ucx: Vec<Library>,
     /// `libpinyard_preload.so` where it was installed with this command.
@@ -181,6 +184,9 @@ pub(crate) struct Gpus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Gpu {
     pub(crate) name: String,
+    /// N of its `/dev/nvidiaN`, by which Slurm counts.
+    #[serde(default)]
+    pub(crate) minor: Option<u32>,
     pub(crate) place: Place,
     /// Bytes; by the driver.
     pub(crate) memory: Option<u64>,

@@ -48,6 +48,7 @@ pub(crate) fn good_node() -> Facts {
 pub(crate) fn gpu_node() -> Facts {
     let gpu = |pci: &str, node| Gpu {
         name: "NVIDIA H200".to_owned(),
+        minor: None,
         place: place(pci, node),
         memory: Some(141 << 30),
         dma_buf: Some(true),

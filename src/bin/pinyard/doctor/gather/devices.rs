@@ -103,11 +103,12 @@ pub(super) fn gpus(root: &Root) -> Gpus {
 
 fn gpu(root: &Root, address: &str) -> Gpu {
     let information = root.text(Path::new(GPUS).join(address).join("information")).unwrap_or_default();
-    let model = information.lines().find_map(|line| line.strip_prefix("Model:"));
+    let told = |name: &str| information.lines().find_map(|line| Some(line.strip_prefix(name)?.trim()));
     let address = address.to_ascii_lowercase();
     let found = place(root, &Path::new("/sys/bus/pci/devices").join(&address));
     Gpu {
-        name: model.map_or_else(|| "NVIDIA GPU".to_owned(), |name| name.trim().to_owned()),
+        name: told("Model:").unwrap_or("NVIDIA GPU").to_owned(),
+        minor: told("Device Minor:").and_then(|number| number.parse().ok()),
         place: Place { pci: Some(address), ..found },
         ..Gpu::default()
     }
