@@ -3,6 +3,7 @@
 
 use crate::demo::own_folder;
 use crate::terminal::complain;
+use crate::doctor::Question;
 use pinyard::environment;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -62,11 +63,9 @@ pub(crate) fn run(options: &Options) -> ExitCode {
 pub(crate) fn known() -> Result<Vec<String>, String> {
     let folder = std::env::var_os(environment::PROGRAMS).map(PathBuf::from);
     let program = program(folder.as_ref())?;
-    let output = Command::new(&program).arg("show").output();
-    let output = output.map_err(|error| format!("{}: {error}", program.display()))?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("{} show: {}: {}", program.display(), output.status, said.trim()));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
+    let mut command = Command::new(&program);
+    command.arg("show");
+    let failed = |why: String| format!("{} show: {why}", program.display());
+    let (status, lines) = Question::to(command).lines().map_err(failed)?;
+    if status.success() { Ok(lines) } else { Err(failed(format!("{status}; run it to see why"))) }
 }

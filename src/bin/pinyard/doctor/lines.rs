@@ -4,7 +4,7 @@
 use super::facts::{CudaAware, Facility, Facts, Gpu, Library, Mpi, Nic, Version};
 use super::judge::{Finding, Weight, bytes, subject};
 use super::known::{self, Of};
-use super::nearness::pairs;
+use super::nearness::{distance, pairs};
 use super::settings;
 
 /// How a line begins.
@@ -117,6 +117,7 @@ impl Page<'_> {
     fn libraries(&self) -> Vec<Line> {
         let facts = self.facts;
         let mut lines: Vec<Line> = facts.mpi.iter().map(|mpi| self.mpi(mpi)).collect();
+        lines.extend(facts.tried.iter().map(|line| self.line("", "MPI, tried", line, "")));
         lines.extend(facts.libfabric.iter().map(|library| self.library(Of::Libfabric, "libfabric", library)));
         lines.extend(facts.ucx.iter().map(|library| self.library(Of::Ucx, "UCX", library)));
         for (label, none) in [
@@ -213,7 +214,8 @@ impl Page<'_> {
         for pair in pairs(facts) {
             let address = pair.gpu.place.pci.clone().unwrap_or_default();
             let value = format!("{}:{} ({})", pair.nic.name, pair.port, pair.nearness);
-            lines.push(self.line(&address, "GPU's NIC", format!("{address} to {value}"), ""));
+            let distances = distances(facts, pair.gpu);
+            lines.push(self.line(&address, "GPU's NIC", format!("{address} to {value}"), distances));
         }
         lines
     }
@@ -247,6 +249,16 @@ impl Page<'_> {
         let about = gpu.place.pci.clone().unwrap_or_default();
         self.line(&about, &format!("GPU {at}"), value, place)
     }
+}
+
+/// How far every NIC is from the GPU, as the firmware counts between NUMA nodes.
+fn distances(facts: &Facts, gpu: &Gpu) -> String {
+    let of = |nic: &Nic| {
+        let distance = distance(&gpu.place, &nic.place, &facts.gpus.distances)?;
+        Some(format!("{} {distance}", nic.name))
+    };
+    let all: Vec<String> = facts.nics.iter().filter_map(of).collect();
+    if all.is_empty() { String::new() } else { format!("NUMA distances: {}", all.join(", ")) }
 }
 
 fn absent(label: &str) -> Line {

@@ -19,6 +19,7 @@ mod show;
 
 use self::facts::Facts;
 use self::gather::probe::Kind;
+pub(crate) use self::gather::probe::Question;
 use self::judge::Finding;
 use self::show::Paper;
 use crate::terminal;

@@ -40,13 +40,13 @@ fn between(one: &Place, other: &Place, distances: &[Vec<u32>]) -> Nearness {
     }
     match (one.node, other.node) {
         (Some(one), Some(other)) if one == other => Nearness::Node,
-        (Some(one), Some(other)) => {
-            let row = distances.get(one as usize);
-            row.and_then(|row| row.get(other as usize))
-                .map_or(Nearness::Unknown, |distance| Nearness::Nodes(*distance))
-        }
-        _ => Nearness::Unknown,
+        _ => distance(one, other, distances).map_or(Nearness::Unknown, Nearness::Nodes),
     }
+}
+
+/// Between their NUMA nodes, as the firmware counts: 10 is that of a node to itself.
+pub(crate) fn distance(one: &Place, other: &Place, distances: &[Vec<u32>]) -> Option<u32> {
+    distances.get(one.node? as usize)?.get(other.node? as usize).copied()
 }
 
 /// A GPU and the NIC for its rank.

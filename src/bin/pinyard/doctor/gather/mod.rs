@@ -71,6 +71,8 @@ pub(crate) fn gather() -> Facts {
     facts.under_slurm = std::env::var_os("SLURM_JOB_ID").is_some();
     (facts.mpi, facts.libfabric, facts.ucx) = asked.answers();
     facts.preload = libraries::preload();
+    // Without the program, which is built for an MPI, nothing was tried either.
+    facts.tried = crate::probe::known().unwrap_or_default();
     if let Some(cuda) = cuda {
         devices::add_cuda(&mut facts.gpus, cuda.answer());
     }

@@ -12,9 +12,11 @@ use libloading::{Library, Symbol};
 use pinyard_driver::{Absent, Cuda, Driver};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::ffi::{CStr, c_char, c_int, c_uint};
-use std::io::Read;
+use std::io::{BufRead, BufReader};
 use std::mem::ManuallyDrop;
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 /// Whom to ask.
@@ -42,38 +44,64 @@ const CUDA_LIMIT: Duration = Duration::from_secs(60);
 
 /// A question that was asked.
 pub(crate) struct Question {
-    child: Result<Child, String>,
-    asked: Instant,
+    asked: Result<Asked, String>,
     limit: Duration,
+}
+
+struct Asked {
+    child: Child,
+    since: Instant,
+    /// What it prints, line by line, read as it comes: a pipe holds 64 KiB.
+    lines: Receiver<String>,
 }
 
 impl Question {
     pub(super) fn of(kind: Kind, path: &str) -> Question {
         let word = clap::ValueEnum::to_possible_value(&kind).map(|value| value.get_name().to_owned());
-        let child = std::env::current_exe()
-            .and_then(|program| {
-                let mut command = Command::new(program);
-                command.args(["doctor", "--probe"]).arg(word.unwrap_or_default()).arg(path);
-                // Devices in the order of /proc, all of them, whatever the job was given.
-                command.env("CUDA_DEVICE_ORDER", "PCI_BUS_ID").env_remove("CUDA_VISIBLE_DEVICES");
-                command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
-            })
-            .map_err(|error| format!("a process for the question: {error}"));
-        let limit = if kind == Kind::Cuda { CUDA_LIMIT } else { LIBRARY_LIMIT };
-        Question { child, asked: Instant::now(), limit }
+        // The second name is the same file, even where it was replaced since.
+        let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe"));
+        let mut command = Command::new(program);
+        command.args(["doctor", "--probe"]).arg(word.unwrap_or_default()).arg(path);
+        // Devices in the order of /proc, all of them, whatever the job was given.
+        command.env("CUDA_DEVICE_ORDER", "PCI_BUS_ID").env_remove("CUDA_VISIBLE_DEVICES");
+        Question::start(command, if kind == Kind::Cuda { CUDA_LIMIT } else { LIBRARY_LIMIT })
+    }
+
+    /// Asks a command, whose output is the answer.
+    pub(crate) fn to(command: Command) -> Question {
+        Question::start(command, LIBRARY_LIMIT)
+    }
+
+    fn start(mut command: Command, limit: Duration) -> Question {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+        let asked = child.map_err(|error| format!("a process for the question: {error}")).map(|mut child| {
+            let (sender, lines) = mpsc::channel();
+            if let Some(output) = child.stdout.take() {
+                // Ends with the pipe, or with who would hear of it.
+                std::thread::spawn(move || {
+                    for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+                        if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+                            break;
+                        }
+                    }
+                });
+            }
+            Asked { child, since: Instant::now(), lines }
+        });
+        Question { asked, limit }
     }
 
     pub(super) fn cuda() -> Question {
         Question::of(Kind::Cuda, "")
     }
 
-    /// Waits for the answer. An error says why there is none.
-    pub(super) fn answer<T: DeserializeOwned>(self) -> Result<T, String> {
-        let mut child = self.child?;
+    /// Waits for the end: how it ended, and the lines that it printed.
+    pub(crate) fn lines(self) -> Result<(ExitStatus, Vec<String>), String> {
+        let Asked { mut child, since, lines } = self.asked?;
         let status = loop {
             match child.try_wait() {
                 Ok(Some(status)) => break status,
-                Ok(None) if self.asked.elapsed() < self.limit => std::thread::sleep(Duration::from_millis(5)),
+                Ok(None) if since.elapsed() < self.limit => std::thread::sleep(Duration::from_millis(5)),
                 Ok(None) => {
                     let _ = child.kill();
                     let _ = child.wait();
@@ -82,11 +110,18 @@ impl Question {
                 Err(error) => return Err(format!("waitpid: {error}")),
             }
         };
-        let mut text = String::new();
-        if let Some(mut output) = child.stdout.take() {
-            output.read_to_string(&mut text).map_err(|error| format!("read: {error}"))?;
+        // The pipe ends with the process, but where that has left another behind.
+        let mut printed = Vec::new();
+        while let Ok(line) = lines.recv_timeout(Duration::from_secs(1)) {
+            printed.push(line);
         }
-        let line = text.lines().find_map(|line| line.strip_prefix(MARK));
+        Ok((status, printed))
+    }
+
+    /// Waits for the answer. An error says why there is none.
+    pub(super) fn answer<T: DeserializeOwned>(self) -> Result<T, String> {
+        let (status, lines) = self.lines()?;
+        let line = lines.iter().find_map(|line| line.strip_prefix(MARK));
         let line = line.ok_or_else(|| format!("it ended the process that asked it: {status}"))?;
         serde_json::from_str::<Result<T, String>>(line).map_err(|error| format!("its answer: {error}"))?
     }
@@ -109,9 +144,12 @@ pub(crate) fn run(kind: Kind, path: &str) {
 fn open(path: &str) -> Result<ManuallyDrop<Library>, String> {
     // SAFETY: what the library's constructors do, they do to this process alone, which
     // ends after the answer.
-    unsafe { Library::new(path) }.map(ManuallyDrop::new).map_err(|error| {
-        std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string)
-    })
+    unsafe { Library::new(path) }.map(ManuallyDrop::new).map_err(|error| why(&error))
+}
+
+/// The loader's own words, which libloading has as the error's source.
+fn why(error: &libloading::Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 /// MPICH has its version in a constant, and ends the process in `MPI_Get_library_version`
@@ -129,7 +167,7 @@ fn mpi(path: &str) -> Result<MpiAnswer, String> {
     type GetVersion = unsafe extern "C" fn(*mut c_char, *mut c_int) -> c_int;
     // SAFETY: of this type in every MPI.
     let get: Symbol<'_, GetVersion> =
-        unsafe { library.get(b"MPI_Get_library_version\0") }.map_err(|error| error.to_string())?;
+        unsafe { library.get(b"MPI_Get_library_version\0") }.map_err(|error| why(&error))?;
     // MPI_MAX_LIBRARY_VERSION_STRING is 8192 at most in the MPIs that there are.
     let mut buffer = vec![0u8; 1 << 16];
     let mut length = 0;
@@ -175,7 +213,7 @@ fn libfabric(path: &str) -> Result<Version, String> {
     let library = open(path)?;
     // SAFETY: of this type since 1.0.
     let version: Symbol<'_, unsafe extern "C" fn() -> u32> =
-        unsafe { library.get(b"fi_version\0") }.map_err(|error| error.to_string())?;
+        unsafe { library.get(b"fi_version\0") }.map_err(|error| why(&error))?;
     // SAFETY: has no arguments.
     let word = unsafe { version() };
     Ok(Version(word >> 16, word & 0xffff, 0))
@@ -187,7 +225,7 @@ fn ucx(path: &str) -> Result<Version, String> {
     let library = open(path)?;
     // SAFETY: of this type since 1.0.
     let get: Symbol<'_, GetVersion> =
-        unsafe { library.get(b"ucp_get_version\0") }.map_err(|error| error.to_string())?;
+        unsafe { library.get(b"ucp_get_version\0") }.map_err(|error| why(&error))?;
     let mut version = Version::default();
     // SAFETY: stores three numbers.
     unsafe { get(&raw mut version.0, &raw mut version.1, &raw mut version.2) };
@@ -216,3 +254,6 @@ fn cuda() -> Result<Vec<Gpu>, String> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -96,6 +96,16 @@ fn each_line_has_its_mark_and_each_thing_to_mend_its_remedy() {
 }
 
 #[test]
+fn what_was_tried_and_how_far_the_nics_are_is_shown() {
+    let tried = "Open MPI v4.1.4 (\"/usr/lib/libmpi.so.40\"): takes device pointers: path ipc; tried: well";
+    let text = rendered(&Facts { tried: vec![tried.to_owned()], ..gpu_node() }, PLAIN);
+    assert!(text.contains("  ok    MPI, tried  Open MPI v4.1.4"), "{text}");
+    for line in ["NUMA distances: mlx5_0 10, mlx5_1 21", "NUMA distances: mlx5_0 21, mlx5_1 10"] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+}
+
+#[test]
 fn a_machine_with_nothing_says_so() {
     let text = rendered(&nothing(), PLAIN);
     for what in ["MPI", "libfabric", "UCX", "NIC", "GPU"] {
