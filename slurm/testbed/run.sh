@@ -6,11 +6,11 @@
 #   slurm/testbed/run.sh [PATTERN]      only the cases whose names have it
 set -u
 cd "$(dirname "$0")/../.." || exit 2
-here=$PWD/slurm/testbed
+here=$PWD/slurm/testbed root=$PWD
 target=${CARGO_TARGET_DIR:-$PWD/target}
 only=${1:-}
 temporary=$(mktemp -d) || exit 2
-passed=0 failed=0
+passed=0 failed=0 skipped=0
 
 why=$("$here/slurm.sh" up "$temporary/slurm") || {
     status=$?
@@ -28,12 +28,18 @@ trap '"$here/slurm.sh" down "$temporary/slurm"; rm -rf "$temporary"' EXIT
 trap 'exit 130' INT TERM
 export SLURM_CONF=$temporary/slurm/slurm.conf
 
-# check NAME COMMAND...: counts whether COMMAND succeeds; shows what it said if not.
+# check NAME COMMAND...: counts whether COMMAND succeeds; shows what it said if not. With 77 it
+# cannot be tried here, and its last line says why.
 check() {
     local name=$1 began=$SECONDS
     shift
     [[ $name == *$only* ]] || return 0
-    if "$@" > "$temporary/said" 2>&1; then
+    local status=0
+    "$@" > "$temporary/said" 2>&1 || status=$?
+    if [ $status -eq 77 ]; then
+        skipped=$((skipped + 1))
+        echo "skipped: $name: $(tail -n 1 "$temporary/said")"
+    elif [ $status -eq 0 ]; then
         passed=$((passed + 1))
         printf 'ok      %-72s %3d s\n' "$name" $((SECONDS - began))
     else
@@ -127,11 +133,22 @@ PROGRAM
 program stays << 'PROGRAM'
 #!/bin/bash
 # In files: srun may close a step's output before a rank that was told to end has said so.
-trap 'touch ended-$SLURM_JOB_ID-$SLURM_PROCID; exit 0' TERM
+trap 'touch ended-$SLURM_JOB_ID-${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$SLURM_PROCID}}; exit 0' TERM
 echo begun
 sleep 100 &
 wait
 PROGRAM
+program bound << 'PROGRAM'
+#!/bin/bash
+echo "rank $SLURM_PROCID, $SLURM_LOCALID on $(hostname): GPU $CUDA_VISIBLE_DEVICES of $SLURM_STEP_GPUS, NIC ${UCX_NET_DEVICES:-none}"
+PROGRAM
+program intel << 'PROGRAM'
+#!/bin/bash
+echo "rank ${PMI_RANK:-none} of ${PMI_SIZE:-none} on $(hostname): library ${I_MPI_PMI_LIBRARY:-none}"
+PROGRAM
+
+# in_node NAME COMMAND...: where a node's jobs run.
+in_node() { nsenter -t "$(cat "$temporary/slurm/$1.pid")" -m "${@:2}"; }
 
 # ---- What completes ---------------------------------------------------------------------
 reports() {
@@ -179,6 +196,75 @@ gpu_default() {
     submit "$templates/gpu-bcast.sbatch" && ends 0 && tells '^probe: .' '^COMPLETED' &&
         grep -q 'rank 0: 1048576 cells are right' "$folder/output" && grep -q 'rank 1: 1048576 cells are right' "$folder/output"
 }
+# Four GPUs and two NICs on each node, as the kernel would show them: the first two GPUs are
+# below one switch with the first NIC, the others with the second.
+with_devices() { # COMMAND...
+    local node status=0
+    for node in n1 n2; do
+        # shellcheck disable=SC2016
+        in_node $node bash -euc '
+            for at in /proc/driver /sys/class /sys/bus; do mount -t tmpfs made-up $at; done
+            mkdir -p /sys/bus/pci/devices
+            device() { # node, place below its switch
+                folder=/sys/class/made-up/pci0000:${1}a/0000:${1}a:00.0/0000:${1}b:00.0/0000:$1$2:00.0
+                mkdir -p $folder && echo $1 > $folder/numa_node
+            }
+            nic() { # name, node
+                mkdir -p /sys/class/infiniband/$1/ports/1
+                echo "4: ACTIVE" > /sys/class/infiniband/$1/ports/1/state
+                device $2 c && ln -s $folder /sys/class/infiniband/$1/device
+            }
+            gpu() { # its number, node, place
+                mkdir -p /proc/driver/nvidia/gpus/0000:$2$3:00.0
+                printf "Model: \t Made Up\nDevice Minor: \t %s\n" $1 > /proc/driver/nvidia/gpus/0000:$2$3:00.0/information
+                device $2 $3 && ln -s $folder /sys/bus/pci/devices/
+            }
+            nic mlx5_0 0; nic mlx5_1 1
+            gpu 0 0 d; gpu 1 0 e; gpu 2 1 d; gpu 3 1 e' || return 1
+    done
+    "$@" || status=$?
+    for node in n1 n2; do in_node $node umount /proc/driver /sys/class /sys/bus || status=1; done
+    return $status
+}
+# The node's second and third GPU, the first being another job's: each rank has one, and its NIC.
+bound() {
+    local other status=0 node
+    other=$(sbatch --parsable --nodes=2 --ntasks-per-node=1 --gpus-per-node=1 --output=/dev/null --wrap 'sleep 60') || return 1
+    until [ "$(state "$other")" = RUNNING ]; do sleep 0.1; done
+    env -u UCX_NET_DEVICES sbatch --parsable --gpus-per-node=2 --ntasks-per-node=2 "$templates/gpu-bcast.sbatch" ./bound > job.id &&
+        job=$(cat job.id) && ends 0 || status=1
+    scancel "$other"
+    for node in n1 n2; do
+        grep -q ", 0 on $node: GPU 1 of 1,2, NIC mlx5_0:1$" "$folder/output" &&
+            grep -q ", 1 on $node: GPU 2 of 1,2, NIC mlx5_1:1$" "$folder/output" || status=1
+    done
+    grep -q 'NUMA distances: mlx5_0 10' "$folder/doctor.txt" || echo "no distances: this machine's firmware gives none"
+    return $status
+}
+# What the user has chosen stays, and BIND=no leaves all to Slurm.
+bound_by_user() {
+    UCX_NET_DEVICES=mlx5_7:1 submit --gpus-per-node=2 "$templates/gpu-bcast.sbatch" ./bound && ends 0 &&
+        grep -q ", 0 on n2: GPU 0 of 0,1, NIC mlx5_7:1$" "$folder/output" || return 1
+    env -u UCX_NET_DEVICES BIND=no sbatch --parsable --gpus-per-node=2 "$templates/gpu-bcast.sbatch" ./bound > job.id && job=$(cat job.id) &&
+        ends 0 && grep -q ", 0 on n2: GPU 0,1 of 0,1, NIC none$" "$folder/output"
+}
+# Intel MPI's is Hydra and PMI of MPICH's; what is looked at is what the template gives it. The
+# library is where sites put Slurm's.
+intel() {
+    local node status=0
+    for node in n1 n2; do
+        in_node $node bash -euc 'mount -t tmpfs made-up /opt && mkdir -p /opt/slurm/lib && touch /opt/slurm/lib/libpmi2.so' || return 1
+    done
+    MPI=intel submit "$templates/host.sbatch" ./intel && ends 0 && tells ', MPI intel by srun: ' &&
+        grep -q '^rank 0 of 2 on n1: library /opt/slurm/lib/libpmi2.so$' "$folder/output" &&
+        grep -q '^rank 1 of 2 on n2: library /opt/slurm/lib/libpmi2.so$' "$folder/output" || status=1
+    for node in n1 n2; do in_node $node umount /opt || status=1; done
+    return $status
+}
+intel_by_mpirun() {
+    MPI=intel LAUNCH=mpirun MPIRUN=mpirun.mpich submit "$templates/host.sbatch" ./intel && ends 0 && tells ', MPI intel by mpirun: ' &&
+        grep -q '^rank 0 of 2 on n1: library none$' "$folder/output" && grep -q '^rank 1 of 2 on n2: library none$' "$folder/output"
+}
 preload() {
     FI_MR_CACHE_MONITOR=memhooks submit "$templates/preload-existing-app.sbatch" ./who && ends 0 &&
         grep -q '^rank 0 of 2 on n1, .* preloaded: 1, monitor: none' "$folder/output" &&
@@ -207,6 +293,30 @@ memlock() {
         tells '^preflight: n2: locked memory is limited to 64 KiB' '^REFUSED: a node is not fit' &&
         ! grep -q '^rank' "$folder/output" && ! grep -q 'n1: locked' "$out" &&
         grep -q 'n2: RLIMIT_MEMLOCK is 64 KiB' "$folder/output" && grep -Eq '^  locked memory  n1  ' "$folder/output"
+}
+# A node whose jobs are in a cgroup that allows less memory than the job is to have.
+cgroup() {
+    local pid status=0 group at path file
+    pid=$(cat "$temporary/slurm/n2.pid") || return 1
+    if path=$(sed -n 's/^[0-9]*:memory://p' "/proc/$pid/cgroup") && [ -n "$path" ]; then
+        at=/sys/fs/cgroup/memory file=memory.limit_in_bytes
+    else
+        path=$(sed -n 's/^0:://p' "/proc/$pid/cgroup") at=/sys/fs/cgroup file=memory.max
+    fi
+    group=$at${path%/}/pinyard-testbed-$$
+    if ! mkdir "$group" || ! echo $((900 << 20)) > "$group/$file" || ! echo "$pid" > "$group/cgroup.procs"; then
+        rmdir "$group"
+        echo "cannot make $group"
+        return 77
+    fi
+    MEMORY_MIB=1000 submit "$templates/host.sbatch" ./who && ends 78 &&
+        tells "^preflight: n2: the cgroup ${path%/}/pinyard-testbed-$$ allows 900 MiB of memory, and 1000 are needed" '^REFUSED: a node is not fit' &&
+        ! grep -q 'n1: the cgroup' "$out" && ! grep -q '^rank' "$folder/output" || status=1
+    # Its jobs have ended; the daemon goes back, and the group away.
+    echo "$pid" > "$at${path%/}/cgroup.procs"
+    while read -r pid; do echo "$pid" > "$at${path%/}/cgroup.procs"; done < "$group/cgroup.procs"
+    rmdir "$group" || status=1
+    return $status
 }
 memlock_warned() {
     PREFLIGHT=warn submit "$templates/host.sbatch" ./who && ends 0 && tells '^preflight: n2: locked memory' '^COMPLETED'
@@ -276,8 +386,23 @@ requeued() {
     scancel --batch --signal=USR1 "$job"
     until scontrol -o show job "$job" | grep -q ' Restarts=1 '; do ((SECONDS < end)) || break; sleep 0.1; done
     cat "$out" "$folder/output"
-    scontrol -o show job "$job" | grep ' Restarts=1 ' | grep 'JobState=PENDING' && scancel "$job" &&
-        tells '^time limit: queued again' && ranks_ended
+    scontrol -o show job "$job" | grep ' Restarts=1 ' | grep 'JobState=PENDING' && tells '^time limit: queued again' && ranks_ended || return 1
+    # Slurm waits two minutes before it starts such a job again.
+    scontrol update JobId="$job" StartTime=now || return 1
+    end=$((SECONDS + 30))
+    until [ "$(grep -c '^begun' "$folder/output")" = 4 ]; do ((SECONDS < end)) || break; sleep 0.1; done
+    scancel "$job"
+    echo "---- after the second start"
+    cat "$out"
+    tells '^started again, for the 1. time' && [ "$(grep -c '^begun' "$folder/output")" = 4 ] && [ "$(grep -c '^preflight: 2 nodes' "$out")" = 2 ]
+}
+# A launcher's own way of telling its ranks.
+limit_by_mpirun() { # SETTINGS
+    local end=$((SECONDS + 30))
+    submit --export="ALL,LAUNCH=mpirun,$1" "$templates/host.sbatch" ./stays || return 1
+    folder=pinyard-host-$job
+    until [ "$(grep -c '^begun' "$folder/output" 2> /dev/null)" = 2 ]; do ((SECONDS < end)) || break; sleep 0.1; done
+    scancel --batch --signal=USR1 "$job" && ends 75 && tells '^time limit: the ranks get SIGTERM' '^ENDED by the time limit' && ranks_ended
 }
 # As users cancel: Slurm tells the batch shell nothing, and the ranks that they end.
 cancelled_plainly() {
@@ -308,6 +433,63 @@ bare() {
     env -i PATH="$PATH" chroot "$root" /bin/pinyard doctor --json > bare.json || [ $? -eq 1 ] || return 1
     python3 -m json.tool bare.json > json.txt && [ "$(grep -c 'none found$' bare.txt)" -eq 5 ] && grep -Eq '^(Nothing to mend|[0-9]+ things? to mend)\.$' bare.txt
 }
+# of_page FOLDER BLOCK: the commands of a page as a user types them, but that each sbatch is
+# waited for. Something to be mended is no failure.
+of_page() {
+    [ -n "$2" ] && mkdir "$1" && ln -s ../who "$1/who" && ln -s ../bound "$1/program" &&
+        (cd "$1" && TIME=2 PATH=$prefix/bin:$PATH bash -euo pipefail -c "$page_words"$'\n'"$2") > "$1.out" 2>&1
+    local status=$?
+    cat "$1.out"
+    return $status
+}
+# shellcheck disable=SC2016
+page_words='sbatch() {
+    local id
+    id=$(command sbatch --parsable "$@")
+    until scontrol -o show job "$id" | grep -qE "JobState=(COMPLETED|FAILED|CANCELLED|TIMEOUT)"; do sleep 0.1; done
+}
+pinyard() { command pinyard "$@" || [ $? -eq 1 ]; }'
+page_first() {
+    of_page page-first "$("$root"/ci/block.sh docs/src/cluster.md first "/usr/local=$prefix" ./my_program=../who ./their_program=../who)" &&
+        [ "$(cat page-first/slurm/*.out | grep -c '^COMPLETED')" = 3 ] && grep -q '^Nothing to mend\|to mend\.$' page-first.out
+}
+page_submit() {
+    of_page page-submit "$("$root"/ci/block.sh slurm/README.md submit "/usr/local=$prefix" ./my_program=../who '4711=*')" &&
+        grep -q '^job .* on n\[1-2\], 2 ranks, MPI openmpi by srun' page-submit.out && grep -q '^COMPLETED' page-submit.out
+}
+page_srun() {
+    of_page page-srun "$("$root"/ci/block.sh docs/src/preload.md srun "/opt/pinyard=$prefix" ./program=./who)" &&
+        grep -q '^rank 0 of 1 on n[12], .* preloaded: 1' page-srun.out
+}
+# in_job FOLDER BLOCK OPTION...: the same as a batch job.
+in_job() {
+    local folder=$1 block=$2
+    shift 2
+    [ -n "$block" ] && mkdir "$folder" && ln -s ../bound "$folder/program" &&
+        printf '#!/bin/bash\nset -euo pipefail\n%s\n%s\n' "$page_words" "$block" > "$folder/job" &&
+        job=$(cd "$folder" && PATH=$prefix/bin:$PATH sbatch --parsable --output=../"$folder.out" "$@" job) || return 1
+    until [[ $(state "$job") =~ ^(COMPLETED|FAILED|CANCELLED|TIMEOUT)$ ]]; do sleep 0.1; done
+    cat "$folder.out"
+    [ "$(state "$job")" = COMPLETED ]
+}
+page_nodes() {
+    in_job page-nodes "$("$root"/ci/block.sh docs/src/cluster.md nodes 64=2)" --nodes=2 && grep -q '^2 nodes' page-nodes.out &&
+        grep -q '^{' page-nodes/answers/n1 && grep -q '^{' page-nodes/answers/n2
+}
+page_bind() {
+    (unset UCX_NET_DEVICES && in_job page-bind "$("$root"/ci/block.sh docs/src/cluster.md bind)" --nodes=2 --ntasks-per-node=2 --gpus-per-node=2) &&
+        grep -q ', 1 on n2: GPU 1 of 0,1, NIC mlx5_0:1$' page-bind.out
+}
+page_probe() {
+    # shellcheck disable=SC2016
+    TREE=$root BUILT=$target/openmpi SLURM_MPI_TYPE=pmix of_page page-probe "$(
+        echo 'cargo() { (cd "$TREE" && MPICC=/usr/bin/mpicc.openmpi command cargo "$@" --quiet --target-dir "$BUILT"); }'
+        # Without a GPU it says so, and ends with 2.
+        echo 'pinyard() { command pinyard "$@" || [ $? -le 2 ]; }'
+        "$root"/ci/block.sh docs/src/gpu-mpi.md probe
+    )" && grep -Eq 'takes? device pointers|^pinyard-mpi-probe: nothing was tried: rank 0: no CUDA driver' page-probe.out &&
+        grep -q '^MPI and device pointers, as `pinyard probe` has tried' page-probe.out
+}
 lint() { (cd "$here/../.." && shellcheck -x slurm/*.sbatch slurm/env.sh slurm/testbed/*.sh); }
 
 # The one that takes Slurm's own time runs beside the others.
@@ -325,9 +507,21 @@ check "host.sbatch: MPICH by mpirun (Hydra)" host_with MPI=mpich,LAUNCH=mpirun,M
 check "ib-stress.sbatch: four ranks, clean" stress
 check "gpu-bcast.sbatch: a program, and what the first node is" gpu
 check "gpu-bcast.sbatch: without a program, and a probe before it" gpu_default
+check "gpu-bcast.sbatch: a part of the node's GPUs, and the NIC next to each" with_devices bound
+check "gpu-bcast.sbatch: what the user has chosen stays" with_devices bound_by_user
+check "MPI=intel: Slurm's PMI library is found, and every rank gets it" intel
+check "MPI=intel by mpirun: Hydra, and no library of Slurm's" intel_by_mpirun
+check "MPI=intel: the stress test over PMI2" host_with MPI=intel,I_MPI_PMI_LIBRARY=/nowhere/libpmi2.so "$target/mpich/release/pinyard-stress"
+check "the book: first steps on a cluster" page_first
+check "the book: slurm/README.md" page_submit
+check "the book: the preload library by srun" page_srun
+check "the book: many nodes side by side" page_nodes
+check "the book: a GPU and a NIC for each rank" with_devices page_bind
+check "the book: pinyard probe" page_probe
 check "preload-existing-app.sbatch: in every rank, and nowhere else" preload
 check "preload-existing-app.sbatch: Open MPI over libfabric" preload_mpi
 check "array-soak.sbatch: two runs, one summary" soak
+check "a cgroup that allows too little memory: the node and the group are named" cgroup
 check "locked memory too small on a node: named before anything starts" memlock
 check "locked memory too small, PREFLIGHT=warn: said, and started" memlock_warned
 check "something to be mended on all nodes alike: said, and started" alike
@@ -347,10 +541,12 @@ check "an MPI that there is not" refused MPI=lam 'MPI is lam'
 check "no installation there" refused PINYARD_PREFIX=/nowhere 'no /nowhere/bin/pinyard on n1'
 check "time limit with REQUEUE=yes: queued again" requeued
 check "MPI=intel without Slurm's PMI library: refused" refused MPI=intel 'no libpmi2.so'
+check "time limit, Open MPI by mpirun: its ranks are told" limit_by_mpirun MPIRUN=mpirun.openmpi,LAUNCH_OPTIONS="--mca plm_slurm_args --mpi=none"
+check "time limit, MPICH by mpirun: its ranks are told" limit_by_mpirun MPI=mpich,MPIRUN=mpirun.mpich
 check "scancel: said" cancelled
 check "scancel of the job: its ranks are told" cancelled_plainly
 check "ib-stress.sbatch, time limit: the ranks' records are a report" limit_of_stress
 check "time limit: the ranks are told, and end" limit_ended
 
-echo "$passed passed, $failed failed"
+echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed -eq 0 ]

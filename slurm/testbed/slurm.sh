@@ -93,13 +93,16 @@ SlurmdParameters=config_overrides
 CONF
         for node in $nodes; do
             at=$((at + 1))
-            echo "NodeName=$node NodeHostname=$host NodeAddr=127.0.0.1 Port=${ports[at]} CPUs=4 RealMemory=1000 Gres=gpu:1"
+            echo "NodeName=$node NodeHostname=$host NodeAddr=127.0.0.1 Port=${ports[at]} CPUs=4 RealMemory=1000 Gres=gpu:4"
         done
         echo "PartitionName=all Nodes=ALL Default=YES MaxTime=60 State=UP"
     } > "$folder/slurm.conf"
     touch "$folder/cgroup.conf"
-    # A GPU to ask for; Slurm wants a file of it, and does not open it.
-    echo "Name=gpu File=/dev/zero" > "$folder/gres.conf"
+    # GPUs to ask for; Slurm wants a device of each, counts by the number in its name, and does
+    # not open it.
+    mkdir -p "$folder/gpus"
+    for at in 0 1 2 3; do ln -sf /dev/zero "$folder/gpus/nvidia$at"; done
+    echo "Name=gpu File=$folder/gpus/nvidia[0-3]" > "$folder/gres.conf"
     # The nodes' names, for launchers that look them up.
     { cat /etc/hosts; for node in $nodes; do echo "127.0.0.1 $node"; done; } > "$folder/hosts"
     echo "PMIxCliTmpDirBase=$folder/pmix" > "$folder/mpi.conf"
