@@ -144,6 +144,17 @@ check "a damaged, a foreign and a missing file are refused" damaged
 unwritable() { bench 2 cache.strided --quick --save "$work/none/run.json" && says err 'none/run.json' && [ ! -s "$work/out" ]; }
 check "a file that cannot be written is refused before anything is measured" unwritable
 
+# ---- The book ----------------------------------------------------------------------------
+# Its commands, each measurement quick; that of everything is one benchmark here, `run` above
+# has the rest.
+of_page() {
+    local block
+    block=$(ci/block.sh docs/src/benchmarks.md bench '--quick =--quick cache.strided ' '--save before.json=--quick cache.hit --save before.json' \
+        '--compare before.json=--quick cache.hit --noise 1000 --compare before.json') || return
+    (cd "$work" && mkdir -p page && cd page && PROGRAMS=$target PATH=$target:$PATH timeout -k 5 200 bash -euo pipefail -c "$block")
+}
+check "the commands of the page" of_page
+
 # ---- What goes wrong ---------------------------------------------------------------------
 row='{"row":{"benchmark":"cache.hit","case":"made up","threads":1,"unit":"nanoseconds","of":[{"name":"pinyard","median":5.0,"p25":4.0,"p75":6.0,"p99":9.0,"samples":9,"left_out":0}]}}'
 made_up talks "echo '[host] UCX WARN words of a library'; echo '{\"steps\":1}'; echo '$row'"

@@ -83,10 +83,10 @@ compile() { # language, file
 
 declare -A elsewhere=()
 pages=0 compiled_by_cargo=0 last=
-while IFS=$'\t' read -r page line language marks file; do
+while IFS=$'\t' read -r page place language marks file; do
     [[ $page == *$only* ]] || continue
     [ "$page" = "$last" ] || { pages=$((pages + 1)) && last=$page; }
-    block=$work/blocks/$file name="$page:$line"
+    block=$work/blocks/$file name=$place
     case "$language $marks" in
         rust*) compiled_by_cargo=$((compiled_by_cargo + 1)) ;;
         c\ * | cpp\ *)
@@ -95,6 +95,7 @@ while IFS=$'\t' read -r page line language marks file; do
             ;;
         *' run same') check "$name: $(head -n 1 "$block")" as_shown "$(folder_of "$page")" "$block" "$block.printed" ;;
         *' run') check "$name: $(head -n 1 "$block")" in_folder "$(folder_of "$page")" "$block" ;;
+        *' by='* | by=*) by=${marks#*by=} && marks=by=${by%% *} && elsewhere[$marks]=$((${elsewhere[$marks]:-0} + 1)) ;;
         *) elsewhere[$marks]=$((${elsewhere[$marks]:-0} + 1)) ;;
     esac
 done < "$work/blocks/list"

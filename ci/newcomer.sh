@@ -69,7 +69,7 @@ git -c safe.directory='*' clone --quiet --no-hardlinks "file://$PWD" "$root/root
 
 failed=0 passed=0
 # The README's two commands, as they stand there.
-mapfile -t commands < <(sed -n '/^## Two commands/,/^## /s/^\(make [a-z]*\) .*/\1/p' README.md)
+mapfile -t commands < <(ci/block.sh README.md commands | sed 's/ *#.*//')
 [ "${commands[*]}" = "make demo make test" ] || { echo "newcomer: the README has other commands: ${commands[*]}"; exit 1; }
 [ "$also" = --test ] || commands=("${commands[0]}")
 for command in "${commands[@]}"; do

@@ -182,27 +182,31 @@ fi
 # ---- Installed -------------------------------------------------------------------------
 # A project of a user's, which runs where it was built.
 cmakes() {
-    rm -rf "$work/cmake" && cmake -S mpi-tests/install/mpi -B "$work/cmake" -DCMAKE_PREFIX_PATH="$work/moved" \
+    rm -rf "$work/cmake" && cmake -S mpi-tests/install/mpi -B "$work/cmake" -DCMAKE_PREFIX_PATH="$work/stage/opt/pinyard" \
         -DMPI_C_COMPILER=mpicc.openmpi -DWANTED="$1" && cmake --build "$work/cmake"
 }
+# The commands of the page, whose program is the example that is installed with them.
 installed() {
-    local mpi=openmpi flags
-    [ -e "$package/complete" ] || packaging/build.sh || return
-    DESTDIR=$work/stage PREFIX=/opt/pinyard packaging/install.sh install || return
-    mv "$work/stage/opt/pinyard" "$work/moved" || return
-    flags=$(PKG_CONFIG_PATH=$work/moved/lib/pkgconfig pkg-config --cflags --libs pinyard-mpi-openmpi pinyard) || return
-    # shellcheck disable=SC2086
-    mpicc.openmpi -std=c11 -o "$work/example" "$work/moved/share/doc/pinyard/examples/c/gpu_bcast.c" $flags -ldl || return
+    local mpi=openmpi here=$work/stage/opt/pinyard block
+    block=$(ci/block.sh docs/src/gpu-mpi.md install 'openmpi mpich=openmpi' '…=/opt/pinyard') || return
+    STAGE=$work/stage HERE=$here TREE=$PWD WORK=$work PKG_CONFIG_PATH=$here/lib/pkgconfig bash -euo pipefail -c '
+        cd "$WORK"
+        make() { command make --silent -C "$TREE" DESTDIR="$STAGE" "$@"; }
+        mpicc() {
+            cp "$HERE/share/doc/pinyard/examples/c/gpu_bcast.c" prog.c
+            mpicc.openmpi -std=c11 -o example "$@" -ldl
+        }
+        '"$block" || return
     readelf -d "$work/example" | grep -F libpinyard_mpi_openmpi.so.0 && readelf -V "$work/example" | grep PINYARD_MPI_0.1 || return
-    man -l "$work/moved/share/man/man3/pinyard_mpi.3" | grep -q MPI_Bcast || return
-    LD_LIBRARY_PATH=$work/moved/lib runs 2 '^ipc: ' "$work/example" || return
+    man -l "$here/share/man/man3/pinyard_mpi.3" | grep -q MPI_Bcast || return
+    LD_LIBRARY_PATH=$here/lib runs 2 '^ipc: ' "$work/example" || return
     cmakes mpi-openmpi && readelf -d "$work/cmake/gpu_bcast" | grep -F libpinyard_mpi_openmpi.so.0 || return
     runs 2 '^ipc: ' "$work/cmake/gpu_bcast" || return
     ! cmakes mpi-none 2> "$work/why" && grep -F 'there is no component mpi-none' "$work/why" || return
     # Without the libraries the header stays away as well.
     ! WITHOUT_MPI=1 packaging/install.sh list | grep -F _mpi
 }
-[ ! -e "$package/libpinyard_mpi_openmpi.so.0" ] || check "make install, pkg-config, CMake" installed
+[ ! -e "$package/libpinyard_mpi_openmpi.so.0" ] || check "the page: make install, pkg-config; CMake" installed
 
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

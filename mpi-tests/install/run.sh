@@ -77,6 +77,19 @@ library_folder() {
         tee /dev/stderr | grep -qF -- "$work/multiarch/usr/lib/x86_64-linux-gnu/pkgconfig/../../../lib/x86_64-linux-gnu"
 }
 check "LIBDIR of a multiarch system" library_folder
+# The page's own commands, into another stage. libpinyard_mpi is packaged and looked at in
+# mpi-tests/c/mpi.sh.
+of_page() {
+    local block
+    block=$(ci/block.sh docs/src/install.md make 'openmpi mpich=' /opt/pinyard=/opt/pinyard-page) || return
+    STAGE=$work/page TREE=$repository bash -euo pipefail -c '
+        make() {
+            [ "$1" != uninstall ] || [ -e "$STAGE/opt/pinyard-page/lib/libpinyard.so" ]
+            command make --silent -C "$TREE" DESTDIR="$STAGE" "$@"
+        }
+        '"$block" && ! find "$work/page" ! -type d | grep .
+}
+check "the page: make build, install, uninstall" of_page
 through_make() { make --silent -f Makefile install -o build PREFIX=/usr DESTDIR="$work/make" && test -f "$work/make/usr/include/pinyard.h"; }
 check "make passes PREFIX and DESTDIR on" through_make
 
@@ -134,6 +147,16 @@ for linkage in dynamic static; do
     # The module is a file of the installation's, compiled by who uses it.
     check "Fortran $linkage" through_pkg_config fortran $linkage gfortran "${f2018[@]}" "$here/include/pinyard.f90" examples/fortran/transport.f90
 done
+# The page's lines, one after the other, in a folder with a program of that name.
+lines_of_page() { # block, program
+    local block=$1 line folder=$work/page-${2##*.}
+    mkdir "$folder" && cp "$2" "$folder/prog.${2##*.}" || return
+    while IFS= read -r line; do
+        (cd "$folder" && rm -f a.out && bash -euc "$line") && LD_LIBRARY_PATH=$here/lib runs "$folder/a.out" || return
+    done <<< "${block:?no block}"
+}
+check "the page: cc" lines_of_page "$(ci/block.sh docs/src/install.md c)" examples/c/pools.c
+check "the page: gfortran" lines_of_page "$(ci/block.sh docs/src/install.md fortran)" examples/fortran/transport.f90
 # As where a site has the static library alone.
 only_static() {
     cp -r "$here" "$work/only-static" && rm "$work/only-static/lib/"libpinyard.so* || return 1
@@ -165,6 +188,14 @@ for program in c c++ fortran; do
     check "CMake $program static" runs "$work/cmake/$program-static"
     check "CMake $program links what it says" bash -c "readelf -d '$work/cmake/$program-shared' | grep -qF libpinyard.so.0 && ! readelf -d '$work/cmake/$program-static' | grep -qF libpinyard.so"
 done
+cmake_of_page() {
+    local folder=$work/page-cmake
+    mkdir "$folder" && cp examples/c/pools.c "$folder/prog.c" &&
+        { printf 'cmake_minimum_required(VERSION 3.18)\nproject(page LANGUAGES C)\nadd_executable(prog prog.c)\n' &&
+            ci/block.sh docs/src/install.md cmake; } > "$folder/CMakeLists.txt" &&
+        cmake -S "$folder" -B "$folder/build" -DCMAKE_PREFIX_PATH="$here" && cmake --build "$folder/build" && runs "$folder/build/prog"
+}
+check "the page: CMake" cmake_of_page
 for wanted in 0.2 1 1.0; do
     word="compatible with requested version" check "CMake: version $wanted is refused" refused cmake -S mpi-tests/install -B "$work/cmake-$wanted" -DCMAKE_PREFIX_PATH="$here" -DWANTED=$wanted
 done

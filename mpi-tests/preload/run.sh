@@ -177,6 +177,21 @@ openmpi4() {
 		"${run[@]}" "${on[@]}" "$build/mpi" again
 }
 
+# The book's commands, on a program of two ranks that comes to libfabric.
+of_pages() {
+	local bin=$out/bin block
+	mkdir -p "$bin"
+	printf '#!/bin/sh\nexec mpirun.openmpi --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 --mca oob_tcp_if_include lo -n 2 --mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include "tcp;ofi_rxm" -x FI_TCP_IFACE "$@"\n' >"$bin/mpirun"
+	printf '#!/bin/sh\nLD_PRELOAD=$LD_PRELOAD:%s exec %s late\n' "$device" "$build/mpi" >"$out/program"
+	chmod +x "$bin/mpirun" "$out/program"
+	local library=/opt/pinyard/lib/libpinyard_preload.so=$preload
+	local said='^pinyard: rank 0, pid [0-9]+: libfabric 1\..*libfabric.so.1): memory monitor imported; hooks: entries, [0-9]+ functions seen'
+	for block in "$(ci/block.sh docs/src/start.md launch "$library")" "$(ci/block.sh docs/src/preload.md mpirun "$library")"; do
+		expect "the book: ${block%% *} of $(wc -l <<<"$block") lines" 0 "$said" 'after MPI_Init: hits 100 of 100 stale 0' -- \
+			env PATH="$bin:$PATH" bash -euc "${block:-false}"
+	done
+}
+
 # As mpi-tests/neighbours/run.sh: a wheel is an archive.
 fetch_openmpi5() { # where to
 	[ -d "$1" ] && return
@@ -324,7 +339,7 @@ neither() {
 	fi
 }
 
-all=(debian cures openmpi4 openmpi5 ucx allocators versions neither)
+all=(debian cures openmpi4 of_pages openmpi5 ucx allocators versions neither)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for group in "$@"; do $group; done
 

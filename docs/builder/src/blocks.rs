@@ -5,17 +5,20 @@
 //! c, cpp            compiled by ci/book-commands.sh; file=NAME leaves it for commands
 //! sh, console       run        by ci/book-commands.sh, `$ ` before each command of console;
 //!                   run same   what is shown must be printed, but for numbers
-//!                   by=SCRIPT  by that script
+//!                   by=SCRIPT as=NAME
+//!                              by that script, which reads it out of the page:
+//!                              `ci/block.sh PAGE NAME`
 //!                   needs=WHAT not run: it needs what a test machine has not
-//! python, cmake     by= or needs= likewise
+//! python, cmake     by= and as=, or needs=, likewise
 //! ```
 
-use crate::files::{files, read};
+use crate::files::{Page, pages, read};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 /// What a command may need that keeps it from being run.
-const NEEDS: [&str; 5] = ["cluster", "gpu", "rights", "program", "hours"];
+const NEEDS: [&str; 2] = ["gpu", "rights"];
 /// How a line of a command begins.
 const COMMANDS: [&str; 14] = [
     "$",
@@ -40,8 +43,8 @@ const INCLUDERS: [&str; 2] = ["src/lib.rs", "collectives/src/lib.rs"];
 struct Block {
     /// The page, from the root.
     page: String,
-    /// The fence's line, from 1.
-    line: usize,
+    /// Where its fence is: `FILE:LINE`.
+    place: String,
     language: String,
     marks: Vec<String>,
     text: String,
@@ -49,29 +52,23 @@ struct Block {
 
 /// The blocks of all pages, in their order.
 fn blocks(root: &Path, problems: &mut Vec<String>) -> Vec<Block> {
-    let mut pages = files(&root.join("docs/src"), "md");
-    pages.extend(["README.md", "CONTRIBUTING.md", "slurm/README.md"].map(|page| root.join(page)));
     let mut found = Vec::new();
-    for path in pages {
-        let page = path.strip_prefix(root).unwrap_or(&path).display().to_string();
-        let text = read(&path, problems);
+    for Page { name: page, lines, .. } in pages(root, problems) {
         let mut open: Option<Block> = None;
-        for (index, line) in text.lines().enumerate() {
+        for (place, line) in lines {
             match (line.strip_prefix("```"), &mut open) {
                 (Some(""), Some(_)) => found.extend(open.take()),
                 (Some(info), None) => {
                     let mut words = info.split([',', ' ']).filter(|word| !word.is_empty()).map(str::to_owned);
                     let language = words.next().unwrap_or_default();
                     let (page, marks) = (page.clone(), words.collect());
-                    open = Some(Block { page, line: index + 1, language, marks, text: String::new() });
+                    open = Some(Block { page, place, language, marks, text: String::new() });
                 }
                 (_, Some(block)) => block.text += &format!("{line}\n"),
                 (None, None) => {}
             }
         }
-        if let Some(Block { line, .. }) = open {
-            problems.push(format!("{page}:{line}: the block does not end"));
-        }
+        problems.extend(open.map(|Block { place, .. }| format!("{place}: the block does not end")));
     }
     found
 }
@@ -83,8 +80,14 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
     let found = blocks(root, &mut problems);
     problems.extend(found.iter().filter_map(|block| {
         let cause = block.mistake(root, &includers)?;
-        Some(format!("{}:{}: {cause}", block.page, block.line))
+        Some(format!("{}: {cause}", block.place))
     }));
+    let mut names = BTreeSet::new();
+    for block in &found {
+        if let Some(name) = block.mark("as").filter(|name| !names.insert((&block.page, name.to_owned()))) {
+            problems.push(format!("{}: the page has another block as={name}", block.place));
+        }
+    }
     problems
 }
 
@@ -122,17 +125,36 @@ impl Block {
 
     /// Why it is not run here; a problem where it does not say.
     fn excuse(&self, root: &Path) -> Option<String> {
-        match (self.mark("by"), self.mark("needs")) {
-            (Some(script), None) if root.join(script).is_file() => None,
-            (Some(script), None) => Some(format!("by={script}: there is no such script")),
-            (None, Some(what)) if NEEDS.contains(&what) => None,
-            (None, Some(what)) => Some(format!("needs={what}: not one of {}", NEEDS.join(", "))),
-            _ => Some("neither run nor by=SCRIPT nor needs=WHAT".to_owned()),
+        match (self.mark("by"), self.mark("as"), self.mark("needs")) {
+            (Some(script), Some(name), None) => match fs::read_to_string(root.join(script)) {
+                Ok(text) if reads(&text, &self.page, name) => None,
+                Ok(_) => Some(format!(
+                    "by={script}, which does not run it: no ci/block.sh {} {name} there",
+                    self.page
+                )),
+                Err(error) => Some(format!("by={script}: {error}")),
+            },
+            (Some(script), None, None) => Some(format!("by={script} without as=NAME, by which it finds it")),
+            (None, None, Some(what)) if NEEDS.contains(&what) => None,
+            (None, None, Some(what)) => Some(format!("needs={what}: not one of {}", NEEDS.join(", "))),
+            _ => Some("neither run nor by=SCRIPT as=NAME nor needs=WHAT".to_owned()),
         }
     }
 }
 
-/// Writes each block to a file of `folder`, and a line for each to `list`: page, line,
+/// Whether a script reads the block out of the page, in a line that is no comment.
+fn reads(script: &str, page: &str, name: &str) -> bool {
+    let lines = script.lines().filter(|line| !line.trim_start().starts_with('#'));
+    lines.flat_map(|line| line.split("ci/block.sh").skip(1)).any(|rest| {
+        let mut words = rest
+            .trim_start_matches('"')
+            .split([' ', ')', '"', ';', '|', '`'])
+            .filter(|word| !word.is_empty());
+        words.next() == Some(page) && words.next() == Some(name)
+    })
+}
+
+/// Writes each block to a file of `folder`, and a line for each to `list`: page, place,
 /// language, marks (`-` for none) and file, apart by tabs. Of a console the commands; what they print is
 /// in a file of its own.
 pub(crate) fn write(root: &Path, folder: &Path) -> Vec<String> {
@@ -144,7 +166,7 @@ pub(crate) fn write(root: &Path, folder: &Path) -> Vec<String> {
         problems.extend(fs::write(&path, text).err().map(|error| format!("{}: {error}", path.display())));
     };
     for (number, block) in found.iter().enumerate().filter(|(_, block)| block.language != "text") {
-        let Block { page, line, language, marks, text } = block;
+        let Block { page, place, language, marks, text } = block;
         let name = format!("{number:03}.{language}");
         if language == "console" {
             let (commands, printed) = session(text);
@@ -154,7 +176,7 @@ pub(crate) fn write(root: &Path, folder: &Path) -> Vec<String> {
             put(&name, text);
         }
         let marks = if marks.is_empty() { "-".to_owned() } else { marks.join(" ") };
-        list += &format!("{page}\t{line}\t{language}\t{marks}\t{name}\n");
+        list += &format!("{page}\t{place}\t{language}\t{marks}\t{name}\n");
     }
     put("list", &list);
     problems
@@ -181,22 +203,50 @@ mod tests {
         let language = words.next().unwrap_or_default();
         let (page, marks, text) = ("docs/src/x.md".to_owned(), words.collect(), text.to_owned());
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        Block { page, line: 1, language, marks, text }.mistake(&root, "include_str!(\"../docs/src/x.md\")]")
+        Block { page, place: String::new(), language, marks, text }
+            .mistake(&root, "include_str!(\"../docs/src/x.md\")]")
     }
 
     #[test]
     fn a_block_is_compiled_or_run_or_says_why_not() {
-        for info in
-            ["rust", "rust,no_run", "c", "sh run", "console run same", "sh needs=gpu", "sh by=ci/test.sh"]
-        {
+        for info in ["rust", "rust,no_run", "c", "sh run", "console run same", "sh needs=gpu"] {
             assert_eq!(mistake(info, ""), None, "{info}");
         }
-        for info in ["", "rust,ignore", "sh", "console", "sh needs=luck", "sh by=ci/none.sh", "go", "python"]
-        {
+        for info in [
+            "",
+            "rust,ignore",
+            "sh",
+            "console",
+            "sh needs=luck",
+            "sh by=ci/test.sh",
+            "sh by=ci/none.sh as=x",
+            "sh by=ci/test.sh as=x",
+            "go",
+            "python",
+        ] {
             assert!(mistake(info, "").is_some(), "{info}");
         }
         assert!(mistake("text", "first\nmake demo\n").is_some());
         assert_eq!(mistake("text", "a picture\n  -> makes sense\n"), None);
+    }
+
+    #[test]
+    fn a_block_is_run_by_who_reads_it_out_of_the_page() {
+        for script in [
+            "ci/block.sh a/b.md first | bash",
+            "x=$(ci/block.sh a/b.md first)",
+            "\"$root/ci/block.sh\" a/b.md first",
+        ] {
+            assert!(reads(script, "a/b.md", "first"), "{script}");
+        }
+        for script in [
+            "# ci/block.sh a/b.md first",
+            "ci/block.sh a/b.md first-of-all",
+            "ci/block.sh a/c.md first",
+            "a/b.md first",
+        ] {
+            assert!(!reads(script, "a/b.md", "first"), "{script}");
+        }
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! in the page of orderings, every planted mistake of `ci/guards.sh` in that of
 //! mutations, every variable of the environment is in a table, every block of code is
 //! compiled or run, or says why not, and the tables are those that the code makes
-//! (`--update` writes them).
+//! (`--update` writes them). Links and blocks of README.md, CONTRIBUTING.md and
+//! slurm/README.md are checked as those of the book.
 //!
 //! `--blocks FOLDER` writes the blocks there instead, for `ci/book-commands.sh`.
 

@@ -1,6 +1,6 @@
 //! What the pages name: other pages, tests, scenarios, planted mistakes.
 
-use crate::files::{files, read};
+use crate::files::{Page, files, pages, read};
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -10,19 +10,21 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
     let mut problems = Vec::new();
     let tests = tests(root);
     let summary = read(&sources.join("SUMMARY.md"), &mut problems);
-    for page in files(&sources, "md") {
-        let name = page.strip_prefix(&sources).unwrap_or(&page).display().to_string();
-        let text = read(&page, &mut problems);
-        if name != "SUMMARY.md" && !summary.contains(&format!("({name})")) {
+    for page in pages(root, &mut problems) {
+        let Page { path, name, .. } = &page;
+        let text = page.text();
+        if let Ok(inside) = path.strip_prefix(&sources)
+            && !summary.contains(&format!("({})", inside.display()))
+            && !inside.ends_with("SUMMARY.md")
+        {
             problems.push(format!("{name}: not in the summary"));
         }
-        let folder = page.parent().unwrap_or(&sources);
         for link in links(&text) {
             let (target, anchor) = link.split_once('#').unwrap_or((link, ""));
             if target.contains("://") {
                 continue;
             }
-            let to = if target.is_empty() { page.clone() } else { folder.join(target) };
+            let to = if target.is_empty() { path.clone() } else { path.with_file_name(target) };
             if !to.exists() {
                 problems.push(format!("{name}: the link to {link} leads nowhere"));
             } else if !anchor.is_empty() && !anchors(&read(&to, &mut problems)).any(|one| one == anchor) {

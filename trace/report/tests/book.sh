@@ -4,7 +4,7 @@
 # examples/solver.
 set -uo pipefail
 programs=$(cd "$1" && pwd)
-page=$(cd "$(dirname "$0")/../../.." && pwd)/docs/src/reports.md
+root=$(cd "$(dirname "$0")/../../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
@@ -23,7 +23,7 @@ while IFS= read -r command; do
     check "$command" bash -ec "$command" > out 2>&1 < /dev/null
     case $command in *'top live'*) cp out top ;; esac
     tail -n 1 out
-done < <(sed -n '/^```console /,/^```$/s/^\$ //p' "$page")
+done < <("$root"/ci/block.sh docs/src/reports.md page && "$root"/ci/block.sh docs/src/reports.md perfetto && "$root"/ci/block.sh docs/src/reports.md top)
 check "the page has its commands" [ "$commands" -eq 4 ]
 check "the trace is its owner's" [ "$(stat -c %a traces/*.trace)" = 600 ]
 check "run.html is a page that fetches nothing" bash -c '! grep -qE "(src|href)=.?(http|//)" run.html && grep -q "</html>" run.html'
