@@ -213,24 +213,27 @@
     row.y = y0;
     y0 += row.lane ? LANE : HEAD;
   }
-  const tall = Math.max(y0, LANE);
+  // The canvas is what can be seen of the rows: browsers have no canvas of 32,768 pixels and more,
+  // which a thousand ranks would need.
+  element("rows").style.height = `${Math.max(y0, LANE)}px`;
   function drawTimeline() {
     const [axis, axisWidth] = prepare(element("axis"), 20);
     times(axis, axisWidth, 15, 20, 11);
     const canvas = element("timeline"), view = element("scroll");
-    const [pen, width] = prepare(canvas, tall);
-    const top = view.scrollTop - 60, bottom = view.scrollTop + view.clientHeight + 60;
+    const height = view.clientHeight, [pen, width] = prepare(canvas, height);
+    const top = view.scrollTop, bottom = top + height;
+    pen.translate(0, -top);
     pen.textBaseline = "middle";
     let visible = 0;
-    rows.forEach((row, at) => {
+    const seen = rows.map((row, at) => [row, at]).filter(([row]) => row.y + LANE > top && row.y < bottom);
+    for (const [row, at] of seen) {
       if (row.lane && at % 2) {
         pen.fillStyle = colours.stripe;
         pen.fillRect(LEFT, row.y, width - LEFT, LANE);
       }
-    });
-    times(pen, width, 0, tall);
-    for (const row of rows) {
-      if (row.y < top || row.y > bottom) continue;
+    }
+    times(pen, width, top, bottom);
+    for (const [row] of seen) {
       pen.textAlign = "left";
       if (row.lane) {
         pen.fillStyle = colours.ink;
@@ -445,7 +448,7 @@
   }
   function hover(event) {
     const canvas = element("timeline"), box = canvas.getBoundingClientRect();
-    const x = event.clientX - box.left, y = event.clientY - box.top, width = box.width;
+    const x = event.clientX - box.left, y = event.clientY - box.top + element("scroll").scrollTop, width = box.width;
     const row = rows.find((row) => row.lane && y >= row.y && y < row.y + LANE);
     if (!row || x < LEFT) return hide();
     const perPixel = (to - from) / (width - LEFT), at = from + (x - LEFT) * perPixel, lane = row.lane;

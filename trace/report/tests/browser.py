@@ -135,6 +135,37 @@ COLOURED = """(id => { const canvas = document.getElementById(id), data = canvas
   }
   return count; })"""
 
+# What is wrong with a histogram: between two bars, and between two labels of an axis, the distance
+# must be as the logarithm, the same everywhere.
+HISTOGRAMS = """[...document.querySelectorAll("figure")].flatMap((figure) => {
+  const slopes = (points) => points.slice(1).map(([x, y]) => (y - points[0][1]) / (x - points[0][0]));
+  const alike = (of, within) => of.every((slope) => Math.abs(slope / of[0] - 1) < within);
+  const name = figure.querySelector("figcaption").textContent;
+  const bars = [...figure.querySelectorAll("rect")].map((bar) => [parseInt(bar.textContent.replaceAll(",", "")), bar.height.baseVal.value]);
+  const differ = [...new Map(bars)].sort((one, other) => one[0] - other[0]).filter(([count]) => count === bars.reduce((least, bar) => Math.min(least, bar[0]), 1e12) || count > 9);
+  const ns = { ns: 1, "µs": 1e3, ms: 1e6, s: 1e9 };
+  const labels = [...figure.querySelectorAll("text[text-anchor=middle]")].map((label) => {
+    const [value, unit] = label.textContent.split(" ");
+    return [Math.log2(parseFloat(value) * ns[unit]), label.x.baseVal[0].value];
+  });
+  const wrong = [];
+  if (bars.length < 3 || labels.length < 3) wrong.push(`${name}: ${bars.length} bars, ${labels.length} labels`);
+  if (!alike(slopes(differ.map(([count, height]) => [Math.log10(count), height])), 0.05)) wrong.push(`${name}: heights ${JSON.stringify(differ)}`);
+  if (!alike(slopes(labels), 0.15)) wrong.push(`${name}: labels ${JSON.stringify(labels)}`);
+  return wrong;
+})"""
+# The table of ranks, its head first.
+TABLE = "[...document.querySelectorAll('table tr')].map((row) => [...row.cells].map((cell) => cell.textContent.replaceAll('\u00ad', '')))"
+# Above 655 of them the rows are higher than any canvas.
+RANKS = 1100
+# Milliseconds.
+FREEZES = 5000
+
+
+def nanoseconds(text):
+    value, unit = text.split(" ")
+    return float(value) * {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}[unit]
+
 
 def main():
     pinyard, shots = sys.argv[1], (sys.argv[2] if len(sys.argv) > 2 else None)
@@ -179,8 +210,12 @@ def main():
             shoot("many-light")
             box = browser.eval("(({left, top, width}) => [left, top, width])(document.getElementById('timeline').getBoundingClientRect())")
             x, y = box[0] + 210 + (box[2] - 210) * 0.5, box[1] + 62
+            redraws = []
+            def timed(act):
+                browser.draws(act)
+                redraws.append(float(browser.eval("document.documentElement.dataset.drawMs")))
             for _ in range(9):
-                browser.draws(lambda: browser.mouse("mouseWheel", x, y, deltaX=0, deltaY=-300))
+                timed(lambda: browser.mouse("mouseWheel", x, y, deltaX=0, deltaY=-300))
             zoomed = browser.eval("({...document.documentElement.dataset})")
             span, near = float(told["to"]) - float(told["from"]), float(zoomed["to"]) - float(zoomed["from"])
             check("the wheel zooms in", near < span / 1000, (span, near))
@@ -199,18 +234,31 @@ def main():
                 browser.mouse("mousePressed", x, y, button="left", buttons=1, clickCount=1)
                 browser.mouse("mouseMoved", x + 200, y, button="left", buttons=1)
                 browser.mouse("mouseReleased", x + 200, y, button="left", clickCount=1)
-            browser.draws(drag)
+            timed(drag)
             moved = browser.eval("({...document.documentElement.dataset})")
             check("dragging moves", float(moved["from"]) < float(zoomed["from"]), (moved, zoomed))
             check("and keeps the scale", abs(float(moved["to"]) - float(moved["from"]) - near) < near / 1000, moved)
             browser.eval("document.getElementById('timeline').focus()")
-            browser.draws(lambda: browser.call("Input.dispatchKeyEvent", type="keyDown", key="0", text="0"))
+            timed(lambda: browser.call("Input.dispatchKeyEvent", type="keyDown", key="0", text="0"))
             check("0 shows everything", float(browser.eval("document.documentElement.dataset.from")) == 0)
             before = browser.eval(f"{COLOURED}('timeline')")
             browser.draws(lambda: browser.eval("document.querySelector('#legend button').click()"))
             after = browser.eval(f"{COLOURED}('timeline')")
             check("a kind can be hidden", before != after, (before, after))
-            print(f"a later picture of everything takes {browser.eval('document.documentElement.dataset.drawMs')} ms")
+            timed(lambda: browser.mouse("mouseWheel", x, y, deltaX=300, deltaY=0))
+            timed(lambda: browser.mouse("mouseWheel", x, y, deltaX=0, deltaY=-30))
+            print(f"the page's own account of {len(redraws)} pictures while zooming and moving: "
+                  f"{sorted(redraws)[len(redraws) // 2]} ms in the middle, {max(redraws)} ms the longest")
+            # A hundred times what they take, so that a busy machine fails nothing.
+            check("no zoom and no move freezes the page", max(redraws) < FREEZES, redraws)
+            wrong = browser.eval(HISTOGRAMS)
+            check("both axes of each histogram are logarithmic", wrong == [], wrong)
+            table = browser.eval(TABLE)
+            check("a row for each rank", [row[0] for row in table[1:]] == [f"rank {at}" for at in range(4)], table)
+            check("the ranks' events are all events", sum(int(row[2].replace(",", "")) for row in table[1:]) == 1_000_000, table)
+            slow = table[0].index("register, median")
+            check("the rank with slow registrations has the highest median",
+                  max(table[1:], key=lambda row: nanoseconds(row[slow]))[0] == "rank 1", [row[slow] for row in table])
             check("many.html: the console is silent", not browser.said, browser.said)
             check("many.html: nothing is fetched", all(url.startswith("file://") for url in browser.asked), browser.asked)
             browser.open(page, dark=True)
@@ -220,6 +268,39 @@ def main():
             check("narrow: nothing is wider than the window", browser.eval("document.documentElement.scrollWidth <= innerWidth"),
                   browser.eval("document.documentElement.scrollWidth"))
             shoot("many-narrow")
+
+            # ---- More ranks than a canvas has pixels for
+            wide = os.path.join(work, "wide")
+            os.makedirs(wide)
+            for rank in range(RANKS):
+                made_up.trace(wide, rank, RANKS, 400 if rank == 1000 else 60)
+            page, _ = report(wide, "wide.html")
+            took = browser.open(page)
+            print(f"{RANKS:,} ranks, {os.path.getsize(page) >> 10} KiB: open and drawn after {took:.1f} s, "
+                  f"a picture {browser.eval('document.documentElement.dataset.drawMs')} ms")
+            sizes = browser.eval("[...document.querySelectorAll('canvas')].map((canvas) => [canvas.id, canvas.width, canvas.height])")
+            check("no canvas is larger than browsers have", all(width < 8192 and height < 8192 for _, width, height in sizes), sizes)
+            rows = browser.eval("document.getElementById('rows').offsetHeight")
+            check("the rows would not fit into one", rows > 32767, rows)
+            at_top = browser.eval(f"{COLOURED}('timeline')")
+            browser.draws(lambda: browser.eval(f"document.getElementById('scroll').scrollTop = {rows}"))
+            at_end = browser.eval(f"{COLOURED}('timeline')")
+            check("the first and the last ranks are drawn", at_top > 200 and at_end > 200, (at_top, at_end))
+            box = browser.eval("(({left, bottom, width}) => [left, bottom, width])(document.getElementById('timeline').getBoundingClientRect())")
+            tips = set()
+            # It began last.
+            for step in range(20):
+                browser.mouse("mouseMoved", box[0] + box[2] - 1 - step, box[1] - 8)
+                tips.add(browser.eval("document.getElementById('tip').hidden ? '' : document.getElementById('tip').textContent"))
+            check("the pointer is told of the last rank", any(f"rank {RANKS - 1}" in tip for tip in tips), tips)
+            table = browser.eval(TABLE)
+            marked = browser.eval("[...document.querySelectorAll('td.mark')].map((cell) => cell.parentElement.cells[0].textContent + ', ' + "
+                                  "cell.closest('table').rows[0].cells[cell.cellIndex].textContent.replaceAll('\u00ad', ''))")
+            check("every rank has its row", len(table) == RANKS + 1, len(table))
+            check("what a rank has twice as often as the others is marked",
+                  "rank 1000, events" in marked and not any(cell.endswith(", events") and cell != "rank 1000, events" for cell in marked), marked[:20])
+            check("wide.html: the console is silent", not browser.said, browser.said)
+            shoot("wide")
 
             # ---- Names that would be markup
             evil = os.path.join(work, "evil")
