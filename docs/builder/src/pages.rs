@@ -1,4 +1,5 @@
-//! What the pages name: other pages, tests, scenarios, planted mistakes.
+//! What the pages name: other pages, tests, scenarios, planted mistakes, files of the tree and
+//! targets of make.
 
 use crate::files::{Page, files, pages, read};
 use std::collections::BTreeSet;
@@ -9,6 +10,7 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
     let sources = root.join("docs/src");
     let mut problems = Vec::new();
     let tests = tests(root);
+    let makefile = read(&root.join("Makefile"), &mut problems);
     let summary = read(&sources.join("SUMMARY.md"), &mut problems);
     for page in pages(root, &mut problems) {
         let Page { path, name, .. } = &page;
@@ -31,6 +33,8 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
                 problems.push(format!("{name}: the link to {link} names no heading of that page"));
             }
         }
+        let missing = named_commands(&text).filter(|command| !exists(root, &makefile, command));
+        problems.extend(missing.map(|command| format!("{name}: the tree has no `{command}`")));
         for test in named_tests(&text) {
             if !tests.contains(test) {
                 problems.push(format!("{name}: there is no test {test}"));
@@ -83,6 +87,33 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
     text.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(link, _)| link))
 }
 
+/// The code in the text, but for blocks.
+fn named_commands(text: &str) -> impl Iterator<Item = &str> {
+    let outside = text.split("\n```").step_by(2);
+    outside.flat_map(|text| text.split('`').skip(1).step_by(2))
+}
+
+/// Whether a file of the tree, or a target of make, is there; what is neither is not judged.
+fn exists(root: &Path, makefile: &str, command: &str) -> bool {
+    let mut words = command.split_whitespace();
+    match (words.next(), words.next()) {
+        (Some("make"), Some(target)) if target.chars().all(char::is_alphanumeric) => {
+            makefile.lines().any(|line| line.strip_prefix(target).is_some_and(|rest| rest.starts_with(':')))
+        }
+        (Some(path), _) => match path.split_once('/') {
+            Some((folder, _))
+                if !folder.is_empty()
+                    && folder.chars().all(|letter| letter.is_ascii_lowercase() || letter == '-') =>
+            {
+                let is_pattern = path.contains(['*', '…', '{', '<', '$', ':']);
+                is_pattern || !root.join(folder).is_dir() || root.join(path).exists()
+            }
+            _ => true,
+        },
+        (None, _) => true,
+    }
+}
+
 /// What stands between `` test `…` ``'s back-quotes.
 fn named_tests(text: &str) -> impl Iterator<Item = &str> {
     text.split("test `").skip(1).filter_map(|rest| rest.split_once('`').map(|(name, _)| name))
@@ -103,6 +134,15 @@ fn tests(root: &Path) -> BTreeSet<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_and_targets_that_a_page_names_exist() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let text = "a `ci/test.sh x`, `make demo`\n```sh\nmake nothing `ci/none.sh`\n```\nand `ci/none.sh`, `make tea`, `ci/*.sh`";
+        let wrong: Vec<_> = named_commands(text).filter(|one| !exists(&root, "demo: x\n", one)).collect();
+        assert_eq!(wrong, ["ci/none.sh", "make tea"]);
+        assert!(exists(&root, "", "user/repository") && exists(&root, "", "text"));
+    }
 
     #[test]
     fn a_heading_is_linked_as_mdbook_does() {
