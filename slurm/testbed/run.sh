@@ -312,11 +312,11 @@ cgroup() {
     MEMORY_MIB=1000 submit "$templates/host.sbatch" ./who && ends 78 &&
         tells "^preflight: n2: the cgroup ${path%/}/pinyard-testbed-$$ allows 900 MiB of memory, and 1000 are needed" '^REFUSED: a node is not fit' &&
         ! grep -q 'n1: the cgroup' "$out" && ! grep -q '^rank' "$folder/output" || status=1
-    # Its jobs have ended; the daemon goes back, and the group away.
+    # The daemon goes back, its job's last processes end, and the group goes away.
     echo "$pid" > "$at${path%/}/cgroup.procs"
-    while read -r pid; do echo "$pid" > "$at${path%/}/cgroup.procs"; done < "$group/cgroup.procs"
-    rmdir "$group" || status=1
-    return $status
+    for _ in {1..100}; do rmdir "$group" 2> /dev/null && return $status; sleep 0.1; done
+    echo "$group has processes still: $(cat "$group/cgroup.procs")"
+    return 1
 }
 memlock_warned() {
     PREFLIGHT=warn submit "$templates/host.sbatch" ./who && ends 0 && tells '^preflight: n2: locked memory' '^COMPLETED'
