@@ -132,8 +132,9 @@ exec sleep 20
 PROGRAM
 program stays << 'PROGRAM'
 #!/bin/bash
-# In files: srun may close a step's output before a rank that was told to end has said so.
-trap 'touch ended-$SLURM_JOB_ID-${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$SLURM_PROCID}}; exit 0' TERM
+# In files: srun may close a step's output before a rank that was told to end has said so. By
+# the shell itself: a second SIGTERM would end a command that it starts.
+trap ': > ended-$SLURM_JOB_ID-${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$SLURM_PROCID}}; exit 0' TERM
 echo begun
 sleep 100 &
 wait
