@@ -188,10 +188,15 @@ cmakes() {
 # The commands of the page, whose program is the example that is installed with them.
 installed() {
     local mpi=openmpi here=$work/stage/opt/pinyard block
-    block=$(ci/block.sh docs/src/gpu-mpi.md install 'openmpi mpich=openmpi' '…=/opt/pinyard') || return
+    block=$(ci/block.sh docs/src/gpu-mpi.md install '…=/opt/pinyard') || return
+    # What `make build` runs: this, and packaging/mpi.sh for each MPI above.
+    [ -e "$package/complete" ] || packaging/build.sh || return
     STAGE=$work/stage HERE=$here TREE=$PWD WORK=$work PKG_CONFIG_PATH=$here/lib/pkgconfig bash -euo pipefail -c '
         cd "$WORK"
-        make() { command make --silent -C "$TREE" DESTDIR="$STAGE" "$@"; }
+        make() {
+            [ "$1" != build ] || { command make --dry-run -C "$TREE" "$@" | grep -c "packaging/mpi.sh openmpi mpich" > /dev/null; return; }
+            command make --silent -C "$TREE" -o build DESTDIR="$STAGE" "$@"
+        }
         mpicc() {
             cp "$HERE/share/doc/pinyard/examples/c/gpu_bcast.c" prog.c
             mpicc.openmpi -std=c11 -o example "$@" -ldl

@@ -77,15 +77,23 @@ library_folder() {
         tee /dev/stderr | grep -qF -- "$work/multiarch/usr/lib/x86_64-linux-gnu/pkgconfig/../../../lib/x86_64-linux-gnu"
 }
 check "LIBDIR of a multiarch system" library_folder
-# The page's own commands, into another stage. libpinyard_mpi is packaged and looked at in
-# mpi-tests/c/mpi.sh.
+# The page's own commands, into another stage. What `make build` runs has been run above, and
+# for MPIs in mpi-tests/c/mpi.sh: here, that it is that.
 of_page() {
     local block
-    block=$(ci/block.sh docs/src/install.md make 'openmpi mpich=' /opt/pinyard=/opt/pinyard-page) || return
+    block=$(ci/block.sh docs/src/install.md make /opt/pinyard=/opt/pinyard-page) || return
     STAGE=$work/page TREE=$repository bash -euo pipefail -c '
         make() {
-            [ "$1" != uninstall ] || [ -e "$STAGE/opt/pinyard-page/lib/libpinyard.so" ]
-            command make --silent -C "$TREE" DESTDIR="$STAGE" "$@"
+            case $1 in
+                build)
+                    command make --dry-run -C "$TREE" "$@" > "$STAGE.build"
+                    grep -q "^packaging/build.sh" "$STAGE.build" && { [ $# -eq 1 ] || grep -q "packaging/mpi.sh openmpi mpich" "$STAGE.build"; }
+                    ;;
+                install | uninstall)
+                    [ "$1" = install ] || [ -e "$STAGE/opt/pinyard-page/lib/libpinyard.so" ]
+                    command make --silent -C "$TREE" -o build DESTDIR="$STAGE" "$@"
+                    ;;
+            esac
         }
         '"$block" && ! find "$work/page" ! -type d | grep .
 }
