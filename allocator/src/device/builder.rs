@@ -132,7 +132,7 @@ impl DeviceBuilder {
     }
 
     /// Registers each slab with `registry`, once, for `access`: a block's key is its
-    /// slab's ([`DeviceBuf::key`]), and the registry finds it for whoever asks. The
+    /// slab's ([`DeviceBuf::key`](crate::device::DeviceBuf::key)), and the registry finds it for whoever asks. The
     /// registry's backend has to know device memory, as verbs does with
     /// [`device_memory`](pinyard_registry::backend::DeviceMemory): it exports the slab as
     /// a dma-buf. In place of [`registrar`](DeviceBuilder::registrar).

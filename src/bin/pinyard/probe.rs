@@ -2,8 +2,8 @@
 //! built for that MPI.
 
 use crate::demo::own_folder;
-use crate::terminal::complain;
 use crate::doctor::Question;
+use crate::terminal::complain;
 use pinyard::environment;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
