@@ -10,6 +10,7 @@ use super::Program;
 use crate::ffi::*;
 use core::ffi::{c_int, c_void};
 use std::ptr::{null_mut, with_exposed_provenance_mut};
+use std::time::{Duration, Instant};
 
 /// Beyond what the simulated device has, and refused at once.
 const TOO_MUCH: usize = 2 << 30;
@@ -198,8 +199,15 @@ impl<'p, 'd> Plug<'p, 'd> {
         Program::judge(status, device == 0 && size <= 4096 && !to.is_null());
         assert_eq!(counts[11], u64::MAX, "past its end");
         if status == OK {
-            // Those included that wait for other streams.
+            // Those included that wait for other streams. One whose wait is over is for a
+            // moment in the hands of the pool's thread, neither waiting nor free.
             let held = self.blocks.len() as u64;
+            let began = Instant::now();
+            while counts[6] - counts[7] > held && began.elapsed() < Duration::from_secs(5) {
+                std::thread::yield_now();
+                // SAFETY: as above, and it was answered.
+                assert_eq!(unsafe { pny_plug_stats(device, to) }, OK);
+            }
             assert!(counts[6] - counts[7] <= held && held <= counts[6], "{counts:?}, and {held} are held");
         }
         Some(())
