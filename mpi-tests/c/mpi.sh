@@ -180,10 +180,20 @@ fi
 [ "$(id -u)" -ne 0 ] || [ ! -e "$package/libpinyard_mpi_openmpi.so.0" ] || check "set-user-ID: settings are ignored" mpi-tests/c/secure.sh mpi
 
 # ---- Installed -------------------------------------------------------------------------
-# A project of a user's, which runs where it was built.
-cmakes() {
-    rm -rf "$work/cmake" && cmake -S mpi-tests/install/mpi -B "$work/cmake" -DCMAKE_PREFIX_PATH="$work/stage/opt/pinyard" \
-        -DMPI_C_COMPILER=mpicc.openmpi -DWANTED="$1" && cmake --build "$work/cmake"
+# A user's project with the page's lines, which runs where it was built.
+cmakes() { # component
+    local lines
+    lines=$(ci/block.sh docs/src/install.md cmake-mpi "mpi-openmpi=$1") || return
+    rm -rf "$work/user" && mkdir "$work/user" && cat > "$work/user/CMakeLists.txt" << END || return
+cmake_minimum_required(VERSION 3.18)
+project(user LANGUAGES C)
+add_executable(prog $PWD/examples/c/gpu_bcast.c)
+target_compile_options(prog PRIVATE -Wall -Wextra -Werror)
+target_link_libraries(prog PRIVATE \${CMAKE_DL_LIBS})
+$lines
+END
+    cmake -S "$work/user" -B "$work/user/build" -DCMAKE_PREFIX_PATH="$work/stage/opt/pinyard" \
+        -DMPI_C_COMPILER=mpicc.openmpi && cmake --build "$work/user/build"
 }
 # The commands of the page, whose program is the example that is installed with them.
 installed() {
@@ -205,8 +215,8 @@ installed() {
     readelf -d "$work/example" | grep -F libpinyard_mpi_openmpi.so.0 && readelf -V "$work/example" | grep PINYARD_MPI_0.1 || return
     man -l "$here/share/man/man3/pinyard_mpi.3" | grep -q MPI_Bcast || return
     LD_LIBRARY_PATH=$here/lib runs 2 '^ipc: ' "$work/example" || return
-    cmakes mpi-openmpi && readelf -d "$work/cmake/gpu_bcast" | grep -F libpinyard_mpi_openmpi.so.0 || return
-    runs 2 '^ipc: ' "$work/cmake/gpu_bcast" || return
+    cmakes mpi-openmpi && readelf -d "$work/user/build/prog" | grep -F libpinyard_mpi_openmpi.so.0 || return
+    runs 2 '^ipc: ' "$work/user/build/prog" || return
     ! cmakes mpi-none 2> "$work/why" && grep -F 'there is no component mpi-none' "$work/why" || return
     # Without the libraries the header stays away as well.
     ! WITHOUT_MPI=1 packaging/install.sh list | grep -F _mpi

@@ -93,6 +93,9 @@ fn named_commands(text: &str) -> impl Iterator<Item = &str> {
     outside.flat_map(|text| text.split('`').skip(1).step_by(2))
 }
 
+/// Folders of what is built or measured, which may be there.
+const MADE: [&str; 2] = ["target", "carried"];
+
 /// Whether a file of the tree, or a target of make, is there; what is neither is not judged.
 fn exists(root: &Path, makefile: &str, command: &str) -> bool {
     let mut words = command.split_whitespace();
@@ -103,6 +106,7 @@ fn exists(root: &Path, makefile: &str, command: &str) -> bool {
         (Some(path), _) => match path.split_once('/') {
             Some((folder, _))
                 if !folder.is_empty()
+                    && !MADE.contains(&folder)
                     && folder.chars().all(|letter| letter.is_ascii_lowercase() || letter == '-') =>
             {
                 let is_pattern = path.contains(['*', '…', '{', '<', '$', ':']);
