@@ -1,6 +1,6 @@
 //! Random programs against registries over io_uring: map, unmap, move, empty,
 //! protect, write, get, look up, release, invalidate, flush, fork, under a loose
-//! budget, a tight one, and a tight count. After each step the device is asked:
+//! budget, a tight one that a neighbour has a changing part of, and a tight count. After each step the device is asked:
 //! every page of every lease must show what the model says (`world.rs`).
 //!
 //! `ci/fuzz.sh [seconds]` builds and runs it.
@@ -12,8 +12,8 @@ mod c_interface;
 mod world;
 
 use libfuzzer_sys::fuzz_target;
-use pinyard_registry::backend::IoUring;
-use pinyard_registry::{Access, GetError, Lease, MemoryKey, Registry};
+use pinyard_registry::backend::{Custom, IoUring};
+use pinyard_registry::{Access, Budget, Events, GetError, Lease, MemoryKey, Registry};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 use world::{PAGE, Part, Physical, Pipe, WINDOW, World, in_child};
@@ -25,17 +25,39 @@ struct Fixture {
     regions: usize,
 }
 
+/// Bytes of the tight budget.
+const TIGHT: usize = 12 * PAGE;
+
 /// Loose, tight in bytes, tight in regions: made once, since making one costs more
 /// than most programs do.
 fn fixtures() -> &'static [Fixture; 3] {
     static ALL: OnceLock<[Fixture; 3]> = OnceLock::new();
     ALL.get_or_init(|| {
-        [(1 << 30, 200), (12 * PAGE, 200), (1 << 30, 3)].map(|(budget, regions)| {
-            let ring = Arc::new(IoUring::new(256).unwrap());
+        let budgets = [Budget::new(1 << 30), shared().clone(), Budget::new(1 << 30)];
+        let mut regions = [200, 200, 3].into_iter();
+        budgets.map(|budget| {
+            let (ring, regions) = (Arc::new(IoUring::new(256).unwrap()), regions.next().unwrap());
+            let bytes = budget.bytes();
             let builder = Registry::builder().backend(ring.clone());
             let registry = builder.budget(budget).max_regions(regions).build().unwrap();
-            Fixture { ring, registry, budget, regions }
+            Fixture { ring, registry, budget: bytes, regions }
         })
+    })
+}
+
+/// The tight budget.
+fn shared() -> &'static Budget {
+    static SHARED: OnceLock<Budget> = OnceLock::new();
+    SHARED.get_or_init(|| Budget::new(TIGHT))
+}
+
+/// A registry of addresses, which has the tight budget as well.
+fn neighbour() -> &'static Registry {
+    static NEIGHBOUR: OnceLock<Registry> = OnceLock::new();
+    NEIGHBOUR.get_or_init(|| {
+        let backend = Custom::new("addresses", |_, _| Ok(MemoryKey::default()), |_, _| Ok(()));
+        let builder = Registry::builder().backend(backend).events(Events::NotifyOnly);
+        builder.budget(shared().clone()).build().unwrap()
     })
 }
 
@@ -51,6 +73,8 @@ struct Program<'d> {
     world: World,
     pipe: &'static Pipe,
     kept: Vec<Kept>,
+    /// What the neighbour holds of the tight budget.
+    taken: Option<Lease<'static>>,
 }
 
 fn pipe() -> &'static Pipe {
@@ -125,10 +149,13 @@ impl Program<'_> {
         held.sort_unstable_by_key(|kept| kept.lease.lkey());
         held.dedup_by_key(|kept| kept.lease.lkey());
         let in_use: usize = held.iter().map(|kept| kept.lease.len()).sum();
+        // Beside it the neighbour's alone count: what either only caches makes way.
+        let taken =
+            if fixture.budget == TIGHT { self.taken.as_ref().map_or(0, |lease| lease.len()) } else { 0 };
         let justified = match error {
             GetError::Unmapped { .. } => !self.world.is_mapped(part),
             GetError::ReadOnly { .. } => !self.world.is_writable(part),
-            GetError::Budget { .. } => in_use + part.len() > fixture.budget,
+            GetError::Budget { .. } => in_use + taken + part.len() > fixture.budget,
             GetError::TooManyRegions { .. } => held.len() >= fixture.regions,
             _ => false,
         };
@@ -154,6 +181,16 @@ impl Program<'_> {
             self.check(&kept);
         }
         Some(())
+    }
+
+    /// The neighbour has so many pages of the tight budget from now on, or none where
+    /// leases leave too few.
+    fn take(&mut self, pages: usize) {
+        self.taken = None;
+        if pages > 0 {
+            let at: *const u8 = std::ptr::without_provenance(1 << 40);
+            self.taken = neighbour().get((at, pages * PAGE), Access::LOCAL_READ).ok();
+        }
     }
 
     fn fork(&mut self) {
@@ -212,8 +249,9 @@ impl Program<'_> {
             }
             // Rarely: it costs as much as a thousand hits.
             _ => {
-                if self.byte()? % 16 == 0 {
-                    self.fork();
+                match self.byte()? % 16 {
+                    0 => self.fork(),
+                    pages => self.take(pages as usize % 13),
                 }
                 Some(())
             }
@@ -222,7 +260,8 @@ impl Program<'_> {
 }
 
 fuzz_target!(|data: &[u8]| {
-    let mut program = Program { input: data.iter(), world: World::new(), pipe: pipe(), kept: Vec::new() };
+    let (world, pipe) = (World::new(), pipe());
+    let mut program = Program { input: data.iter(), world, pipe, kept: Vec::new(), taken: None };
     for _ in 0..200 {
         if program.step().is_none() {
             break;
@@ -231,6 +270,7 @@ fuzz_target!(|data: &[u8]| {
     while let Some(kept) = program.kept.pop() {
         program.check(&kept);
     }
+    program.take(0);
     for fixture in fixtures() {
         fixture.registry.flush().unwrap();
         let stats = fixture.registry.stats();

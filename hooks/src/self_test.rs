@@ -39,6 +39,8 @@ struct Scratch {
     /// The first page is still ours to unmap. Once given back, the kernel may
     /// have handed its address to another thread.
     first_is_ours: Cell<bool>,
+    /// An event of the first page alone has come.
+    own: Cell<bool>,
 }
 
 const SCRATCH: usize = 2 * PAGE_SIZE;
@@ -54,7 +56,7 @@ impl Scratch {
         // SAFETY: mapped writable just now, known to nobody else.
         unsafe { (base as *mut u8).write_bytes(MARK, SCRATCH) };
         sink.watch(base..base + SCRATCH);
-        let scratch = Scratch { sink, base, first_is_ours: Cell::new(true) };
+        let scratch = Scratch { sink, base, first_is_ours: Cell::new(true), own: Cell::new(false) };
         scratch.take(|_| ()); // what was left in the sink by someone else's late push
         Ok(scratch)
     }
@@ -66,13 +68,16 @@ impl Scratch {
         covered || too_wide
     }
 
-    /// Takes what is pending; whether there is an event of the first page alone: that is
-    /// the test's own call. What other threads change, or another copy of this library
-    /// tests, may cover it with all other memory.
+    /// As `arrived`, for the first page. An event of that page alone is noted: it is the
+    /// test's own call. What other threads change, or another copy of this library tests,
+    /// may cover it with all other memory.
     fn page_arrived(&self) -> bool {
-        let mut arrived = false;
-        self.take(|event| arrived |= event.start() == self.base && event.len() == PAGE_SIZE);
-        arrived
+        let (mut covered, page) = (false, self.base..self.base + PAGE_SIZE);
+        let too_wide = self.take(|event| {
+            covered |= event.start() <= page.start && page.end <= event.end();
+            self.own.set(self.own.get() | (event.start() == page.start && event.end() == page.end));
+        });
+        covered || too_wide
     }
 
     /// Whether there were events that no inbox has the bits for.
@@ -115,38 +120,55 @@ fn errno() -> i32 {
 
 /// Calls `function` through its libc entry and says what came of it. Keeps errno.
 pub(crate) fn call(function: Function) -> Seen {
-    entry_of(function)
-        .map_or(Seen::NotExercised(Why { call: "this libc has no such function", errno: 0 }), |entry| {
-            call_at(function, entry)
-        })
+    entry_of(function).map_or(ABSENT, |entry| call_at(function, entry))
 }
+
+const ABSENT: Seen = Seen::NotExercised(Why { call: "this libc has no such function", errno: 0 });
 
 /// The same through `entry`: `function` in libc, or what a preloaded library exports
 /// under its name.
 pub(crate) fn call_at(function: Function, entry: usize) -> Seen {
-    let before = errno();
-    let seen = Scratch::new().map_or_else(Seen::NotExercised, |scratch| {
-        // SAFETY: a function whose arguments are all integers or pointers: six
-        // registers, of which it reads its own.
-        exercise(function, unsafe { core::mem::transmute::<usize, Six>(entry) }, &scratch)
-    });
-    // SAFETY: the calling thread's errno.
-    unsafe { *libc::__errno_location() = before };
-    seen
+    try_at(function, entry).0
 }
 
-/// Whether `function` is seen for certain, though its entry is another's: every time that it
-/// is called, and nothing like it arrives while it is not.
+/// And whether its own event has come, known by its page.
+fn try_at(function: Function, entry: usize) -> (Seen, bool) {
+    let before = errno();
+    let tried = match Scratch::new() {
+        Err(why) => (Seen::NotExercised(why), false),
+        Ok(scratch) => {
+            // SAFETY: a function whose arguments are all integers or pointers: six
+            // registers, of which it reads its own.
+            let call = unsafe { core::mem::transmute::<usize, Six>(entry) };
+            (exercise(function, call, &scratch), scratch.own.get())
+        }
+    };
+    // SAFETY: the calling thread's errno.
+    unsafe { *libc::__errno_location() = before };
+    tried
+}
+
+/// Whether `function` is seen for certain, though its entry is another's: each time that it
+/// is called its own event comes. Where that can only be of everything, others' events look
+/// like it, and nothing comes between the calls.
 pub(crate) fn surely_seen(function: Function) -> bool {
     const ROUNDS: usize = 3;
-    let is_quiet = || {
-        Scratch::new().is_ok_and(|scratch| {
-            // SAFETY: sched_yield has no preconditions.
-            unsafe { libc::sched_yield() };
-            !scratch.arrived(scratch.base, scratch.base + PAGE_SIZE)
-        })
-    };
-    (0..ROUNDS).all(|_| call(function) == Seen::Yes && is_quiet())
+    use Function::{Brk, DlDebugState, Mprotect, Sbrk, Shmat, Shmdt};
+    let is_wide = matches!(function, Brk | Sbrk | Shmat | Shmdt | Mprotect | DlDebugState);
+    let Some(entry) = entry_of(function) else { return false };
+    (0..ROUNDS).all(|_| {
+        let (seen, own) = try_at(function, entry);
+        seen == Seen::Yes && if is_wide { is_quiet() } else { own }
+    })
+}
+
+/// Whether nothing comes while nothing is called.
+fn is_quiet() -> bool {
+    Scratch::new().is_ok_and(|scratch| {
+        // SAFETY: sched_yield has no preconditions.
+        unsafe { libc::sched_yield() };
+        !scratch.page_arrived()
+    })
 }
 
 fn exercise(function: Function, call: Six, scratch: &Scratch) -> Seen {
@@ -226,13 +248,13 @@ fn exercise(function: Function, call: Six, scratch: &Scratch) -> Seen {
         }
         Function::DlDebugState => {
             loader::as_if_removing(|| call(0, 0, 0, 0, 0, 0));
-            verdict(true, scratch.arrived(base, base + PAGE_SIZE), "")
+            verdict(true, scratch.page_arrived(), "")
         }
         Function::Mprotect => {
             // No bytes of text: another patcher may be in the middle of its own.
             let text = entry_of(function).unwrap_or_default() & !(PAGE_SIZE - 1);
             call(text, 0, libc::PROT_READ as usize, 0, 0, 0);
-            verdict(true, scratch.arrived(base, base + PAGE_SIZE), "")
+            verdict(true, scratch.page_arrived(), "")
         }
         Function::Syscall => {
             call(libc::SYS_madvise as usize, base, PAGE_SIZE, dontneed, 0, 0);
@@ -278,11 +300,7 @@ fn exercise_shmat(call: Six, scratch: &Scratch) -> Seen {
             return Seen::NotExercised(Why { call: "shmget(IPC_PRIVATE, 4096)", errno: errno() });
         }
         let at = call(id as usize, scratch.base, libc::SHM_REMAP as usize, 0, 0, 0) as usize;
-        let seen = verdict(
-            at == scratch.base,
-            scratch.arrived(scratch.base, scratch.base + PAGE_SIZE),
-            "shmat(scratch page, SHM_REMAP)",
-        );
+        let seen = verdict(at == scratch.base, scratch.page_arrived(), "shmat(scratch page, SHM_REMAP)");
         libc::shmctl(id, libc::IPC_RMID, core::ptr::null_mut());
         seen
     }
