@@ -60,7 +60,6 @@ mod patch;
 mod places;
 #[cfg(not(loom))]
 mod plain;
-#[cfg(not(loom))]
 mod privilege;
 mod report;
 #[cfg(not(loom))]
@@ -94,7 +93,6 @@ pub use fork::{generation as fork_generation, install as notice_forks};
 pub use install::{install, remove, repairs, report, test_again, untouched, verify};
 #[cfg(not(loom))]
 pub use plain::{is_plain, note_doubtful};
-#[cfg(not(loom))]
 pub use privilege::is_privileged;
 #[cfg(not(loom))]
 pub use settled::{look_at_loaded_objects, unsettled, wait_until_published};
