@@ -3,7 +3,7 @@
 
 use pinyard_bench_report::Absence;
 use pinyard_registry::backend::Custom;
-use pinyard_registry::{Access, MemoryKey, Registry};
+use pinyard_registry::{Access, Coarsen, MemoryKey, Registry};
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_ulong, c_void};
 use std::hint::black_box;
@@ -82,15 +82,12 @@ pub(crate) struct Ours {
 }
 
 impl Ours {
-    pub(crate) fn lookup(&self, at: *mut u8, len: usize) {
-        black_box(self.registry.lookup((at, len), Access::LOCAL_WRITE));
+    /// A cache of at most `regions`, whose registrations grow to huge pages.
+    pub(crate) fn coarse(regions: usize) -> Result<Ours, String> {
+        Ours::over(regions, Coarsen::HugePage)
     }
-}
 
-impl Peer for Ours {
-    const NAME: &'static str = "pinyard";
-
-    fn new(regions: usize) -> Result<Ours, String> {
+    fn over(regions: usize, coarsen: Coarsen) -> Result<Ours, String> {
         let made: Arc<AtomicU64> = Arc::default();
         let counter = made.clone();
         let register = move |_, _| {
@@ -98,8 +95,26 @@ impl Peer for Ours {
             Ok(MemoryKey::default())
         };
         let backend = Custom::new("dummy", register, |_, _| Ok(()));
-        let registry = Registry::builder().backend(backend).budget(usize::MAX).max_regions(regions).build();
+        let builder = Registry::builder().backend(backend).budget(usize::MAX).max_regions(regions);
+        let registry = builder.coarsen(coarsen).build();
         registry.map(|registry| Ours { registry, made }).map_err(|error| error.to_string())
+    }
+
+    pub(crate) fn lookup(&self, at: *mut u8, len: usize) {
+        black_box(self.registry.lookup((at, len), Access::LOCAL_WRITE));
+    }
+
+    /// Bytes registered now.
+    pub(crate) fn pinned(&self) -> u64 {
+        self.registry.stats().pinned_bytes
+    }
+}
+
+impl Peer for Ours {
+    const NAME: &'static str = "pinyard";
+
+    fn new(regions: usize) -> Result<Ours, String> {
+        Ours::over(regions, Coarsen::Never)
     }
 
     #[inline]

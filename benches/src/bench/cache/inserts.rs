@@ -73,20 +73,29 @@ fn evictions(settings: &Settings, ucx: bool, cap: usize) -> Row {
     row
 }
 
-/// Many small buffers at a stride, as a column of a matrix: registrations made.
+/// Many small buffers at a stride, as a column of a matrix: registrations made, and bytes
+/// pinned for them.
 pub(crate) fn strided() {
     const BUFFERS: usize = 4096;
     const APART: usize = 8 << 10;
+    const COARSE: &str = "pinyard, grown to huge pages";
     let memory = or_fail(Memory::map(BUFFERS * APART));
     let caches = Caches::new(2 * BUFFERS, with_ucx());
+    let coarse = or_fail(Ours::coarse(2 * BUFFERS));
     let case = format!("{BUFFERS} buffers of 1 KiB, 8 KiB apart");
-    let mut row = Row::new("cache.strided", case).unit(Unit::Registrations);
     for buffer in 0..BUFFERS {
         let at = memory.at(buffer * APART);
         caches.each_ref(|peer| peer.hit(at, 1024), |peer| peer.hit(at, 1024));
+        coarse.hit(at, 1024);
     }
-    let made = |count: u64| Some(Summary::counted(count as f64));
-    row.enter(Ours::NAME, made(caches.ours.made()));
-    row.enter(Ucx::NAME, caches.ucx.as_ref().and_then(|peer| made(peer.made())));
-    tell::row(row);
+    let counted = |count: u64| Some(Summary::counted(count as f64));
+    let mut made = Row::new("cache.strided", case.clone()).unit(Unit::Registrations);
+    made.enter(Ours::NAME, counted(caches.ours.made()));
+    made.enter(COARSE, counted(coarse.made()));
+    made.enter(Ucx::NAME, caches.ucx.as_ref().and_then(|peer| counted(peer.made())));
+    tell::row(made);
+    let mut pinned = Row::new("cache.strided", format!("{case}: pinned")).unit(Unit::Bytes);
+    pinned.enter(Ours::NAME, counted(caches.ours.pinned()));
+    pinned.enter(COARSE, counted(coarse.pinned()));
+    tell::row(pinned);
 }
