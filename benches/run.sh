@@ -4,7 +4,7 @@
 # not judged.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
-target=${CARGO_TARGET_DIR:-target}/release
+target=${CARGO_TARGET_DIR:-$PWD/target}/release
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 passed=0 failed=0
