@@ -120,6 +120,8 @@ guard '2 nothing counts while text is writable' hooks/src/text.rs 'WRITABLE.load
 guard 'install: a foreign hook is vouched for by its own call alone' hooks/src/self_test.rs \
     'if is_wide { is_quiet() } else { own }' 'if is_wide { is_quiet() } else { own || is_quiet() }' \
     $hooks --test neighbours_in_text others_events
+guard 'install: the object of the hooks stays loaded' hooks/src/install.rs $'        keep_loaded();\n        find_entries();' '        find_entries();' \
+    $coverage --test unloaded
 guard 'fork: an abandoned installer is taken over' hooks/src/install.rs 'let abandoned = matches' 'let abandoned = false && matches' \
     $hooks --test forks a_child_of_a_fork
 guard '2 published before the change' hooks/src/monitor.rs $'let ticket = BEGUN.ticket();\n        publish(start, len);' 'let ticket = BEGUN.ticket();' \
