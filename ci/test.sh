@@ -46,10 +46,12 @@ beside() {
 models() { step loom ci/loom.sh; }
 races() { step tsan ci/tsan.sh; }
 fuzzing() { step fuzz ci/fuzz.sh 180; }
-book() {
+others() {
     step book ci/docs.sh
     step book-commands ci/book-commands.sh
     step symbols ci/symbols.sh
+    step report ci/report.sh
+    step gpu-compile cargo test --release --target-dir "${CARGO_TARGET_DIR:-target}/openmpi" -p pinyard-mpi --features cudarc --test compile
 }
 
 step lints ci/clippy.sh
@@ -59,7 +61,7 @@ step guards ci/guards.sh
 step aarch64 ci/aarch64.sh
 step instructions ci/instructions.sh
 step bench benches/run.sh
-beside fuzzing book
+beside fuzzing others
 step c mpi-tests/c/run.sh
 step c-mpi mpi-tests/c/mpi.sh openmpi abi
 step python mpi-tests/python/run.sh
@@ -71,9 +73,7 @@ step neighbours mpi-tests/neighbours/run.sh
 step soak soak/run.sh
 step mpi mpi-tests/run.sh
 step gpu-mpi mpi-tests/gpu/run.sh
-step gpu-compile cargo test --release --target-dir "${CARGO_TARGET_DIR:-target}/openmpi" -p pinyard-mpi --features cudarc --test compile
 step stress mpi-tests/stress.sh
-step report ci/report.sh
 step slurm bash -c 'slurm/testbed/run.sh; status=$?; mpi-tests/stress-slurm.sh && exit $status'
 step cluster mpi-tests/cluster/run.sh
 
