@@ -73,6 +73,10 @@ fn what_a_killed_process_had_pinned_is_waited_for() {
         let pinned = registry.get(&pages, Access::LOCAL_WRITE).map(drop).map_err(|error| error.to_string());
         (registry, pinned)
     };
+    // A ring that has pinned waits as one that never has.
+    let (earlier, pinned) = pin();
+    pinned.unwrap();
+    earlier.flush().unwrap();
     for round in 0..20 {
         // SAFETY: the child of a process with one thread of its own pins, says so, and is
         // killed.
@@ -96,11 +100,13 @@ fn what_a_killed_process_had_pinned_is_waited_for() {
             libc::close(ends[1]);
         }
     }
+    drop(earlier.get(&pages, Access::LOCAL_WRITE).unwrap());
+    earlier.flush().unwrap();
     let (_registry, pinned) = pin();
     pinned.unwrap();
 }
 
-/// The wait for others is a ring's first, and not one of every refusal.
+/// A ring waits for others once, and not at every refusal.
 #[test]
 fn who_can_pin_nothing_waits_once() {
     if !is_child() {

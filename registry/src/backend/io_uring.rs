@@ -20,12 +20,13 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const MAX_SLOTS: u32 = 16_384;
 /// What an ended process had pinned is given back by then.
 const OTHERS_END: Duration = Duration::from_secs(1);
+/// Between two looks whether it has been.
+const LOOK: Duration = Duration::from_millis(20);
 const MAX_REGION_BYTES: usize = 1 << 30;
 /// One transfer; the kernel's own cap on a read or write is just below 2 GiB.
 const MAX_TRANSFER: usize = 1 << 30;
@@ -35,8 +36,8 @@ pub struct IoUring {
     ring: OwnRing,
     slots: u32,
     free: Mutex<Vec<u16>>,
-    /// Set once a pin succeeded, or was refused for as long as [`OTHERS_END`].
-    others_ended: OnceLock<()>,
+    /// What is left of [`OTHERS_END`].
+    patience: Mutex<Duration>,
     /// One submission and its completion at a time. True once a submission was
     /// left in the queue: the ring then moves no more bytes.
     transfer: Mutex<bool>,
@@ -89,7 +90,7 @@ impl IoUring {
             failed(&format!("io_uring_register(IORING_REGISTER_BUFFERS2, {slots} empty slots)"), error)
         })?;
         let free = Mutex::new((0..slots as u16).rev().collect());
-        Ok(IoUring { ring, slots, free, others_ended: OnceLock::new(), transfer: Mutex::new(false) })
+        Ok(IoUring { ring, slots, free, patience: Mutex::new(OTHERS_END), transfer: Mutex::new(false) })
     }
 
     fn update(&self, slot: u16, start: usize, len: usize) -> io::Result<()> {
@@ -103,21 +104,26 @@ impl IoUring {
     }
 
     /// Pins the range. The kernel counts what a user has pinned, and takes back what an
-    /// ended process had only when it gets to it: a ring's first pin waits a moment for
-    /// that where it is refused, as the next step of a job may have to. No later one does.
+    /// ended process had only when it gets to it: who has pinned nothing itself and is
+    /// refused waits a moment for that, as the next step of a job may have to; in all of
+    /// the ring's life for no longer than [`OTHERS_END`].
     fn pin(&self, slot: u16, range: PageRange) -> io::Result<()> {
-        let began = Instant::now();
         loop {
             let pinned = self.update(slot, range.start, range.len());
             let refused = matches!(&pinned, Err(error) if error.raw_os_error() == Some(libc::ENOMEM));
-            if pinned.is_ok() || began.elapsed() >= OTHERS_END {
-                self.others_ended.get_or_init(|| ());
-            }
-            if !refused || self.others_ended.get().is_some() {
+            let has_none = self.free.lock().len() + 1 == self.slots as usize;
+            if !refused || !has_none || !self.may_wait() {
                 return pinned;
             }
-            std::thread::sleep(OTHERS_END / 50);
+            std::thread::sleep(LOOK);
         }
+    }
+
+    fn may_wait(&self) -> bool {
+        let mut patience = self.patience.lock();
+        let some = !patience.is_zero();
+        *patience = patience.saturating_sub(LOOK);
+        some
     }
 
     /// Writes `len` bytes at `addr` to `fd` at its current position, out of the
