@@ -15,6 +15,8 @@ ip link set lo up
 device=$(basename "$(ls -d /sys/bus/virtio/drivers/virtio_net/virtio*/net/* | head -1)")
 ip link set "$device" name eth0
 ip addr add "192.0.2.$((node + 1))/24" dev eth0
+# GID 0 is the link-local address, which is nobody's for seconds while it is looked for twice.
+echo 0 > /proc/sys/net/ipv6/conf/eth0/accept_dad
 ip link set eth0 mtu 9000 up
 # A second device, whose port is down, on the interface that the module dummy makes.
 rdma link add rxe0 type rxe netdev eth0
