@@ -2,7 +2,6 @@
 //! and did the event arrive?
 #![allow(unsafe_code)]
 
-use crate::event::Event;
 use crate::install::entry_of;
 use crate::monitor::{Subscription, subscribe_for_self_test};
 use crate::report::{Function, FunctionReport, Report, Seen, Why};
@@ -39,7 +38,7 @@ struct Scratch {
     /// The first page is still ours to unmap. Once given back, the kernel may
     /// have handed its address to another thread.
     first_is_ours: Cell<bool>,
-    /// An event of the first page alone has come.
+    /// An event of exactly what was changed has come.
     own: Cell<bool>,
 }
 
@@ -57,35 +56,27 @@ impl Scratch {
         unsafe { (base as *mut u8).write_bytes(MARK, SCRATCH) };
         sink.watch(base..base + SCRATCH);
         let scratch = Scratch { sink, base, first_is_ours: Cell::new(true), own: Cell::new(false) };
-        scratch.take(|_| ()); // what was left in the sink by someone else's late push
+        scratch.arrived(0, 0); // what was left in the sink by someone else's late push
         Ok(scratch)
     }
 
-    /// Takes what is pending; whether anything that covers `start..end` has come.
+    /// Takes what is pending; whether anything that covers `start..end` has come, or an event
+    /// that no inbox has the bits for. One of `start..end` alone is noted: it is the test's
+    /// own call. What other threads change, or another copy of this library tests, may cover
+    /// it with all other memory.
     fn arrived(&self, start: usize, end: usize) -> bool {
         let mut covered = false;
-        let too_wide = self.take(|event| covered |= event.start() <= start && end <= event.end());
-        covered || too_wide
-    }
-
-    /// As `arrived`, for the first page. An event of that page alone is noted: it is the
-    /// test's own call. What other threads change, or another copy of this library tests,
-    /// may cover it with all other memory.
-    fn page_arrived(&self) -> bool {
-        let (mut covered, page) = (false, self.base..self.base + PAGE_SIZE);
-        let too_wide = self.take(|event| {
-            covered |= event.start() <= page.start && page.end <= event.end();
-            self.own.set(self.own.get() | (event.start() == page.start && event.end() == page.end));
-        });
-        covered || too_wide
-    }
-
-    /// Whether there were events that no inbox has the bits for.
-    fn take(&self, each: impl FnMut(Event)) -> bool {
         let mark = self.sink.begin();
-        let too_wide = self.sink.take(each);
+        covered |= self.sink.take(|event| {
+            covered |= event.start() <= start && end <= event.end();
+            self.own.set(self.own.get() | (event.start() == start && event.end() == end));
+        });
         self.sink.finish(mark);
-        too_wide
+        covered
+    }
+
+    fn page_arrived(&self) -> bool {
+        self.arrived(self.base, self.base + PAGE_SIZE)
     }
 
     fn first_byte(&self) -> u8 {
