@@ -139,27 +139,14 @@ fn try_at(function: Function, entry: usize) -> (Seen, bool) {
     tried
 }
 
-/// Whether `function` is seen for certain, though its entry is another's: each time that it
-/// is called its own event comes. Where that can only be of everything, others' events look
-/// like it, and nothing comes between the calls.
+/// Whether `function` is seen though its entry is another's: by its own event, or where that
+/// can only be of everything, by one that covers it.
 pub(crate) fn surely_seen(function: Function) -> bool {
-    const ROUNDS: usize = 3;
     use Function::{Brk, DlDebugState, Mprotect, Sbrk, Shmat, Shmdt};
     let is_wide = matches!(function, Brk | Sbrk | Shmat | Shmdt | Mprotect | DlDebugState);
     let Some(entry) = entry_of(function) else { return false };
-    (0..ROUNDS).all(|_| {
-        let (seen, own) = try_at(function, entry);
-        seen == Seen::Yes && if is_wide { is_quiet() } else { own }
-    })
-}
-
-/// Whether nothing comes while nothing is called.
-fn is_quiet() -> bool {
-    Scratch::new().is_ok_and(|scratch| {
-        // SAFETY: sched_yield has no preconditions.
-        unsafe { libc::sched_yield() };
-        !scratch.page_arrived()
-    })
+    let (seen, own) = try_at(function, entry);
+    seen == Seen::Yes && (own || is_wide)
 }
 
 fn exercise(function: Function, call: Six, scratch: &Scratch) -> Seen {
