@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Everything, one step after the other. Each step's output goes to a log; a step
-# that fails shows it. Ends with the number of tests that passed and failed; a
-# step without tests of its own counts as one.
+# that fails shows it. Ends with what failed, for whoever sees the last lines alone,
+# and the number of tests that passed and failed; a step without tests of its own
+# counts as one.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 # One build of each: what would make a second one faster only fills the disk.
@@ -13,6 +14,9 @@ trap 'rm -rf "$logs"' EXIT
 # Sums a field of cargo's ("test result: ok. 3 passed; 1 failed; …") and the
 # scripts' own ("3 passed, 1 failed") closing lines.
 count() { grep -E '^(test result: |[0-9]+ passed, )' "$1" | grep -oE "[0-9]+ $2" | awk '{ sum += $1 } END { print sum + 0 }'; }
+
+# What a line says of a test that failed.
+failure='panicked at|FAILED|^WARNING: ThreadSanitizer|^error(\[|:)|assertion'
 
 step() {
     local name=$1 began=$SECONDS status=0 log
@@ -27,9 +31,11 @@ step() {
     printf '%-14s %4d passed %3d failed  %4d s\n' "$name" "$ok" "$bad" $((SECONDS - began))
     if [ "$status" -ne 0 ] || [ "$bad" -ne 0 ]; then
         echo "---- $name: exit $status"
-        grep -nE -A4 'panicked at|FAILED|^WARNING: ThreadSanitizer' "$log" | head -60
+        grep -nE -A4 "$failure" "$log" | head -60
         tail -n 40 "$log"
         echo "----"
+        { grep -E -A2 "$failure" "$log" || tail -n 5 "$log"; } | grep -v '^--$' | cut -c1-300 | head -20 |
+            sed "s/^/$name: /" > "$log.failed"
     fi
     grep -hE '(^| )skipped: ' "$log" | sort -u | head -5
     return 0
@@ -78,5 +84,6 @@ step slurm bash -c 'slurm/testbed/run.sh; status=$?; mpi-tests/stress-slurm.sh &
 step cluster mpi-tests/cluster/run.sh
 
 echo
+cat "$logs"/*.failed 2> /dev/null
 cat "$logs"/*.counts | awk '{ passed += $1; failed += $2; skipped += $3 }
     END { print passed + 0 " passed, " failed + 0 " failed, " skipped + 0 " skipped"; exit failed != 0 }'
