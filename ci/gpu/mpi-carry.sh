@@ -6,13 +6,31 @@
 # takes device pointers.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+. packaging/common.sh
 out=carried/mpi
 export MPICC=${MPICC:-/usr/bin/mpicc.openmpi}
 target=${CARGO_TARGET_DIR:-target}/openmpi
 cargo build --quiet --release --target-dir "$target" -p pinyard-gpu-tests -p pinyard-mpi --bins --examples
+cargo build --quiet --release --target-dir "$target" -p pinyard-gpu-tests --features cudarc --bin gpu-cudarc
 rm -rf "$out" && mkdir -p "$out"
-cp "$target"/release/gpu-{ranks,bandwidth} "$target"/release/examples/{bcast_gpu,allreduce_gpu,halo_exchange} "$out/"
-strip --strip-debug "$out"/*
+cp "$target"/release/gpu-{ranks,bandwidth,cudarc} "$target"/release/examples/{bcast_gpu,allreduce_gpu,halo_exchange} "$out/"
+# The driver's own tests, and the kernels that reduce.
+for test in cuda reduction; do
+    built=$(cargo test --quiet --release --no-run --message-format json -p pinyard-driver --test "$test" |
+        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -1)
+    cp "$built" "$out/driver-$test"
+done
+# From C: both libraries, the calls and the example.
+cargo build --quiet --release -p pinyard --lib
+packaging/mpi.sh openmpi
+cp "${CARGO_TARGET_DIR:-target}/release/libpinyard.so" "$out/libpinyard.so.0"
+cp -L "$package/libpinyard_mpi_openmpi.so.0" "$out/"
+for program in mpi-tests/c/mpi_calls.c examples/c/gpu_bcast.c; do
+    # shellcheck disable=SC2016 # the loader's word
+    "$MPICC" -std=c11 -O2 -D_GNU_SOURCE -I include "$program" -o "$out/$(basename "$program" .c)" -Wl,-rpath,'$ORIGIN' \
+        "$out/libpinyard_mpi_openmpi.so.0" "$out/libpinyard.so.0" -ldl
+done
+find "$out" -type f -exec strip --strip-debug {} +
 cp ci/gpu/mpi.sh "$out/"
 unpacked=$(mktemp -d)
 trap 'rm -rf "$unpacked"' EXIT

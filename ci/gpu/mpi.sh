@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# One visit to a machine with two GPUs, of at most $BUDGET seconds (480 unless given): every
-# operation on every path with contents checked, on the real driver; the examples; and
+# One visit to a machine with two GPUs, of at most $BUDGET seconds (480 unless given): the
+# driver's tests and the kernels'; every operation on every path with contents checked, on
+# the real driver, from Rust, from C and beside cudarc; the examples; and
 # Bcast and Allreduce, 4 B to 1 GiB: copied and then MPI's, staged, through IPC handles,
 # NCCL's, and in a second run those of an MPI that takes device pointers (Open MPI 5 with
 # UCX for CUDA) beside all of these. Takes what ci/gpu/mpi-carry.sh collected; results
@@ -44,9 +45,8 @@ export OMPI_MCA_btl=self,sm,vader OMPI_MCA_pml=ob1
     "$mpirun" --version | head -1
 } > "$out/machine.txt" 2>&1
 passed=0 failed=0
-# step SECONDS NAME VARIABLE=VALUE: $program by all ranks, at most so long, and not beyond the
-# budget; its log is NAME.log.
-step() {
+# alone SECONDS NAME COMMAND...: at most so long, and not beyond the budget; its log is NAME.log.
+alone() {
     local most=$1 name=$2 left=$((budget - SECONDS)) began=$SECONDS code=0
     shift 2
     [ "$left" -lt "$most" ] && most=$left
@@ -55,16 +55,23 @@ step() {
         failed=$((failed + 1))
         return
     fi
-    timeout -k 5 "$most" env "$@" "$mpirun" --oversubscribe --bind-to none -n "$ranks" "${program[@]}" \
-        > "$out/$name.log" 2>&1 < /dev/null || code=$?
+    timeout -k 5 "$most" "$@" > "$out/$name.log" 2>&1 < /dev/null || code=$?
     if [ "$code" -eq 0 ]; then passed=$((passed + 1)); else
         failed=$((failed + 1))
         tail -15 "$out/$name.log"
     fi
     echo "mpi: $name: status $code after $((SECONDS - began)) s" | tee -a "$out/machine.txt"
 }
-cuda=(--cuda) quick=() device=NVIDIA
-[ -n "${DRY:-}" ] && cuda=() quick=(--quick) device=simulated
+# step SECONDS NAME VARIABLE=VALUE...: $program by all ranks.
+step() {
+    alone "$1" "$2" env "${@:3}" "$mpirun" --oversubscribe --bind-to none -n "$ranks" "${program[@]}"
+}
+cuda=(--cuda) quick=() device=NVIDIA c_driver=(cuda)
+gpus=("$(nvidia-smi -L 2> /dev/null | wc -l)")
+[ -n "${DRY:-}" ] && cuda=() quick=(--quick) device=simulated c_driver=() gpus=() && export PINYARD_DRIVER=simulated
+chmod +x "$here"/{gpu-*,driver-*,mpi_calls,gpu_bcast}
+alone 60 driver-reduction "$here/driver-reduction" --test-threads 1
+if [ -z "${DRY:-}" ]; then alone 60 driver-cuda "$here/driver-cuda" --test-threads 1; fi
 program=("$here/gpu-ranks" "${cuda[@]}")
 for path in ipc staged; do
     step 60 "ranks-$path" PINYARD_MPI_PATH=$path PINYARD_MPI_CHUNK_BYTES=65536
@@ -90,6 +97,18 @@ for name in bcast_gpu allreduce_gpu halo_exchange; do
         echo "mpi: $name: not on the device that it is for"
     }
 done
+# From C, on both paths.
+export LD_LIBRARY_PATH=$here${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+for path in ipc staged; do
+    program=("$here/mpi_calls" big "${c_driver[@]}")
+    step 90 "c-calls-$path" PINYARD_MPI_PATH=$path
+done
+program=("$here/gpu_bcast" "${gpus[@]}")
+step 60 c-example PINYARD_MPI_PATH=auto
+if [ -z "${DRY:-}" ]; then
+    program=("$here/gpu-cudarc")
+    step 60 cudarc PINYARD_MPI_PATH=auto
+fi
 program=("$here/gpu-bandwidth" "${quick[@]}")
 step 150 bandwidth PINYARD_MPI_CHUNKS=4
 aware() {

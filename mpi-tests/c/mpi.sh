@@ -131,7 +131,7 @@ for mpi in "$@"; do
     calls=$build/calls-$mpi
     check "$mpi: the example" runs 2 '^ipc: ' "$build/bcast-$mpi"
     check "$mpi: calls, ipc" runs 2 completed "$calls" big
-    check "$mpi: calls, staged" runs 2 completed PINYARD_MPI_PATH=staged "$calls"
+    check "$mpi: calls, staged" runs 2 completed PINYARD_MPI_PATH=staged "$calls" big
     check "$mpi: calls, the pointer itself" runs 2 completed PINYARD_CUDA_AWARE=1 PINYARD_MPI_PATH=direct "$calls"
     if [ "$mpi" = openmpi ]; then
         # Ranks of the others spin: more of them than cores take minutes.

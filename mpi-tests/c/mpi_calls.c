@@ -1,10 +1,13 @@
 /*
  * Every function of pinyard_mpi.h, of device and of host memory, in lengths on both sides
- * of every bound, and what must be refused. On the simulated device; as many ranks as one
- * likes. Ends with "completed", or MPI_Abort.
+ * of every bound, and what must be refused. On the simulated device, or on the GPUs of the
+ * node in turn; as many ranks as one likes. Ends with "completed", or MPI_Abort.
  *
- *   mpi_calls [big]     big: broadcasts and sums of more than one block of 64 MiB as well
+ *   mpi_calls [big] [cuda]
+ *                       big: broadcasts and sums of more than one block of 64 MiB as well
+ *                       cuda: managed memory of GPUs, which the host may read and write
  */
+#include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,12 +41,62 @@ static int on_device;
 /* MPI is said to take device pointers: everything goes to it. */
 static int straight;
 
+/* Of libcuda.so.1, null on the simulated device. */
+static int (*managed)(uint64_t *block, size_t bytes, unsigned flags);
+static int (*allocate)(uint64_t *block, size_t bytes);
+static int (*release)(uint64_t block);
+static int (*retain)(void **context, int handle);
+static int (*use)(void *context);
+static int gpus;
+static int device;
+static void *cuda;
+
+/* ISO C has no cast from an object's address to a function's. */
+static void function(void *to, const char *name)
+{
+	void *found = dlsym(cuda, name);
+
+	EXPECT(found != NULL);
+	memcpy(to, &found, sizeof(found));
+}
+
+/* A GPU for each rank of the node, as far as there are so many. */
+static void open_gpu(void)
+{
+	int (*start)(unsigned flags), (*count)(int *number);
+	void *context;
+
+	cuda = dlopen("libcuda.so.1", RTLD_NOW);
+	EXPECT(cuda != NULL);
+	function(&start, "cuInit");
+	function(&count, "cuDeviceGetCount");
+	function(&retain, "cuDevicePrimaryCtxRetain");
+	function(&use, "cuCtxSetCurrent");
+	function(&managed, "cuMemAllocManaged");
+	function(&allocate, "cuMemAlloc_v2");
+	function(&release, "cuMemFree_v2");
+	EXPECT(start(0) == 0 && count(&gpus) == 0 && gpus > 0);
+	device = rank % gpus;
+	EXPECT(retain(&context, device) == 0 && use(context) == 0);
+}
+
+static int *take_managed(size_t bytes)
+{
+	enum { GLOBAL = 1 };
+	uint64_t address = 0;
+
+	EXPECT(managed(&address, bytes, GLOBAL) == 0);
+	return (int *) (uintptr_t) address;
+}
+
 static int *take(int count)
 {
 	void *block = NULL;
 	const size_t bytes = (size_t) (count > 0 ? count : 1) * sizeof(int);
 
-	if (on_device)
+	if (on_device && cuda != NULL)
+		block = take_managed(bytes);
+	else if (on_device)
 		DONE(pny_pool_alloc(pool, bytes, stream, &block));
 	else
 		block = malloc(bytes);
@@ -54,7 +107,9 @@ static int *take(int count)
 
 static void give(int *block)
 {
-	if (on_device)
+	if (on_device && cuda != NULL)
+		EXPECT(release((uint64_t) (uintptr_t) block) == 0);
+	else if (on_device)
 		DONE(pny_pool_free(pool, block));
 	else
 		free(block);
@@ -237,6 +292,19 @@ static void shares(int count)
 	give(theirs);
 }
 
+/* Of all ranks alike, so that none waits. */
+static void refuse_another_device(void)
+{
+	void *theirs, *ours;
+	uint64_t address;
+
+	EXPECT(retain(&theirs, (device + 1) % gpus) == 0 && retain(&ours, device) == 0);
+	EXPECT(use(theirs) == 0 && allocate(&address, 4096) == 0 && use(ours) == 0);
+	REFUSED(PNY_ERR_INVALID, "is memory of device",
+		pny_mpi_bcast((void *) (uintptr_t) address, 4096, MPI_BYTE, 0, comm, NULL));
+	EXPECT(use(theirs) == 0 && release(address) == 0 && use(ours) == 0);
+}
+
 static void refusals(void)
 {
 	int *block = take(64), host = 0;
@@ -261,7 +329,7 @@ static void refusals(void)
 	REFUSED(PNY_ERR_INVALID, "devices are", pny_mpi_comm_create(MPI_COMM_WORLD, 64, &second));
 	if (size > 1) {
 		/* One has no device: the others are told. */
-		EXPECT(pny_mpi_comm_create(MPI_COMM_WORLD, rank == 0 ? -1 : 0, &second) ==
+		EXPECT(pny_mpi_comm_create(MPI_COMM_WORLD, rank == 0 ? -1 : device, &second) ==
 		       (rank == 0 ? PNY_ERR_INVALID : PNY_ERR_BACKEND));
 		if (rank != 0)
 			EXPECT(strstr(pny_mpi_last_error(), "another rank") != NULL);
@@ -290,8 +358,12 @@ static void refusals(void)
 	REFUSED(PNY_ERR_INVALID, "named", pny_mpi_recv(block, 1, MPI_INT, 0, MPI_ANY_TAG, comm, MPI_STATUS_IGNORE, NULL));
 	REFUSED(PNY_ERR_INVALID, "tag", pny_mpi_send(block, 1, MPI_INT, 0, -5, comm, NULL));
 	REFUSED(PNY_ERR_INVALID, "no rank", pny_mpi_send(block, 1, MPI_INT, size, 0, comm, NULL));
-	REFUSED(PNY_ERR_INVALID, "behind the block's end", pny_mpi_bcast(block, 65, MPI_INT, 0, comm, NULL));
-	REFUSED(PNY_ERR_INVALID, "no handle", pny_mpi_bcast(block, 1, MPI_INT, 0, comm, block));
+	if (cuda == NULL) {
+		REFUSED(PNY_ERR_INVALID, "behind the block's end", pny_mpi_bcast(block, 65, MPI_INT, 0, comm, NULL));
+		REFUSED(PNY_ERR_INVALID, "no handle", pny_mpi_bcast(block, 1, MPI_INT, 0, comm, block));
+	} else if (gpus > 1) {
+		refuse_another_device();
+	}
 	/* Memory that was freed: of all ranks, as it would go to MPI, which tells nobody. */
 	freed = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	EXPECT(freed != MAP_FAILED);
@@ -319,21 +391,28 @@ int main(int argc, char **argv)
 	const char *path = getenv("PINYARD_CUDA_AWARE");
 	pny_pool_config config;
 	pny_mpi_comm first;
-	int *left;
+	int *left, big = 0, gpu = 0;
 
+	for (int at = 1; at < argc; at++) {
+		big |= strcmp(argv[at], "big") == 0;
+		gpu |= strcmp(argv[at], "cuda") == 0;
+	}
 	straight = path != NULL && strcmp(path, "1") == 0;
-	EXPECT(pny_mpi_comm_create(MPI_COMM_WORLD, 0, &comm) == PNY_ERR_NOT_READY);
+	EXPECT(pny_mpi_comm_create(MPI_COMM_WORLD, device, &comm) == PNY_ERR_NOT_READY);
 	MPI_Init(&argc, &argv);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
 	MPI_Comm_size(MPI_COMM_WORLD, &size);
+	if (gpu)
+		open_gpu();
 	memset(&config, 0, sizeof(config));
 	config.size = sizeof(config);
 	config.memory = PNY_MEMORY_DEVICE;
-	config.driver = PNY_DRIVER_SIMULATED;
+	config.driver = gpu ? PNY_DRIVER_CUDA : PNY_DRIVER_SIMULATED;
+	config.device = (uint32_t) device;
 	DONE(pny_pool_create(&config, &pool));
 	DONE(pny_stream_create(pool, NULL, &stream));
-	DONE(pny_mpi_comm_create(MPI_COMM_WORLD, 0, &first));
-	DONE(pny_mpi_comm_create(MPI_COMM_WORLD, 0, &comm));
+	DONE(pny_mpi_comm_create(MPI_COMM_WORLD, device, &first));
+	DONE(pny_mpi_comm_create(MPI_COMM_WORLD, device, &comm));
 	for (on_device = 0; on_device < 2; on_device++) {
 		for (unsigned at = 0; at < sizeof(counts) / sizeof(counts[0]); at++) {
 			transfers(counts[at]);
@@ -344,7 +423,7 @@ int main(int argc, char **argv)
 	}
 	on_device = 1;
 	refusals();
-	if (argc > 1 && strcmp(argv[1], "big") == 0) {
+	if (big) {
 		for (int length = 16 << 20; length <= (16 << 20) + 5000; length += 5000)
 			transfers(length);
 		reductions((16 << 20) + 5000);
@@ -353,7 +432,8 @@ int main(int argc, char **argv)
 			const int length = (16 << 20) + (rank == 0 ? 5000 : 0);
 			int *block = take(length);
 
-			REFUSED(PNY_ERR_INVALID, "equal", pny_mpi_bcast(block, length, MPI_INT, 0, comm, NULL));
+			EXPECT(pny_mpi_bcast(block, length, MPI_INT, 0, comm, NULL) != PNY_OK);
+			EXPECT(strstr(pny_mpi_last_error(), "length") != NULL || strstr(pny_mpi_last_error(), "equal") != NULL);
 			give(block);
 		}
 	}
@@ -362,7 +442,7 @@ int main(int argc, char **argv)
 	comm = first;
 	transfers(5000);
 	DONE(pny_mpi_comm_destroy(first));
-	DONE(pny_mpi_comm_create(MPI_COMM_WORLD, 0, &first));
+	DONE(pny_mpi_comm_create(MPI_COMM_WORLD, device, &first));
 	DONE(pny_stream_destroy(stream));
 	DONE(pny_pool_destroy(pool));
 	left = malloc(sizeof(int));
@@ -371,7 +451,7 @@ int main(int argc, char **argv)
 	REFUSED(PNY_ERR_NOT_READY, "finalised", pny_mpi_send(left, 1, MPI_INT, 0, 0, first, NULL));
 	DONE(pny_mpi_comm_destroy(first));
 	free(left);
-	EXPECT(pny_mpi_comm_create(MPI_COMM_WORLD, 0, &comm) == PNY_ERR_NOT_READY);
+	EXPECT(pny_mpi_comm_create(MPI_COMM_WORLD, device, &comm) == PNY_ERR_NOT_READY);
 	if (rank == 0)
 		printf("completed\n");
 	return 0;
