@@ -93,8 +93,8 @@ fn named_commands(text: &str) -> impl Iterator<Item = &str> {
     outside.flat_map(|text| text.split('`').skip(1).step_by(2))
 }
 
-/// Folders of what is built or measured, which may be there.
-const MADE: [&str; 2] = ["target", "carried"];
+/// Folders of what is built or measured, which a fresh tree has not.
+const MADE: [&str; 3] = ["target/", "carried/", "docs/book/"];
 
 /// Whether a file of the tree, or a target of make, is there; what is neither is not judged.
 fn exists(root: &Path, makefile: &str, command: &str) -> bool {
@@ -106,7 +106,7 @@ fn exists(root: &Path, makefile: &str, command: &str) -> bool {
         (Some(path), _) => match path.split_once('/') {
             Some((folder, _))
                 if !folder.is_empty()
-                    && !MADE.contains(&folder)
+                    && !MADE.iter().any(|made| path.starts_with(made))
                     && folder.chars().all(|letter| letter.is_ascii_lowercase() || letter == '-') =>
             {
                 let is_pattern = path.contains(['*', '…', '{', '<', '$', ':']);
@@ -146,6 +146,8 @@ mod tests {
         let wrong: Vec<_> = named_commands(text).filter(|one| !exists(&root, "demo: x\n", one)).collect();
         assert_eq!(wrong, ["ci/none.sh", "make tea"]);
         assert!(exists(&root, "", "user/repository") && exists(&root, "", "text"));
+        // What is built is not looked for: a fresh tree has not got it.
+        assert!(exists(&root, "", "docs/book/not-built.html") && !exists(&root, "", "docs/none.html"));
     }
 
     #[test]
