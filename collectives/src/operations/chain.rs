@@ -7,25 +7,35 @@
 //! next      copies 0 1 2 3 …           tells the next after each
 //! next but one      copies 0 1 2 3 …
 //! ```
+//!
+//! A rank whose memory nobody can open passes on where the memory before it is: the next one
+//! copies from there what this one has said to be there.
 #![allow(unsafe_code)] // names device memory to copies that have ended when it returns
 
 use super::{Memory, extent};
 use crate::communicator::{DeviceCommunicator, State};
-use crate::error::Error;
+use crate::error::{Error, Failure};
 use crate::paths::{Kind, MESSAGE, Message, Path};
+use crate::report::Report;
+use crate::words::{put_word, word};
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
 use pinyard_driver::DevicePtr;
 
 const BCAST: &str = "MPI_Bcast of device memory";
 const TAG: i32 = 0;
-/// Pieces of a long broadcast: the last rank begins so many pieces late as ranks are
-/// before it.
-const PIECES: usize = 32;
 
 /// Whether a chain of `ranks` is worth its signals, with chunks of `chunk`.
 pub(super) fn is_worth(ranks: Rank, bytes: usize, chunk: usize) -> bool {
-    ranks > 2 && bytes >= 4 * chunk
+    ranks > 2 && bytes >= 8 * chunk
+}
+
+/// Bytes of a piece. The last rank begins so many pieces late as ranks are before it, so
+/// there are many; but to tell of one takes as long as 4 MiB do between two H200s (10 us), so
+/// they are no shorter where there are enough of that length.
+fn piece(bytes: usize, chunk: usize) -> usize {
+    let few = (bytes / 4).min(4 * chunk);
+    (bytes / 32).clamp(few, 8 * chunk).next_multiple_of(4096)
 }
 
 /// The ranks beside this one in the chain, by their places on the node.
@@ -76,8 +86,8 @@ impl DeviceCommunicator {
         let node = &self.nodes.here;
         let links = Links::of(node.rank(), root, node.size());
         let mut mine = Ok(());
-        let source = self.introduce(state, &links, memory, bytes, &mut mine, token)?;
-        let piece = bytes.div_ceil(PIECES).next_multiple_of(4096).max(self.plan.chunk_bytes);
+        let source = self.introduce(state, &links, memory, &mut mine, token)?;
+        let piece = piece(bytes, self.plan.chunk_bytes);
         let pieces = bytes.div_ceil(piece);
         // One step more than pieces: a piece is told of when the next one is queued.
         for step in 0..=pieces {
@@ -108,44 +118,51 @@ impl DeviceCommunicator {
         Ok(mine)
     }
 
-    /// Tells the rank behind where this one's memory is, and learns it of the one before:
-    /// where that is here, if it is anywhere.
+    /// Tells the rank behind where it copies from, and learns it of the one before: where that
+    /// is here, if it is anywhere.
     fn introduce(
         &self,
         state: &mut State,
         links: &Links,
         memory: Option<Memory>,
-        bytes: usize,
         mine: &mut Result<(), Error>,
         token: &DriverToken,
     ) -> Result<Option<DevicePtr>, Error> {
         let node = &self.nodes.here;
-        if links.behind.is_some() {
-            let kind = match memory {
-                Some(memory) => self.kind(state, memory, Path::Ipc, mine, token),
-                // It has failed before, and its caller knows why.
-                None => Kind::Failed(crate::error::Failure::Other),
-            };
-            Message { kind, bytes: bytes as u64 }.write(state.messages.bytes(0, MESSAGE));
+        let failed = |error| self.report.mpi(error);
+        let own = match (links.behind, memory) {
+            (None, _) => None,
+            (Some(_), Some(memory)) => Some(self.kind(state, memory, Path::Ipc, mine, token)),
+            // It has failed before, and its caller knows why.
+            (Some(_), None) => Some(Kind::Failed(Failure::Other)),
+        };
+        // Without a handle it tells where the one before is, and learns that first.
+        let first = own.filter(|own| *own != Kind::Staged);
+        if let Some(kind) = first {
+            Source { kind, rank: self.rank() }.write(state.messages.bytes(0, MESSAGE));
         }
         let (at_out, at_in) = (state.messages.slot(0), state.messages.slot(1));
-        let failed = |error| self.report.mpi(error);
         // SAFETY: slot 1 is a message long, and used by nobody else before the wait.
         let receive = links.before.map(|before| unsafe { node.start_receive(at_in, MESSAGE, before, TAG) });
         let receive = receive.transpose().map_err(failed)?;
         // SAFETY: slot 0 is a message long, and not written before the wait.
-        let send = links.behind.map(|behind| unsafe { node.start_send(at_out, MESSAGE, behind, TAG) });
-        let send = send.transpose().map_err(failed)?;
+        let send = |to| unsafe { node.start_send(at_out, MESSAGE, to, TAG) };
+        let sent = links.behind.filter(|_| first.is_some()).map(send).transpose().map_err(failed)?;
         receive.map(|request| request.wait()).transpose().map_err(failed)?;
-        send.map(|request| request.wait()).transpose().map_err(failed)?;
-        let Some(before) = links.before else { return Ok(None) };
-        let rank = self.nodes.rank(self.nodes.of(self.rank()), before);
-        let message = self.report.understood(BCAST, state.messages.bytes(1, MESSAGE))?;
-        let opened = match message.kind {
+        sent.map(|request| request.wait()).transpose().map_err(failed)?;
+        if links.before.is_none() {
+            return Ok(None);
+        }
+        let source = Source::read(state.messages.bytes(1, MESSAGE), self.report)?;
+        if let Some(behind) = links.behind.filter(|_| first.is_none()) {
+            source.write(state.messages.bytes(0, MESSAGE));
+            send(behind).and_then(|request| request.wait()).map_err(failed)?;
+        }
+        let opened = match source.kind {
             Kind::Ipc(there) => {
-                state.imports.find(rank, &there, token).map_err(|error| self.report.driver(error))
+                state.imports.find(source.rank, &there, token).map_err(|error| self.report.driver(error))
             }
-            Kind::Failed(what) => Err(self.report.peer(BCAST, rank, what)),
+            Kind::Failed(what) => Err(self.report.peer(BCAST, source.rank, what)),
             Kind::Inline | Kind::Staged | Kind::Chain => {
                 let text = "a chain's message without a handle".to_owned();
                 Err(Error::Foreign { operation: BCAST, rank: self.rank(), text })
@@ -163,9 +180,39 @@ impl DeviceCommunicator {
     }
 }
 
+/// Where a rank of the chain copies from: the memory of `rank`, as a message with the rank
+/// in its payload.
+struct Source {
+    kind: Kind,
+    rank: Rank,
+}
+
+impl Source {
+    fn write(&self, buffer: &mut [u8]) {
+        Message { kind: self.kind, bytes: 0 }.write(buffer);
+        put_word(buffer, Message::PAYLOAD, self.rank as u64);
+    }
+
+    fn read(buffer: &[u8], report: Report) -> Result<Source, Error> {
+        let message = report.understood(BCAST, buffer)?;
+        Ok(Source { kind: message.kind, rank: word(buffer, Message::PAYLOAD) as Rank })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pieces_are_many_and_not_too_short() {
+        const MIB: usize = 1 << 20;
+        let of = |bytes| piece(bytes, MIB) / MIB;
+        let lengths = [8 * MIB, 16 * MIB, 100 * MIB, 256 * MIB, 1 << 30];
+        assert_eq!(lengths.map(of), [2, 4, 4, 8, 8]);
+        for bytes in (8 * MIB..20 * MIB).step_by(4097) {
+            assert!(piece(bytes, MIB) % 4096 == 0 && bytes.div_ceil(piece(bytes, MIB)) >= 3);
+        }
+    }
 
     #[test]
     fn the_chain_visits_every_rank_once() {

@@ -1,6 +1,7 @@
 //! The checks, one file per kind of operation.
 
 mod broadcast;
+mod foreign;
 mod immediate;
 mod locks;
 mod messages;
@@ -24,6 +25,7 @@ fn lengths(chunk: usize) -> Vec<usize> {
 
 pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     broadcast::all(bench)?;
+    foreign::all(bench)?;
     progress::all(bench)?;
     messages::all(bench)?;
     reductions::all(bench)?;
