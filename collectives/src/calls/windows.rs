@@ -3,6 +3,7 @@
 
 use super::communicator::{bytes, check};
 use super::{Answer, Comm};
+use crate::error::MpiError;
 use crate::operations::Lock;
 use mpi::ffi;
 use mpi::topology::Rank;
@@ -10,6 +11,13 @@ use std::ffi::c_int;
 
 /// Longest single operation: counts are of `int`.
 const LONGEST: usize = 1 << 30;
+
+/// Open MPI answers MPI_ERR_WIN where it has no component for the ranks' transport, and says no more.
+fn unsupported(mut error: MpiError) -> MpiError {
+    error.text +=
+        "; has this MPI one-sided operations for the ranks' transport? (Open MPI: `ompi_info | grep osc`)";
+    error
+}
 
 /// A window over bytes of every rank. Freed with the value, which all ranks do together, unless
 /// MPI is finalised by then.
@@ -28,7 +36,8 @@ impl Win {
         unsafe {
             let mut raw = ffi::RSMPI_WIN_NULL;
             let (size, info) = (count as ffi::MPI_Aint, ffi::RSMPI_INFO_NULL);
-            check(ffi::MPI_Win_create(at.cast(), size, 1, info, ranks.raw(), &mut raw), "MPI_Win_create")?;
+            check(ffi::MPI_Win_create(at.cast(), size, 1, info, ranks.raw(), &mut raw), "MPI_Win_create")
+                .map_err(unsupported)?;
             let win = Win { raw };
             check(ffi::MPI_Win_set_errhandler(raw, ffi::RSMPI_ERRORS_RETURN), "MPI_Win_set_errhandler")?;
             Ok(win)

@@ -9,7 +9,8 @@ use pinyard_mpi::{DeviceBuf, Reduction, Settled, SettledMut};
 pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     let size = bench.size();
     // Each rank alone, every second one, all but the first, and all.
-    let mut whose: Vec<Vec<bool>> = (0..size).map(|one| (0..size).map(|rank| rank == one).collect()).collect();
+    let mut whose: Vec<Vec<bool>> =
+        (0..size).map(|one| (0..size).map(|rank| rank == one).collect()).collect();
     whose.push((0..size).map(|rank| rank % 2 == 1).collect());
     whose.push((0..size).map(|rank| rank != 0).collect());
     whose.push(vec![true; size]);
