@@ -34,7 +34,8 @@ step() {
         status=1
         return
     fi
-    timeout -k 5 "$most" "$@" || code=$?
+    # A benchmark that is interrupted keeps what it has measured.
+    timeout -s INT -k 5 "$most" "$@" || code=$?
     [ "$code" -eq 0 ] || status=1
     echo "pools: $name: status $code after $((SECONDS - began)) s" | tee -a "$out/machine.txt"
 }
@@ -61,7 +62,7 @@ fi
 [ $# -gt 0 ] || set -- 'pools.[!h]*'
 export PINYARD_BENCH_TORCH=$shim
 [ -n "$shim" ] || unset PINYARD_BENCH_TORCH
-step 200 benchmark "$here/pinyard" bench "$@" --save "$out/pools.json" --plot "$out/plots" 2>> "$out/bench.log"
+step 260 benchmark "$here/pinyard" bench "$@" --save "$out/pools.json" --plot "$out/plots" 2>> "$out/bench.log"
 if [ -n "$shim" ]; then
     PYTORCH_ALLOC_CONF=expandable_segments:True \
         step 150 'benchmark, expandable segments' "$here/pinyard" bench "$@" --save "$out/pools-expandable.json" 2>> "$out/bench.log"
