@@ -1,7 +1,7 @@
 //! What must be refused, with the rank and the cause, and leave every rank able to go on.
 
 use crate::bench::{Bench, MARGIN, text};
-use pinyard_driver::Call;
+use pinyard_driver::{Call, Simulated};
 use pinyard_mpi::{DeviceBuf, DeviceCommunicator, Error, Failure, Gpu, Path, Reduction};
 
 pub(crate) fn all(bench: &Bench) -> Result<(), String> {
@@ -176,6 +176,30 @@ fn driver(bench: &Bench) -> Result<(), String> {
         matches!(&result, Err(Error::Peer { rank, what: Failure::Driver, .. }) if *rank == last as i32)
     };
     bench.check(named, || format!("a refused copy of a broadcast: {result:?}"))?;
+    goes_on(bench)?;
+    if ranks.plan().path == Path::Ipc && bench.size() > 2 {
+        copy_on_the_way(bench, simulated)
+    } else {
+        Ok(())
+    }
+}
+
+/// A rank in the middle of a long broadcast's way cannot copy to the one behind it, though the
+/// one before it has written it everything.
+fn copy_on_the_way(bench: &Bench, simulated: &Simulated) -> Result<(), String> {
+    let mut buffer = zeros(bench, 40 * bench.chunk)?;
+    if bench.rank() == 1 {
+        simulated.fail_next(Call::CopyOnDevice, 1, 1);
+    }
+    let result = bench.ranks.broadcast_into(0, &mut buffer.settle_mut().map_err(text)?);
+    simulated.fail_never();
+    let named = match bench.rank() {
+        1 => matches!(&result, Err(Error::Driver { source, .. }) if source.code == 1),
+        0 => matches!(&result, Err(Error::Peer { rank, .. }) if *rank > 0),
+        // Of the one that failed, or of the one before it in the chain.
+        _ => matches!(&result, Err(Error::Peer { .. })),
+    };
+    bench.check(named, || format!("a refused copy in a long broadcast: {result:?}"))?;
     goes_on(bench)
 }
 
