@@ -96,6 +96,11 @@ impl Plan {
         Plan { seed, ranks: ranks.max(1), max_bytes, operations: options.operations.clone(), windows }
     }
 
+    /// Bytes of one MPI_Get at most.
+    pub(crate) fn longest_get(&self) -> usize {
+        self.windows.longest_get()
+    }
+
     /// What all ranks do in step `number`.
     pub(crate) fn step(&self, number: u64) -> Step {
         let mut draws = Draws::new(self.seed, number, 0);

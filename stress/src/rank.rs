@@ -142,8 +142,9 @@ fn mix(options: &Options, world: &SimpleCommunicator) -> Result<Mix, String> {
         2 => Ok(Mix { operations: asked, windows: Windows::Anywhere, left_out: None }),
         1 => {
             let what = format!(
-                "this MPI moves wrong bytes where a window does not begin at a multiple of {} bytes: those of this run do",
-                rma::ALIGNED
+                "this MPI moves wrong bytes where a window does not begin at a multiple of {} bytes: those of this run do, and get {} bytes at once",
+                rma::ALIGNED,
+                Windows::Aligned.longest_get()
             );
             Ok(Mix { operations: asked, windows: Windows::Aligned, left_out: Some(what) })
         }

@@ -61,7 +61,20 @@ pub(crate) enum Windows {
     Anywhere,
     /// Bytes are wrong unless the window begins at a multiple of [`ALIGNED`]: so MPICH
     /// 4.0.2 over UCX 1.13, whose registration cache hands out keys of rounded addresses.
+    /// That MPI ends a fence while the last fragments of a long MPI_Get are on their way, too,
+    /// in about one of a hundred short runs on a busy machine.
     Aligned,
+}
+
+impl Windows {
+    /// Bytes of one MPI_Get that a fence waits for.
+    pub(crate) fn longest_get(self) -> usize {
+        match self {
+            Windows::Anywhere => c_int::MAX as usize,
+            // Within a fragment of UCX over shared memory, of 8240 bytes.
+            Windows::Aligned => 8192,
+        }
+    }
 }
 
 /// Where windows begin that any MPI gets right.
@@ -83,7 +96,7 @@ pub(crate) fn probe(world: &SimpleCommunicator) -> Result<Windows, String> {
     let window = &mut window[3..3 + LEN];
     (0..=u8::MAX).cycle().zip(&mut *window).for_each(|(number, byte)| *byte = number);
     let expected = window.to_vec();
-    let got = get(world, window, &mut origin, world.rank());
+    let got = get(world, window, &mut origin, world.rank(), LEN);
     handler(is_fatal);
     got?;
     Ok(if origin[..] == expected { Windows::Anywhere } else { Windows::Aligned })
@@ -113,24 +126,28 @@ pub(crate) fn put(
     open.close()
 }
 
-/// The same, but gets the bytes of `target`'s window into `origin`.
+/// The same, but gets the bytes of `target`'s window into `origin`, at most `longest` at once.
 pub(crate) fn get(
     world: &SimpleCommunicator,
     window: &mut [u8],
     origin: &mut [u8],
     target: i32,
+    longest: usize,
 ) -> Result<(), String> {
-    let len = origin.len().min(window.len()) as c_int;
+    let len = origin.len().min(window.len());
     // SAFETY: borrowed mutably until this returns, and closed before.
     let open = unsafe { Window::open(world, window.as_mut_ptr(), window.len())? };
     open.fence()?;
-    // SAFETY: `origin` is borrowed mutably until the second fence, which completes the
-    // operation; the target's window has as many bytes.
-    let answer = unsafe {
-        let byte = ffi::RSMPI_UINT8_T;
-        ffi::MPI_Get(origin.as_mut_ptr().cast(), len, byte, target, 0, len, byte, open.0)
-    };
-    succeeded("MPI_Get", answer)?;
+    for (number, piece) in origin[..len].chunks_mut(longest).enumerate() {
+        let (at, bytes) = ((number * longest) as ffi::MPI_Aint, piece.len() as c_int);
+        // SAFETY: `origin` is borrowed mutably until the second fence, which completes the
+        // operations; the target's window has as many bytes.
+        let answer = unsafe {
+            let byte = ffi::RSMPI_UINT8_T;
+            ffi::MPI_Get(piece.as_mut_ptr().cast(), bytes, byte, target, at, bytes, byte, open.0)
+        };
+        succeeded("MPI_Get", answer)?;
+    }
     open.fence()?;
     open.close()
 }

@@ -127,7 +127,7 @@ impl Steps<'_> {
                 world.all_reduce_into(send, receive, SystemOperation::sum());
             }
             Operation::Put => rma::put(world, receive, send, above as i32)?,
-            Operation::Get => rma::get(world, send, receive, above as i32)?,
+            Operation::Get => rma::get(world, send, receive, above as i32, self.plan.longest_get())?,
             Operation::Sendrecv | Operation::Bcast => {
                 send_receive_into(&*send, &to, receive, &of);
             }
