@@ -2,7 +2,7 @@
 //! gpu-bandwidth writes: one SVG file for an operation.
 //!
 //! ```sh
-//! gpu-plot docs/benchmarks/mpi-gpu/bandwidth-aware.jsonl docs/src    # mpi-gpu-bcast.svg, ...
+//! gpu-plot docs/benchmarks/mpi-gpu/2-bandwidth-aware.jsonl docs/src  # mpi-gpu-bcast-2.svg, ...
 //! ```
 
 use plotters::prelude::*;
@@ -55,7 +55,8 @@ fn plot(input: &str, folder: &Path) -> Result<(), Box<dyn Error>> {
         operations.entry(row.operation.clone()).or_default().push(row);
     }
     for (operation, rows) in operations {
-        let file = folder.join(format!("mpi-gpu-{operation}.svg"));
+        let ranks = rows.first().map_or(0, |row| row.ranks);
+        let file = folder.join(format!("mpi-gpu-{operation}-{ranks}.svg"));
         std::fs::write(&file, svg(&operation, &rows)?)?;
         println!("{}", file.display());
     }
