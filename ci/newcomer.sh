@@ -23,7 +23,8 @@ if [ "${1:-}" != --inside ]; then
     command -v debootstrap > /dev/null || skip "no debootstrap: ci/deps.sh newcomer"
     command -v rustc > /dev/null || skip "no Rust to hand in"
     unshare --mount --pid --fork true 2> /dev/null || skip "no mount and process namespaces (unshare(2) is refused)"
-    root=$(mktemp -d)
+    # Users of packages (munge, _apt) look into it.
+    root=$(mktemp -d) && chmod 755 "$root"
     trap 'rm -rf --one-file-system "$root"' EXIT
     # shellcheck disable=SC2016 # apt's own placeholder
     mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' 'Component: main' 2> /dev/null | head -n 1)
