@@ -7,7 +7,10 @@
 mod common;
 
 use common::*;
-use std::sync::{Mutex, MutexGuard};
+use pinyard_registry::backend::Custom;
+use pinyard_registry::{Events, MemoryKey, Registry};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 const COUNT: usize = 100_000;
 const BASE: usize = 0x1000_0000_0000;
@@ -44,6 +47,43 @@ fn a_storm_of_100k_disjoint_events_is_bounded_and_loses_nothing() {
     eventually(|| device.counts().1 >= COUNT as u64);
     let stats = registry.stats();
     assert_eq!((stats.registrations, stats.regions), (2 * COUNT as u64, COUNT as u64));
+}
+
+/// What one call does for others has a bound: after a storm over all that the budget has room for, a
+/// `get` gives back a slice of 128 at most, and leaves the rest to the reaper and to later calls.
+#[test]
+fn a_get_after_a_storm_gives_back_a_slice_at_most() {
+    const REGIONS: usize = 20_000;
+    const SLICE: u64 = 128;
+    let _turn = turn();
+    let (me, mine, all) =
+        (std::thread::current().id(), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let counts = (mine.clone(), all.clone());
+    let backend = Custom::new(
+        "counts by thread",
+        |_, _| Ok(MemoryKey::default()),
+        move |_, _| {
+            counts.0.fetch_add(u64::from(std::thread::current().id() == me), SeqCst);
+            counts.1.fetch_add(1, SeqCst);
+            Ok(())
+        },
+    );
+    let registry = Registry::builder()
+        .backend(backend)
+        .budget(REGIONS * PAGE)
+        .events(Events::NotifyOnly)
+        .build()
+        .unwrap();
+    (0..REGIONS).for_each(|number| drop(read(&registry, region(number))));
+    (0..REGIONS).for_each(|number| announce(region(number)));
+    let mut most = 0;
+    for number in (0..REGIONS).step_by(100) {
+        let before = mine.load(SeqCst);
+        drop(read(&registry, region(number)));
+        most = most.max(mine.load(SeqCst) - before);
+    }
+    assert!(most <= SLICE, "a get gave back {most} regions");
+    eventually(|| all.load(SeqCst) == REGIONS as u64);
 }
 
 /// A storm beside what is registered, far enough from it, takes nothing out.
