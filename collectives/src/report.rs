@@ -70,7 +70,7 @@ impl Report {
     }
 
     /// What the others are told of how it went here.
-    pub(crate) fn answer(self, mine: &Result<(), Error>) -> u64 {
+    pub(crate) fn answer<R>(self, mine: &Result<R, Error>) -> u64 {
         word(mine.as_ref().err().map(Error::failure), self.rank)
     }
 
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn an_answer_names_the_rank_that_failed_and_its_failure() {
-        let finalized = Err(Error::Finalized { rank: 70_000 });
+        let finalized: Result<(), Error> = Err(Error::Finalized { rank: 70_000 });
         let told = Report::of(3).told("MPI_Bcast", Report::of(70_000).answer(&finalized)).unwrap_err();
         let expected = "MPI_Bcast: rank 70000 failed, seen by rank 3: it says no more";
         assert_eq!(told.to_string(), expected);

@@ -72,12 +72,9 @@ async fn broadcast(
     handed: Handed,
     work: Work,
     marks: Option<Marks>,
-    mut mine: Result<(), Error>,
+    mine: Result<(), Error>,
 ) -> Result<usize, Error> {
-    if let Some(marks) = marks {
-        let waited = marks.passed().await.map_err(|error| desk.report.driver(error));
-        mine = mine.and(waited);
-    }
+    let mine = desk.passed([marks], mine).await;
     let done = match ring {
         _ if desk.later.size() == 1 => mine,
         None => directly(&desk, &handed, work).await.and(mine),

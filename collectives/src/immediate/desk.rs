@@ -2,6 +2,7 @@
 //! several of them take.
 #![allow(unsafe_code)] // names device memory to copies that have ended when a step has
 
+use super::lent::Marks;
 use super::steps::{done, gather, largest, passed};
 use crate::buffers::{Gpu, Kernels};
 use crate::calls::Comm;
@@ -126,6 +127,19 @@ impl Desk {
         queued.and(marked).and(ended).map_err(|error| self.report.driver(error))
     }
 
+    /// What was lent may be used, once all `marks` have passed.
+    pub(super) async fn passed(
+        &self,
+        marks: impl IntoIterator<Item = Option<Marks>>,
+        mut mine: Result<(), Error>,
+    ) -> Result<(), Error> {
+        for marks in marks.into_iter().flatten() {
+            let waited = marks.passed().await.map_err(|error| self.report.driver(error));
+            mine = mine.and(waited);
+        }
+        mine
+    }
+
     /// After a collective: all succeed or all fail.
     pub(super) async fn agree(&self, operation: &'static str, mine: Result<(), Error>) -> Result<(), Error> {
         let [worst] = largest(&self.later, [self.report.answer(&mine)])
@@ -134,19 +148,21 @@ impl Desk {
         mine.and_then(|()| self.report.told(operation, worst))
     }
 
-    /// Before a collective: all have the same count of bytes, and none has failed so far.
-    pub(super) async fn same(
+    /// Before a collective: all have the same count of bytes, and none has failed so far to get
+    /// what it needs.
+    pub(super) async fn same<R>(
         &self,
         operation: &'static str,
         bytes: usize,
-        mine: Result<(), Error>,
-    ) -> Result<(), Error> {
+        mine: Result<R, Error>,
+    ) -> Result<R, Error> {
         let (count, failure) = (bytes as u64, self.report.answer(&mine));
         let [most, least, worst] =
             largest(&self.later, [count, !count, failure]).await.map_err(|error| self.report.mpi(error))?;
-        mine.and_then(|()| self.report.told(operation, worst))?;
+        let mine = mine?;
+        self.report.told(operation, worst)?;
         if most == !least {
-            return Ok(());
+            return Ok(mine);
         }
         // Where counts differ a rank with the most is named, and what the least have.
         let named = if count == most { self.rank() as u64 + 1 } else { 0 };

@@ -68,12 +68,9 @@ async fn all_gather(
     handed: Handed,
     share: Share,
     marks: [Option<Marks>; 2],
-    mut mine: Result<(), Error>,
+    mine: Result<(), Error>,
 ) -> Result<usize, Error> {
-    for marks in marks.into_iter().flatten() {
-        let waited = marks.passed().await.map_err(|error| desk.report.driver(error));
-        mine = mine.and(waited);
-    }
+    let mine = desk.passed(marks, mine).await;
     let Some(mut ring) = ring else {
         return directly(&desk, &handed, share, mine).await.map(|()| 0);
     };

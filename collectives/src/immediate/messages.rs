@@ -120,12 +120,9 @@ async fn message(
     way: Way,
     leg: Leg,
     marks: Option<Marks>,
-    mut mine: Result<(), Error>,
+    mine: Result<(), Error>,
 ) -> Result<usize, Error> {
-    if let Some(marks) = marks {
-        let waited = marks.passed().await.map_err(|error| desk.report.driver(error));
-        mine = mine.and(waited);
-    }
+    let mine = desk.passed([marks], mine).await;
     let Some(mut ring) = ring else {
         let moved = directly(&desk, &handed, way, leg).await;
         return mine.and(moved);

@@ -1,5 +1,5 @@
-//! Allreduce that does not block: by kernels where ranks open each other's memory, as the
-//! blocking one; elsewhere MPI reduces, on the pinned chunks.
+//! Reduce and Allreduce that do not block: by kernels where ranks open each other's memory, as
+//! the blocking ones; elsewhere MPI reduces, on the pinned chunks.
 #![allow(unsafe_code)] // names device memory to copies that have ended when it is done
 
 use super::desk::Desk;
@@ -12,12 +12,22 @@ use crate::buffers::{BufferStream, DeviceBuf, Kernels};
 use crate::calls::Operand;
 use crate::communicator::DeviceCommunicator;
 use crate::error::Error;
-use crate::operations::{Number, Reduction, Work, extent, piece, work};
+use crate::operations::{Memory, Number, Reduction, Work, extent, piece, work};
 use crate::paths::Ring;
+use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
 use std::rc::Rc;
 
+const REDUCE: &str = "MPI_Ireduce of device memory";
 const ALLREDUCE: &str = "MPI_Iallreduce of device memory";
+
+/// Where the result goes.
+enum Target<'b> {
+    InPlace,
+    Buffer(Lent<'b>),
+    /// Nothing was given.
+    None,
+}
 
 impl DeviceCommunicator {
     /// [`all_reduce_into`](DeviceCommunicator::all_reduce_into) that does not block.
@@ -30,7 +40,7 @@ impl DeviceCommunicator {
         all: impl Receiving<'scope, T>,
         reduction: Reduction,
     ) -> Result<Request<'scope, ()>, Error> {
-        let id = self.begin_all_reduce::<T>(Some(mine.lent()), all.lent(), reduction)?;
+        let id = self.begin_reduce::<T>(None, mine.lent(), Target::Buffer(all.lent()), reduction)?;
         Ok(Request::new(scope, &self.engine, id, drop))
     }
 
@@ -41,7 +51,7 @@ impl DeviceCommunicator {
         buffer: impl Receiving<'scope, T>,
         reduction: Reduction,
     ) -> Result<Request<'scope, ()>, Error> {
-        let id = self.begin_all_reduce::<T>(None, buffer.lent(), reduction)?;
+        let id = self.begin_reduce::<T>(None, buffer.lent(), Target::InPlace, reduction)?;
         Ok(Request::new(scope, &self.engine, id, drop))
     }
 
@@ -51,62 +61,94 @@ impl DeviceCommunicator {
         mut buffer: DeviceBuf<T, S>,
         reduction: Reduction,
     ) -> Result<OwnedRequest<T, S>, Error> {
-        let id = self.begin_all_reduce::<T>(None, self.lend_mut(&mut buffer)?, reduction)?;
+        let lent = self.lend_mut(&mut buffer)?;
+        let id = self.begin_reduce::<T>(None, lent, Target::InPlace, reduction)?;
         Ok(OwnedRequest::new(&self.engine, id, buffer))
     }
 
-    fn begin_all_reduce<T: Number>(
+    /// [`reduce_into`](DeviceCommunicator::reduce_into) that does not block: `all` is the
+    /// root's, and what other ranks give there is not used. Collective, as
+    /// [`immediate_broadcast_into`](DeviceCommunicator::immediate_broadcast_into).
+    pub fn immediate_reduce_into<'scope, T: Number>(
         &self,
-        mine: Option<Lent<'_>>,
-        all: Lent<'_>,
+        scope: &'scope Scope<'scope, '_>,
+        root: Rank,
+        mine: impl Sending<'scope, T>,
+        all: Option<impl Receiving<'scope, T>>,
+        reduction: Reduction,
+    ) -> Result<Request<'scope, ()>, Error> {
+        let target = all.map_or(Target::None, |all| Target::Buffer(all.lent()));
+        let id = self.begin_reduce::<T>(Some(root), mine.lent(), target, reduction)?;
+        Ok(Request::new(scope, &self.engine, id, drop))
+    }
+
+    /// The same with a buffer of its own, without a scope: the root's comes back with the
+    /// result, those of the others as they were.
+    pub fn immediate_reduce<T: Number, S: BufferStream>(
+        &self,
+        root: Rank,
+        mut buffer: DeviceBuf<T, S>,
+        reduction: Reduction,
+    ) -> Result<OwnedRequest<T, S>, Error> {
+        let lent = self.lend_mut(&mut buffer)?;
+        let id = self.begin_reduce::<T>(Some(root), lent, Target::InPlace, reduction)?;
+        Ok(OwnedRequest::new(&self.engine, id, buffer))
+    }
+
+    /// For `root`, or for all.
+    fn begin_reduce<T: Number>(
+        &self,
+        root: Option<Rank>,
+        mine: Lent<'_>,
+        target: Target<'_>,
         reduction: Reduction,
     ) -> Result<u64, Error> {
-        self.ready(&[])?;
-        let to = all.memory::<T>();
-        let mut own = self.own(all.place);
-        let mut from = to;
-        let mut marks = vec![all.marks];
-        if let Some(mine) = mine {
-            own = own.and(self.own(mine.place));
-            from = mine.memory::<T>();
-            if from.bytes != to.bytes {
-                own = own.and(Err(self.report.unequal(ALLREDUCE, to.bytes, self.rank(), from.bytes as u64)));
+        self.ready(root.as_slice())?;
+        let (mut own, from) = (self.own(mine.place), mine.memory::<T>());
+        let mut marks = vec![mine.marks];
+        let receives = root.is_none_or(|root| root == self.rank());
+        let to = match target {
+            _ if !receives => None,
+            Target::InPlace => Some(from),
+            Target::Buffer(all) => {
+                own = own.and(self.own(all.place));
+                let to = all.memory::<T>();
+                marks.push(all.marks);
+                Some(to)
             }
-            marks.push(mine.marks);
+            Target::None => Some(Memory::NONE),
+        };
+        if let Some(to) = to.filter(|to| to.bytes != from.bytes) {
+            own =
+                own.and(Err(self.report.unequal(operation(root), to.bytes, self.rank(), from.bytes as u64)));
         }
-        let ring = self.desk.ring()?;
         let operand = Operand::new(T::ELEMENT, &self.operations, reduction);
-        let work = work::<T>(from, Some(to), reduction, None);
-        let work = all_reduce(self.desk.clone(), ring, marks, work, operand, own);
+        let work = work::<T>(from, to, reduction, root);
+        let work = reduce(self.desk.clone(), self.desk.ring(), marks, work, operand, own);
         Ok(self.engine.submit(Key::Collective, Handed::default(), Box::pin(work)))
     }
 }
 
-async fn all_reduce(
+fn operation(root: Option<Rank>) -> &'static str {
+    if root.is_some() { REDUCE } else { ALLREDUCE }
+}
+
+async fn reduce(
     desk: Rc<Desk>,
-    mut ring: Ring,
+    ring: Result<Ring, Error>,
     marks: Vec<Option<Marks>>,
     work: Work,
     operand: Operand,
-    mut mine: Result<(), Error>,
+    mine: Result<(), Error>,
 ) -> Result<usize, Error> {
-    for marks in marks.into_iter().flatten() {
-        let waited = marks.passed().await.map_err(|error| desk.report.driver(error));
-        mine = mine.and(waited);
-    }
-    let done = joined(&desk, &mut ring, work, operand, mine).await;
+    let mine = desk.passed(marks, mine).await;
+    let mut ring = desk.same(operation(work.root), work.from.bytes, mine.and(ring)).await?;
+    let done = joined(&desk, &mut ring, work, operand).await;
     desk.keep(ring);
     done.map(|()| 0)
 }
 
-async fn joined(
-    desk: &Desk,
-    ring: &mut Ring,
-    work: Work,
-    operand: Operand,
-    mine: Result<(), Error>,
-) -> Result<(), Error> {
-    desk.same(ALLREDUCE, work.from.bytes, mine).await?;
+async fn joined(desk: &Desk, ring: &mut Ring, work: Work, operand: Operand) -> Result<(), Error> {
     if work.from.bytes == 0 {
         return Ok(());
     }
@@ -126,7 +168,7 @@ async fn by_kernels(desk: &Desk, ring: &mut Ring, kernels: &Kernels, work: Work)
     let Some((found, mut mine)) = work.find(&told, here, &DriverToken::at_entry()) else { return Ok(false) };
     tracing::debug!(
         rank = desk.rank(),
-        operation = ALLREDUCE,
+        operation = operation(work.root),
         bytes = work.from.bytes,
         way = Work::way(&found)
     );
@@ -136,18 +178,18 @@ async fn by_kernels(desk: &Desk, ring: &mut Ring, kernels: &Kernels, work: Work)
         let queued = unsafe { work.queue(kernels, &found, ring, &DriverToken::at_entry()) };
         mine = desk.across(ring, queued).await;
     }
-    desk.agree(ALLREDUCE, mine).await?;
+    desk.agree(operation(work.root), mine).await?;
     if found.is_whole {
         return Ok(true);
     }
     // SAFETY: as above; the ranks have agreed, and do again.
     let queued = unsafe { work.queue_collect(&found, ring, &DriverToken::at_entry()) };
     let mine = desk.across(ring, queued).await;
-    desk.agree(ALLREDUCE, mine).await.map(|()| true)
+    desk.agree(operation(work.root), mine).await.map(|()| true)
 }
 
 async fn through_chunks(desk: &Desk, ring: &mut Ring, work: Work, operand: Operand) -> Result<(), Error> {
-    let Work { from, to, element_bytes: element, .. } = work;
+    let Work { from, to, element_bytes: element, root, .. } = work;
     let bytes = from.bytes;
     // A slot has what is sent, and behind it what is received.
     let half = desk.plan.chunk_bytes / 2 / 64 * 64;
@@ -164,7 +206,7 @@ async fn through_chunks(desk: &Desk, ring: &mut Ring, work: Work, operand: Opera
             },
             |number, slot| {
                 let (_, length) = extent(bytes, piece, number);
-                desk.later.start_reduce(slot, slot.wrapping_add(half), length / element, operand, None)
+                desk.later.start_reduce(slot, slot.wrapping_add(half), length / element, operand, root)
             },
             |number| {
                 let (start, length) = extent(bytes, piece, number);
@@ -173,5 +215,5 @@ async fn through_chunks(desk: &Desk, ring: &mut Ring, work: Work, operand: Opera
         )
     };
     let mine = desk.report.ended(outcome.await)?;
-    desk.agree(ALLREDUCE, mine).await
+    desk.agree(operation(work.root), mine).await
 }

@@ -41,7 +41,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     /// No bytes, nowhere.
-    const NONE: Memory = Memory { at: DevicePtr(0), bytes: 0, slab: None };
+    pub(crate) const NONE: Memory = Memory { at: DevicePtr(0), bytes: 0, slab: None };
 
     pub(crate) fn of<T>(place: Place<'_>, elements: usize) -> Memory {
         Memory { at: place.ptr, bytes: elements * size_of::<T>(), slab: place.slab }

@@ -2,6 +2,8 @@
 //! with buffers lent and given, after a stream, and beside blocking ones.
 #![allow(unsafe_code)] // fills device memory on a stream
 
+mod reductions;
+
 use super::lengths;
 use crate::bench::{Bench, Element, MARGIN, text};
 use half::bf16;
@@ -21,6 +23,7 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     }
     reduce::<f64>(bench, bench.chunk)?;
     reduce::<bf16>(bench, bench.chunk + 3)?;
+    reductions::all(bench)?;
     in_no_slab(bench)?;
     several(bench)?;
     same_peer_and_tag(bench)?;
