@@ -3,7 +3,7 @@
 #![allow(unsafe_code)] // names device memory to copies that have ended when a step has
 
 use super::lent::Marks;
-use super::steps::{done, gather, largest, passed};
+use super::steps::{done, gather, largest, passed, swap};
 use crate::buffers::{Gpu, Kernels};
 use crate::calls::Comm;
 use crate::error::{Error, Failure};
@@ -89,6 +89,11 @@ impl Desk {
         (self.plan.path != Path::Direct).then(|| self.ring()).transpose()
     }
 
+    /// With slots of `bytes`. No copy or request uses it.
+    pub(super) fn grown(&self, mut ring: Ring, bytes: usize) -> Result<Ring, Error> {
+        ring.grow(bytes).map_err(|source| self.report.staging(source)).map(|()| ring)
+    }
+
     /// For the next operation. No copy or request uses it.
     pub(super) fn keep(&self, ring: Ring) {
         let mut spare = self.spare.borrow_mut();
@@ -120,6 +125,11 @@ impl Desk {
         gather(&self.later, mine).await.map_err(|error| self.report.mpi(error))
     }
 
+    /// What each rank has for this one: as many bytes of `theirs` for each.
+    pub(super) async fn swap(&self, theirs: &[u8]) -> Result<Vec<u8>, Error> {
+        swap(&self.later, theirs).await.map_err(|error| self.report.mpi(error))
+    }
+
     /// Marks the end of what was `queued` across, and waits for it.
     pub(super) async fn across(&self, ring: &Ring, queued: Result<(), DriverError>) -> Result<(), Error> {
         let marked = ring.stored(1, &DriverToken::at_entry());
@@ -141,11 +151,12 @@ impl Desk {
     }
 
     /// After a collective: all succeed or all fail.
-    pub(super) async fn agree(&self, operation: &'static str, mine: Result<(), Error>) -> Result<(), Error> {
+    pub(super) async fn agree<R>(&self, operation: &'static str, mine: Result<R, Error>) -> Result<R, Error> {
         let [worst] = largest(&self.later, [self.report.answer(&mine)])
             .await
             .map_err(|error| self.report.mpi(error))?;
-        mine.and_then(|()| self.report.told(operation, worst))
+        let mine = mine?;
+        self.report.told(operation, worst).map(|()| mine)
     }
 
     /// Before a collective: all have the same count of bytes, and none has failed so far to get

@@ -4,7 +4,7 @@
 
 use crate::buffers::{BufferStream, DeviceBuf, Gpu, Place, Settled, SettledMut};
 use crate::error::BufferError;
-use crate::operations::Memory;
+use crate::operations::{Memory, Whole};
 use bytemuck::Pod;
 use pinyard_allocator::DriverToken;
 use pinyard_allocator::device::PoolStream;
@@ -76,7 +76,11 @@ pub struct Lent<'b> {
     pub(super) marks: Option<Marks>,
 }
 
-impl Lent<'_> {
+impl<'b> Lent<'b> {
+    pub(super) fn whole(&self) -> Whole<'b> {
+        (self.place, self.elements)
+    }
+
     pub(super) fn memory<T>(&self) -> Memory {
         Memory::of::<T>(self.place, self.elements)
     }

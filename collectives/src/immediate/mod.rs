@@ -9,13 +9,14 @@
 mod broadcast;
 mod desk;
 mod engine;
-mod gather;
 mod lent;
 mod messages;
+mod parts;
 mod pipeline;
 mod reduce;
 mod request;
 mod scope;
+mod shares;
 mod steps;
 
 pub(crate) use self::{

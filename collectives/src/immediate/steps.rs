@@ -42,11 +42,21 @@ pub(super) async fn largest<const N: usize>(ranks: &Comm, mine: [u64; N]) -> Ans
 
 /// As many bytes of each rank, in their order (MPI_Iallgather).
 pub(super) async fn gather(ranks: &Comm, mine: &[u8]) -> Answer<Vec<u8>> {
-    let (mine, mut all) = (mine.to_vec(), vec![0; mine.len() * ranks.size() as usize]);
+    shares(ranks, Rooted::AllGather, mine, mine.len()).await
+}
+
+/// What each rank has for this one, as many bytes of each (MPI_Ialltoall).
+pub(super) async fn swap(ranks: &Comm, theirs: &[u8]) -> Answer<Vec<u8>> {
+    shares(ranks, Rooted::AllToAll, theirs, theirs.len() / ranks.size() as usize).await
+}
+
+/// `count` bytes of each rank, in their order.
+async fn shares(ranks: &Comm, what: Rooted, mine: &[u8], count: usize) -> Answer<Vec<u8>> {
+    let (mine, mut all) = (mine.to_vec(), vec![0; count * ranks.size() as usize]);
     let (from, to) = (mine.as_ptr(), all.as_mut_ptr());
     // SAFETY: the heap's memory stands behind the future until the request is done: it is dropped
     // after it.
-    let request = unsafe { ranks.start_shares(Rooted::AllGather, from, to, mine.len()) }?;
+    let request = unsafe { ranks.start_shares(what, from, to, count) }?;
     done(request).await?;
     Ok(all)
 }

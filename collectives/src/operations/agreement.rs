@@ -9,14 +9,14 @@ use mpi::topology::Rank;
 impl DeviceCommunicator {
     /// After a collective: all succeed, or all fail, each with its own cause or with the
     /// rank of one that failed. What a rank's buffer was read for is over.
-    pub(super) fn agree(&self, operation: &'static str, mine: Result<(), Error>) -> Result<(), Error> {
+    pub(super) fn agree<R>(&self, operation: &'static str, mine: Result<R, Error>) -> Result<R, Error> {
         if let Some(board) = &self.board {
             return self.agree_on_node(&mut board.borrow_mut(), operation, mine);
         }
         let [worst] =
             self.whole.largest([self.report.answer(&mine)]).map_err(|error| self.report.mpi(error))?;
-        mine?;
-        self.report.told(operation, worst)
+        let mine = mine?;
+        self.report.told(operation, worst).map(|()| mine)
     }
 
     /// Before a collective: all have the same count of bytes, and none has failed so far.

@@ -12,6 +12,7 @@ mod parts;
 mod reduce;
 mod shares;
 mod traced;
+mod traffic;
 mod varcount;
 mod window;
 
@@ -20,7 +21,9 @@ pub(crate) use self::on_device::{Work, reduces_on_device};
 pub use self::partition::Partition;
 pub(crate) use self::reduce::work;
 pub use self::reduce::{Number, Reduction};
-pub(crate) use self::shares::WORTH;
+use self::shares::WORTH;
+pub(crate) use self::shares::{Shares, Whole};
+pub(crate) use self::traffic::{Told, Traffic};
 pub use self::window::{Epoch, Got, Lock, LockWindow, Locked, LockedAll, Own, Sent, Window, WindowMemory};
 
 use crate::buffers::Place;

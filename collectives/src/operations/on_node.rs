@@ -39,17 +39,17 @@ impl DeviceCommunicator {
 
     /// All succeed, or all fail, each with its own cause or with the rank of one that
     /// failed.
-    pub(super) fn agree_on_node(
+    pub(super) fn agree_on_node<R>(
         &self,
         board: &mut Board,
         operation: &'static str,
-        mine: Result<(), Error>,
-    ) -> Result<(), Error> {
+        mine: Result<R, Error>,
+    ) -> Result<R, Error> {
         board.answer(mine.as_ref().err().map_or(0, |error| error.failure().number() as u8));
         let (place, worst) = self.until(|| board.answers());
-        mine?;
+        let mine = mine?;
         if worst == 0 {
-            return Ok(());
+            return Ok(mine);
         }
         // On one node a rank's place is its rank.
         let (rank, what) = (place as Rank, Failure::of(u32::from(worst)));

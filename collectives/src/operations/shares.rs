@@ -1,16 +1,17 @@
 //! Gather, Scatter, Allgather and Alltoall of device buffers: every rank's share.
-#![allow(unsafe_code)] // names device memory to copies that have ended when it returns
+#![allow(unsafe_code)] // names device memory to copies and requests that are waited for
 
-use super::parts::Traffic;
+use super::traffic::Traffic;
 use super::{Memory, extent};
 use crate::buffers::{Place, Settled, SettledMut};
-use crate::calls::Rooted;
+use crate::calls::{Answer, Comm, Request, Rooted};
 use crate::communicator::DeviceCommunicator;
 use crate::error::Error;
 use crate::paths::{Path, run};
 use bytemuck::Pod;
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
+use pinyard_driver::DevicePtr;
 
 const GATHER: &str = "MPI_Gather of device memory";
 const SCATTER: &str = "MPI_Scatter of device memory";
@@ -18,6 +19,113 @@ const ALLGATHER: &str = "MPI_Allgather of device memory";
 const ALLTOALL: &str = "MPI_Alltoall of device memory";
 /// A share's piece that is worth a message.
 pub(crate) const WORTH: usize = 64 << 10;
+
+/// A buffer and its elements.
+pub(crate) type Whole<'b> = (Place<'b>, usize);
+
+/// What a rank sends and receives, share by share.
+#[derive(Clone, Copy)]
+pub(crate) struct Shares {
+    what: Rooted,
+    from: Option<Memory>,
+    to: Option<Memory>,
+    /// Of one share.
+    pub(crate) bytes: usize,
+    rank: Rank,
+    size: usize,
+}
+
+impl Shares {
+    /// How many this rank sends and receives, and the most that any does of both.
+    fn counts(&self) -> [usize; 3] {
+        let Shares { what, rank, size, .. } = *self;
+        let at = |root: Rank| if root == rank { size } else { 0 };
+        match what {
+            Rooted::Gather(root) => [1, at(root), 1 + size],
+            Rooted::Scatter(root) => [at(root), 1, 1 + size],
+            Rooted::AllGather => [1, size, 1 + size],
+            Rooted::AllToAll => [size, size, 2 * size],
+        }
+    }
+
+    /// Bytes of the longer buffer.
+    fn longer(&self) -> usize {
+        self.from.iter().chain(&self.to).map(|memory| memory.bytes).max().unwrap_or(0)
+    }
+
+    pub(crate) fn traffic(&self) -> Traffic {
+        Traffic::of_shares(self.what, self.from, self.to, self.bytes, (self.rank, self.size))
+    }
+
+    /// Bytes that a slot needs, and those of a share's piece; the same at every rank, however long
+    /// its ring is.
+    pub(crate) fn cut(&self, chunk_bytes: usize) -> (usize, usize) {
+        let [_, _, most] = self.counts();
+        let slot = chunk_bytes.next_multiple_of(4096).max(most * self.bytes.min(WORTH));
+        (slot, (slot / most).clamp(1, self.bytes.max(1)))
+    }
+
+    /// Device memory, its place in the slot, and bytes, of so many shares' pieces.
+    fn copies(
+        &self,
+        memory: Option<Memory>,
+        (shares, first): (usize, usize),
+        (start, length): (usize, usize),
+    ) -> impl Iterator<Item = (DevicePtr, usize, usize)> + use<> {
+        let bytes = self.bytes;
+        let places = memory.into_iter().flat_map(move |memory| (0..shares).map(move |share| (memory, share)));
+        places
+            .map(move |(memory, share)| (memory.byte(share * bytes + start), first + share * length, length))
+    }
+
+    /// The copies to the slot of piece `number`.
+    pub(crate) fn loads(
+        &self,
+        piece: usize,
+        number: usize,
+    ) -> impl Iterator<Item = (DevicePtr, usize, usize)> + use<> {
+        let [sends, ..] = self.counts();
+        self.copies(self.from, (sends, 0), extent(self.bytes, piece, number))
+    }
+
+    /// The copies from the slot of piece `number`.
+    pub(crate) fn stores(
+        &self,
+        piece: usize,
+        number: usize,
+    ) -> impl Iterator<Item = (DevicePtr, usize, usize)> + use<> {
+        let [sends, receives, _] = self.counts();
+        self.copies(self.to, (receives, sends * piece), extent(self.bytes, piece, number))
+    }
+
+    /// Starts piece `number` in the slot at `at`.
+    ///
+    /// # Safety
+    /// The slot stands until the request is done, and nobody uses it.
+    pub(crate) unsafe fn start(
+        &self,
+        ranks: &Comm,
+        piece: usize,
+        number: usize,
+        at: *mut u8,
+    ) -> Answer<Request> {
+        let [sends, ..] = self.counts();
+        let (_, length) = extent(self.bytes, piece, number);
+        // SAFETY: the caller's contract; the shares' pieces fit the slot (`cut`).
+        unsafe { ranks.start_shares(self.what, at, at.wrapping_add(sends * piece), length) }
+    }
+
+    /// Gives MPI the pointers.
+    ///
+    /// # Safety
+    /// MPI takes them (the plan). The memory stands until the request is done, what is sent
+    /// unwritten, and what is received is nobody's.
+    pub(crate) unsafe fn start_directly(&self, ranks: &Comm) -> Answer<Request> {
+        let pointer = |memory: Option<Memory>| memory.map_or(std::ptr::null_mut(), Memory::host);
+        // SAFETY: the caller's contract; the buffers have the shares (`divided`).
+        unsafe { ranks.start_shares(self.what, pointer(self.from), pointer(self.to), self.bytes) }
+    }
+}
 
 impl DeviceCommunicator {
     /// Every rank's `mine`, one after the other, in `all` at the root, which alone gives
@@ -29,16 +137,8 @@ impl DeviceCommunicator {
         all: Option<&mut SettledMut<'_, T>>,
     ) -> Result<(), Error> {
         self.ready(&[root])?;
-        let to = all.filter(|_| self.rank() == root).map(|all| (all.place(), all.len()));
-        let needed = if self.rank() == root { mine.len() * self.size() as usize } else { 0 };
-        self.shares::<T>(
-            GATHER,
-            Rooted::Gather(root),
-            Some((mine.place(), mine.len())),
-            to,
-            mine.len(),
-            needed,
-        )
+        let (from, to) = (Some((mine.place(), mine.len())), all.map(|all| (all.place(), all.len())));
+        self.shares::<T>(GATHER, Rooted::Gather(root), from, to)
     }
 
     /// Each rank's share of `all`, which the root alone gives, in its `mine`. Collective.
@@ -49,10 +149,8 @@ impl DeviceCommunicator {
         mine: &mut SettledMut<'_, T>,
     ) -> Result<(), Error> {
         self.ready(&[root])?;
-        let from = all.filter(|_| self.rank() == root).map(|all| (all.place(), all.len()));
-        let needed = if self.rank() == root { mine.len() * self.size() as usize } else { 0 };
-        let to = Some((mine.place(), mine.len()));
-        self.shares::<T>(SCATTER, Rooted::Scatter(root), from, to, mine.len(), needed)
+        let (from, to) = (all.map(|all| (all.place(), all.len())), Some((mine.place(), mine.len())));
+        self.shares::<T>(SCATTER, Rooted::Scatter(root), from, to)
     }
 
     /// Every rank's `mine`, one after the other, in every rank's `all`. Collective.
@@ -63,8 +161,7 @@ impl DeviceCommunicator {
     ) -> Result<(), Error> {
         self.ready(&[])?;
         let (from, to) = (Some((mine.place(), mine.len())), Some((all.place(), all.len())));
-        let needed = mine.len() * self.size() as usize;
-        self.shares::<T>(ALLGATHER, Rooted::AllGather, from, to, mine.len(), needed)
+        self.shares::<T>(ALLGATHER, Rooted::AllGather, from, to)
     }
 
     /// Share `n` of `mine` to rank `n`, which has it in its `theirs` at this rank's place.
@@ -76,32 +173,37 @@ impl DeviceCommunicator {
     ) -> Result<(), Error> {
         self.ready(&[])?;
         let (from, to) = (Some((mine.place(), mine.len())), Some((theirs.place(), theirs.len())));
-        let size = self.size() as usize;
-        let share = mine.len() / size;
-        self.shares::<T>(ALLTOALL, Rooted::AllToAll, from, to, share, share * size)
+        self.shares::<T>(ALLTOALL, Rooted::AllToAll, from, to)
     }
 
-    /// `share` elements from or for each rank; `needed` are those of the longer buffers.
-    fn shares<T: Pod>(
+    /// What this rank sends and receives, and whether its buffers have the shares that they need.
+    pub(crate) fn divided<T: Pod>(
         &self,
         operation: &'static str,
         what: Rooted,
-        from: Option<(Place<'_>, usize)>,
-        to: Option<(Place<'_>, usize)>,
-        share: usize,
-        needed: usize,
-    ) -> Result<(), Error> {
+        from: Option<Whole<'_>>,
+        to: Option<Whole<'_>>,
+    ) -> (Shares, Result<(), Error>) {
         let (rank, size) = (self.rank(), self.size() as usize);
-        let longer = |buffer: Option<(Place<'_>, usize)>| match buffer.map_or(0, |(_, elements)| elements) {
-            elements if elements == needed => Ok(()),
-            elements => Err(Error::Share { operation, rank, elements, size: size as Rank }),
+        let (from, to) = match what {
+            Rooted::Gather(root) if root != rank => (from, None),
+            Rooted::Scatter(root) if root != rank => (None, to),
+            _ => (from, to),
         };
-        let mine = from.iter().chain(&to).map(|(_, elements)| elements * size_of::<T>()).max();
-        let _call = self.traced(operation, mine.unwrap_or(0));
+        let elements = |buffer: Option<Whole<'_>>| buffer.map_or(0, |(_, elements)| elements);
+        let share = match what {
+            Rooted::Gather(_) | Rooted::AllGather => elements(from),
+            Rooted::Scatter(_) => elements(to),
+            Rooted::AllToAll => elements(from) / size,
+        };
         let mut own = Ok(());
         for (place, _) in from.iter().chain(&to) {
             own = own.and(self.own(*place));
         }
+        let longer = |buffer| match elements(buffer) {
+            elements if elements == share * size => Ok(()),
+            elements => Err(Error::Share { operation, rank, elements, size: size as Rank }),
+        };
         own = own.and_then(|()| match what {
             Rooted::Gather(root) if root == rank => longer(to),
             Rooted::Scatter(root) if root == rank => longer(from),
@@ -109,46 +211,44 @@ impl DeviceCommunicator {
             Rooted::AllGather => longer(to),
             Rooted::AllToAll => longer(from).and(longer(to)),
         });
+        let memory =
+            |buffer: Option<Whole<'_>>| buffer.map(|(place, elements)| Memory::of::<T>(place, elements));
         let bytes = share * size_of::<T>();
-        let memory = |buffer: Option<(Place<'_>, usize)>| {
-            buffer.map(|(place, elements)| Memory::of::<T>(place, elements))
-        };
-        let (from, to) = (memory(from), memory(to));
-        // How many shares a rank sends and receives, and the most that any does.
-        let (sends, receives, most) = match what {
-            Rooted::Gather(root) => (1, if root == rank { size } else { 0 }, 1 + size),
-            Rooted::Scatter(root) => (if root == rank { size } else { 0 }, 1, 1 + size),
-            Rooted::AllGather => (1, size, 1 + size),
-            Rooted::AllToAll => (size, size, 2 * size),
-        };
+        if self.plan.path == Path::Direct && bytes > i32::MAX as usize {
+            own = own.and(Err(Error::TooLong { rank, bytes }));
+        }
+        (Shares { what, from: memory(from), to: memory(to), bytes, rank, size }, own)
+    }
+
+    fn shares<T: Pod>(
+        &self,
+        operation: &'static str,
+        what: Rooted,
+        from: Option<Whole<'_>>,
+        to: Option<Whole<'_>>,
+    ) -> Result<(), Error> {
+        let (shares, mut own) = self.divided::<T>(operation, what, from, to);
+        let _call = self.traced(operation, shares.longer());
+        let bytes = shares.bytes;
         if self.plan.path == Path::Direct {
-            if bytes > i32::MAX as usize {
-                own = own.and(Err(Error::TooLong { rank, bytes }));
-            }
             self.same(operation, bytes, own)?;
-            let pointer = |memory: Option<Memory>| memory.map_or(std::ptr::null_mut(), Memory::host);
-            // SAFETY: settled memory, borrowed for the call and as long as MPI needs it (checked
-            // above), of which MPI takes the addresses (the plan).
-            let request = unsafe { self.whole.start_shares(what, pointer(from), pointer(to), bytes) };
+            // SAFETY: settled memory, borrowed for the call and as long as MPI needs it, of which
+            // MPI takes the addresses (the plan).
+            let request = unsafe { shares.start_directly(&self.whole) };
             return request.and_then(|request| request.wait()).map_err(|error| self.report.mpi(error));
         }
         if self.plan.path == Path::Ipc {
             self.same(operation, bytes, own)?;
-            return self.traffic(operation, Traffic::of_shares(what, from, to, bytes, (rank, size)), Ok(()));
+            return self.traffic(operation, shares.traffic(), Ok(()));
         }
         let token = DriverToken::at_entry();
         let ring = &mut self.state.borrow_mut().ring;
-        if let Err(source) = ring.grow(most * bytes.min(WORTH)) {
-            own = own.and(Err(Error::Staging { rank, source }));
-        }
+        let (slot, piece) = shares.cut(self.plan.chunk_bytes);
+        own = own.and(ring.grow(slot).map_err(|source| self.report.staging(source)));
         self.same(operation, bytes, own)?;
         if bytes == 0 {
             return Ok(());
         }
-        // The ring may be longer at one rank than at another: what all can have counts.
-        let slot = self.plan.chunk_bytes.next_multiple_of(4096).max(most * bytes.min(WORTH));
-        let piece = (slot / most).min(bytes);
-        let received = sends * piece;
         // SAFETY: settled memory of these bytes, borrowed until the caller returns; the shares'
         // pieces fit a slot.
         let outcome = unsafe {
@@ -157,26 +257,10 @@ impl DeviceCommunicator {
                 bytes.div_ceil(piece),
                 &token,
                 |number, copy| {
-                    let (start, length) = extent(bytes, piece, number);
-                    if let Some(from) = from {
-                        for share in 0..sends {
-                            copy(from.byte(share * bytes + start), share * length, length);
-                        }
-                    }
+                    shares.loads(piece, number).for_each(|(from, at, bytes)| copy(from, at, bytes))
                 },
-                |number, slot| {
-                    let (_, length) = extent(bytes, piece, number);
-                    let to = slot.wrapping_add(received);
-                    Ok([Some(self.whole.start_shares(what, slot, to, length)?), None])
-                },
-                |number, copy| {
-                    let (start, length) = extent(bytes, piece, number);
-                    if let Some(to) = to {
-                        for share in 0..receives {
-                            copy(to.byte(share * bytes + start), received + share * length, length);
-                        }
-                    }
-                },
+                |number, slot| Ok([Some(shares.start(&self.whole, piece, number, slot)?), None]),
+                |number, copy| shares.stores(piece, number).for_each(|(to, at, bytes)| copy(to, at, bytes)),
             )
         };
         let mine = self.report.ended(outcome)?;

@@ -1,7 +1,7 @@
 //! Gatherv, Scatterv, Allgatherv and Alltoallv of device buffers.
 
 use super::Partition;
-use super::parts::Traffic;
+use super::traffic::Traffic;
 use crate::buffers::{Settled, SettledMut};
 use crate::communicator::DeviceCommunicator;
 use crate::error::Error;

@@ -16,7 +16,7 @@ use super::{Asked, Memory, Part, Way};
 use crate::buffers::{Settled, SettledMut};
 use crate::communicator::{DeviceCommunicator, State};
 use crate::error::Error;
-use crate::operations::parts::Traffic;
+use crate::operations::Traffic;
 use crate::paths::Path;
 use crate::words::{WORD, put_word, word};
 use bytemuck::Pod;

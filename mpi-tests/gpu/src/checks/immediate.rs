@@ -3,6 +3,7 @@
 #![allow(unsafe_code)] // fills device memory on a stream
 
 mod reductions;
+mod shares;
 
 use super::lengths;
 use crate::bench::{Bench, Element, MARGIN, text};
@@ -19,11 +20,11 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
             around(bench, distance, length)?;
         }
         reduce::<u32>(bench, length / 4)?;
-        gather(bench, length)?;
     }
     reduce::<f64>(bench, bench.chunk)?;
     reduce::<bf16>(bench, bench.chunk + 3)?;
     reductions::all(bench)?;
+    shares::all(bench)?;
     in_no_slab(bench)?;
     several(bench)?;
     same_peer_and_tag(bench)?;
@@ -33,7 +34,6 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     beside_blocking(bench)?;
     if bench.size() > 1 && bench.ranks.plan().path != Path::Direct {
         refused(bench)?;
-        refused_shares(bench)?;
         kernels_that_fail(bench)?;
     }
     Ok(())
@@ -109,34 +109,6 @@ fn reduce<T: Element>(bench: &Bench, length: usize) -> Result<(), String> {
     .map_err(text)?;
     bench.holds(&all, &expected, || format!("iallreduce of {length}"))?;
     bench.holds(&both, &expected, || format!("iallreduce of {length} in place"))
-}
-
-/// Shares of all ranks, beside a broadcast and a sum.
-fn gather(bench: &Bench, length: usize) -> Result<(), String> {
-    let (rank, size) = (bench.rank(), bench.size());
-    let mine = bench.buffer(&bytes(rank, length))?;
-    let (mut all, mut spread) = (bench.buffer(&vec![1; size * length])?, bench.buffer(&bytes(rank, 99))?);
-    let mut ones = bench.buffer(&[1u32; 50])?;
-    let settled = mine.settle().map_err(text)?;
-    let settled = settled.slice(MARGIN..MARGIN + length);
-    let mut target = all.settle_mut().map_err(text)?;
-    let mut target = target.slice_mut(MARGIN..MARGIN + size * length);
-    let mut root = spread.settle_mut().map_err(text)?;
-    let mut root = root.slice_mut(MARGIN..MARGIN + 99);
-    let mut sums = ones.settle_mut().map_err(text)?;
-    let mut sums = sums.slice_mut(MARGIN..MARGIN + 50);
-    scope(|scope| {
-        let gathered = bench.ranks.immediate_all_gather_into(scope, &settled, &mut target)?;
-        let spread = bench.ranks.immediate_broadcast_into(scope, 0, &mut root)?;
-        let summed = bench.ranks.immediate_all_reduce_in_place(scope, &mut sums, Reduction::Sum)?;
-        summed.wait().and(spread.wait()).and(gathered.wait())
-    })
-    .map_err(text)?;
-    let expected: Vec<u8> = (0..size).flat_map(|rank| bytes(rank, length)).collect();
-    bench.holds(&all, &expected, || format!("iallgather of {length}"))?;
-    bench.holds(&spread, &bytes(0, 99), || "an ibcast behind it".to_owned())?;
-    bench.holds(&ones, &[size as u32; 50], || "an iallreduce behind that".to_owned())?;
-    bench.holds(&mine, &bytes(rank, length), || "what was gathered".to_owned())
 }
 
 /// One rank's memory is in no slab that others open: all take the other way.
@@ -427,30 +399,6 @@ fn refused(bench: &Bench) -> Result<(), String> {
     let result = scope(|scope| bench.ranks.immediate_broadcast_into(scope, size, &mut settled).map(drop));
     bench.check(matches!(result, Err(Error::NoSuchRank { .. })), || format!("no such root: {result:?}"))?;
     broadcast(bench, 0, length)
-}
-
-/// An allgather into too little, and of shares that differ.
-fn refused_shares(bench: &Bench) -> Result<(), String> {
-    let (last, size) = (bench.size() - 1, bench.size());
-    let gathered = |mine: usize, all: usize| {
-        let (mine, mut all) = (plain(bench, &vec![0; mine])?, plain(bench, &vec![0; all])?);
-        let (settled, mut target) = (mine.settle().map_err(text)?, all.settle_mut().map_err(text)?);
-        Ok::<_, String>(scope(|scope| {
-            bench.ranks.immediate_all_gather_into(scope, &settled, &mut target)?.wait()
-        }))
-    };
-    let result = gathered(64, 64 * size - usize::from(bench.rank() == last))?;
-    let named = if bench.rank() == last {
-        matches!(&result, Err(Error::Share { rank, .. }) if *rank == last as i32)
-    } else {
-        matches!(&result, Err(Error::Peer { rank, what: Failure::Length, .. }) if *rank == last as i32)
-    };
-    bench.check(named, || format!("an iallgather into too little: {result:?}"))?;
-    let share = 64 + usize::from(bench.rank() == 0);
-    let result = gathered(share, share * size)?;
-    let named = matches!(&result, Err(Error::Counts { rank: 0, bytes: 65, other_bytes: 64, .. }));
-    bench.check(named, || format!("an iallgather of 65 and 64: {result:?}"))?;
-    gather(bench, 100)
 }
 
 /// A kernel that the driver refuses to launch, where ranks reduce by kernels.

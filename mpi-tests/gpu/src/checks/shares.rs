@@ -16,7 +16,7 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
 }
 
 /// What rank `from` has for rank `to`.
-fn share(from: usize, to: usize, length: usize) -> impl Iterator<Item = u8> {
+pub(super) fn share(from: usize, to: usize, length: usize) -> impl Iterator<Item = u8> {
     (0..length).map(move |at| (at * 5 + from * 101 + to * 37) as u8)
 }
 
