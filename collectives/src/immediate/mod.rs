@@ -18,6 +18,7 @@ mod request;
 mod scope;
 mod shares;
 mod steps;
+mod varcount;
 
 pub(crate) use self::{
     desk::Desk,

@@ -5,12 +5,49 @@
 #![allow(unsafe_code)] // names device memory to copies that have ended when it is done
 
 use super::desk::Desk;
+use super::engine::Handed;
+use super::lent::Marks;
 use super::pipeline::flow;
-use super::steps::largest;
+use super::steps::{done, largest};
 use crate::error::Error;
 use crate::operations::{Told, Traffic};
 use crate::paths::{Path, Ring};
 use pinyard_allocator::DriverToken;
+use std::rc::Rc;
+
+/// With the pointers.
+pub(super) async fn directly(
+    desk: Rc<Desk>,
+    handed: Handed,
+    operation: &'static str,
+    traffic: Traffic,
+    marks: [Option<Marks>; 2],
+    mine: Result<(), Error>,
+) -> Result<usize, Error> {
+    let mine = desk.passed(marks, mine).await;
+    let (_, mine) = introduce(&desk, operation, &traffic, mine).await?;
+    let lists = mine.and_then(|()| traffic.lists(desk.rank()));
+    let lists = desk.agree(operation, lists).await?;
+    // SAFETY: lent memory, which stands until the operation is done, and the lists behind the
+    // future that waits for the request; MPI takes its address (the plan).
+    let request = unsafe { traffic.start_directly(&desk.later, &lists) };
+    handed.over();
+    let request = request.map_err(|error| desk.report.mpi(error))?;
+    done(request).await.map(|_| 0).map_err(|error| desk.report.mpi(error))
+}
+
+/// From device to device, or through chunks.
+pub(super) async fn carried(
+    desk: Rc<Desk>,
+    ring: Result<Ring, Error>,
+    operation: &'static str,
+    traffic: Traffic,
+    marks: [Option<Marks>; 2],
+    mine: Result<(), Error>,
+) -> Result<usize, Error> {
+    let mine = desk.passed(marks, mine).await;
+    carry(&desk, operation, &traffic, mine.and(ring)).await
+}
 
 /// Carries it out, device to device or through chunks. A rank that has failed, as one without a
 /// ring has, takes part, and tells. No bytes are reported.

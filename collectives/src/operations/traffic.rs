@@ -2,8 +2,7 @@
 //! it goes through chunks: what the blocking form and the other have in common.
 #![allow(unsafe_code)] // names device memory to copies and requests that the callers wait for
 
-use super::{Memory, WORTH, extent};
-use crate::buffers::Place;
+use super::{Memory, WORTH, Whole, extent};
 use crate::calls::{Answer, Comm, Listed, Request, Rooted};
 use crate::error::{Error, Failure};
 use crate::paths::{Exported, Imports, Path, Ring};
@@ -31,8 +30,7 @@ impl Traffic {
 
     pub(super) fn send_each<T>(
         &mut self,
-        place: Place<'_>,
-        elements: usize,
+        (place, elements): Whole<'_>,
         parts: impl Iterator<Item = Range<usize>>,
     ) {
         self.from = Some(Memory::of::<T>(place, elements));
@@ -41,25 +39,24 @@ impl Traffic {
 
     pub(super) fn receive_each<T>(
         &mut self,
-        place: Place<'_>,
-        elements: usize,
+        (place, elements): Whole<'_>,
         parts: impl Iterator<Item = Range<usize>>,
     ) {
         self.to = Some(Memory::of::<T>(place, elements));
         self.receives = parts.map(bytes::<T>).collect();
     }
 
-    pub(super) fn send_to_all<T>(&mut self, place: Place<'_>, elements: usize) {
-        let ranks = self.sends.len();
-        self.send_each::<T>(place, elements, (0..ranks).map(|_| 0..elements));
+    pub(super) fn send_to_all<T>(&mut self, mine: Whole<'_>) {
+        let (ranks, elements) = (self.sends.len(), mine.1);
+        self.send_each::<T>(mine, (0..ranks).map(|_| 0..elements));
     }
 
-    pub(super) fn send_to<T>(&mut self, rank: Rank, place: Place<'_>, elements: usize) {
+    pub(super) fn send_to<T>(&mut self, rank: Rank, (place, elements): Whole<'_>) {
         self.from = Some(Memory::of::<T>(place, elements));
         self.sends[rank as usize] = bytes::<T>(0..elements);
     }
 
-    pub(super) fn receive_from<T>(&mut self, rank: Rank, place: Place<'_>, elements: usize) {
+    pub(super) fn receive_from<T>(&mut self, rank: Rank, (place, elements): Whole<'_>) {
         self.to = Some(Memory::of::<T>(place, elements));
         self.receives[rank as usize] = bytes::<T>(0..elements);
     }

@@ -1,7 +1,7 @@
 //! Gatherv, Scatterv, Allgatherv and Alltoallv of device buffers.
 
-use super::Partition;
 use super::traffic::Traffic;
+use super::{Partition, Whole};
 use crate::buffers::{Settled, SettledMut};
 use crate::communicator::DeviceCommunicator;
 use crate::error::Error;
@@ -12,6 +12,10 @@ const GATHER: &str = "MPI_Gatherv of device memory";
 const SCATTER: &str = "MPI_Scatterv of device memory";
 const ALLGATHER: &str = "MPI_Allgatherv of device memory";
 const ALLTOALL: &str = "MPI_Alltoallv of device memory";
+const NOTHING: &str = "the root gives no buffer";
+
+/// A buffer and its parts.
+pub(crate) type Parted<'b> = (Whole<'b>, &'b Partition);
 
 /// A count that the other rank does not have is [`Error::Counts`] at the rank that
 /// receives, and [`Error::Peer`] at the others. Every rank is told before anything moves,
@@ -26,15 +30,8 @@ impl DeviceCommunicator {
         all: Option<(&mut SettledMut<'_, T>, &Partition)>,
     ) -> Result<(), Error> {
         self.ready(&[root])?;
-        let mut traffic = Traffic::new(self.size());
-        let mut own = self.own(mine.place());
-        traffic.send_to::<T>(root, mine.place(), mine.len());
-        if self.rank() == root {
-            own = own.and(match all {
-                Some((all, parts)) => self.receive_parts(GATHER, &mut traffic, all, parts),
-                None => Err(self.wrong(GATHER, "the root gives no buffer".to_owned())),
-            });
-        }
+        let all = all.map(|(all, parts)| ((all.place(), all.len()), parts));
+        let (traffic, own) = self.gathered::<T>(GATHER, root, (mine.place(), mine.len()), all);
         self.traffic(GATHER, traffic, own)
     }
 
@@ -46,15 +43,8 @@ impl DeviceCommunicator {
         mine: &mut SettledMut<'_, T>,
     ) -> Result<(), Error> {
         self.ready(&[root])?;
-        let mut traffic = Traffic::new(self.size());
-        let mut own = self.own(mine.place());
-        traffic.receive_from::<T>(root, mine.place(), mine.len());
-        if self.rank() == root {
-            own = own.and(match all {
-                Some((all, parts)) => self.send_parts(SCATTER, &mut traffic, all, parts),
-                None => Err(self.wrong(SCATTER, "the root gives no buffer".to_owned())),
-            });
-        }
+        let all = all.map(|(all, parts)| ((all.place(), all.len()), parts));
+        let (traffic, own) = self.scattered::<T>(SCATTER, root, all, (mine.place(), mine.len()));
         self.traffic(SCATTER, traffic, own)
     }
 
@@ -67,10 +57,8 @@ impl DeviceCommunicator {
         parts: &Partition,
     ) -> Result<(), Error> {
         self.ready(&[])?;
-        let mut traffic = Traffic::new(self.size());
-        let mut own = self.own(mine.place());
-        traffic.send_to_all::<T>(mine.place(), mine.len());
-        own = own.and_then(|()| self.receive_parts(ALLGATHER, &mut traffic, all, parts));
+        let (mine, all) = ((mine.place(), mine.len()), (all.place(), all.len()));
+        let (traffic, own) = self.all_gathered::<T>(ALLGATHER, mine, (all, parts));
         self.traffic(ALLGATHER, traffic, own)
     }
 
@@ -84,10 +72,70 @@ impl DeviceCommunicator {
         received: &Partition,
     ) -> Result<(), Error> {
         self.ready(&[])?;
-        let mut traffic = Traffic::new(self.size());
-        let own = self.send_parts(ALLTOALL, &mut traffic, mine, sent);
-        let own = own.and_then(|()| self.receive_parts(ALLTOALL, &mut traffic, theirs, received));
+        let (mine, theirs) = ((mine.place(), mine.len()), (theirs.place(), theirs.len()));
+        let (traffic, own) = self.exchanged::<T>(ALLTOALL, (mine, sent), (theirs, received));
         self.traffic(ALLTOALL, traffic, own)
+    }
+}
+
+/// What each of them sends and receives at this rank, and what is wrong with it.
+impl DeviceCommunicator {
+    pub(crate) fn gathered<T: Pod>(
+        &self,
+        operation: &'static str,
+        root: Rank,
+        mine: Whole<'_>,
+        all: Option<Parted<'_>>,
+    ) -> (Traffic, Result<(), Error>) {
+        let (mut traffic, mut own) = (Traffic::new(self.size()), self.own(mine.0));
+        traffic.send_to::<T>(root, mine);
+        if self.rank() == root {
+            let parts = all.ok_or_else(|| self.wrong(operation, NOTHING.to_owned()));
+            let parts = parts.and_then(|all| self.receive_parts::<T>(operation, &mut traffic, all));
+            own = own.and(parts);
+        }
+        (traffic, own)
+    }
+
+    pub(crate) fn scattered<T: Pod>(
+        &self,
+        operation: &'static str,
+        root: Rank,
+        all: Option<Parted<'_>>,
+        mine: Whole<'_>,
+    ) -> (Traffic, Result<(), Error>) {
+        let (mut traffic, mut own) = (Traffic::new(self.size()), self.own(mine.0));
+        traffic.receive_from::<T>(root, mine);
+        if self.rank() == root {
+            let parts = all.ok_or_else(|| self.wrong(operation, NOTHING.to_owned()));
+            let parts = parts.and_then(|all| self.send_parts::<T>(operation, &mut traffic, all));
+            own = own.and(parts);
+        }
+        (traffic, own)
+    }
+
+    pub(crate) fn all_gathered<T: Pod>(
+        &self,
+        operation: &'static str,
+        mine: Whole<'_>,
+        all: Parted<'_>,
+    ) -> (Traffic, Result<(), Error>) {
+        let (mut traffic, own) = (Traffic::new(self.size()), self.own(mine.0));
+        traffic.send_to_all::<T>(mine);
+        let own = own.and_then(|()| self.receive_parts::<T>(operation, &mut traffic, all));
+        (traffic, own)
+    }
+
+    pub(crate) fn exchanged<T: Pod>(
+        &self,
+        operation: &'static str,
+        mine: Parted<'_>,
+        theirs: Parted<'_>,
+    ) -> (Traffic, Result<(), Error>) {
+        let mut traffic = Traffic::new(self.size());
+        let own = self.send_parts::<T>(operation, &mut traffic, mine);
+        let own = own.and_then(|()| self.receive_parts::<T>(operation, &mut traffic, theirs));
+        (traffic, own)
     }
 
     fn wrong(&self, operation: &'static str, text: String) -> Error {
@@ -98,27 +146,25 @@ impl DeviceCommunicator {
         &self,
         operation: &'static str,
         traffic: &mut Traffic,
-        buffer: &Settled<'_, T>,
-        parts: &Partition,
+        (whole, parts): Parted<'_>,
     ) -> Result<(), Error> {
-        if let Some(fault) = parts.fault(self.size() as usize, buffer.len(), false) {
+        if let Some(fault) = parts.fault(self.size() as usize, whole.1, false) {
             return Err(self.wrong(operation, format!("of what is sent, {fault}")));
         }
-        traffic.send_each::<T>(buffer.place(), buffer.len(), parts.parts());
-        self.own(buffer.place())
+        traffic.send_each::<T>(whole, parts.parts());
+        self.own(whole.0)
     }
 
     fn receive_parts<T: Pod>(
         &self,
         operation: &'static str,
         traffic: &mut Traffic,
-        buffer: &SettledMut<'_, T>,
-        parts: &Partition,
+        (whole, parts): Parted<'_>,
     ) -> Result<(), Error> {
-        if let Some(fault) = parts.fault(self.size() as usize, buffer.len(), true) {
+        if let Some(fault) = parts.fault(self.size() as usize, whole.1, true) {
             return Err(self.wrong(operation, format!("of what is received, {fault}")));
         }
-        traffic.receive_each::<T>(buffer.place(), buffer.len(), parts.parts());
-        self.own(buffer.place())
+        traffic.receive_each::<T>(whole, parts.parts());
+        self.own(whole.0)
     }
 }

@@ -2,6 +2,7 @@
 //! with buffers lent and given, after a stream, and beside blocking ones.
 #![allow(unsafe_code)] // fills device memory on a stream
 
+mod parts;
 mod reductions;
 mod shares;
 
@@ -25,6 +26,7 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     reduce::<bf16>(bench, bench.chunk + 3)?;
     reductions::all(bench)?;
     shares::all(bench)?;
+    parts::all(bench)?;
     in_no_slab(bench)?;
     several(bench)?;
     same_peer_and_tag(bench)?;

@@ -15,6 +15,16 @@ mod windows;
 pub(crate) use self::refusals::after_finalize;
 use crate::bench::Bench;
 
+/// Which form of an operation is checked.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    Blocking,
+    /// One that does not block, and is waited for.
+    Immediate,
+}
+
+const FORMS: [Form; 2] = [Form::Blocking, Form::Immediate];
+
 /// Lengths in bytes around what one message carries and what chunks do.
 fn lengths(chunk: usize) -> Vec<usize> {
     let mut lengths =

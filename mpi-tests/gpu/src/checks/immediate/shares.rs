@@ -1,22 +1,17 @@
-//! Gather, scatter, allgather and alltoall that do not block: every root, all at a time, beside
-//! blocking operations, of memory in no slab, and refused.
+//! Gather, scatter, allgather and alltoall that do not block: several at a time, beside blocking
+//! operations, of memory in no slab, and refused. Each alone is checked where the blocking form is.
 #![allow(unsafe_code)] // lends device memory of no slab
 
 use crate::bench::{Bench, MARGIN, text};
-use crate::checks::lengths;
-use crate::checks::shares::share;
+use crate::checks::shares::{all_to_all, share};
 use crate::checks::windows::plain;
+use crate::checks::{Form, lengths};
 use pinyard_driver::Call;
 use pinyard_mpi::{DeviceBuf, Error, Failure, Path, Reduction, Settled, SettledMut, scope};
 
 pub(super) fn all(bench: &Bench) -> Result<(), String> {
     for length in lengths(bench.chunk) {
-        for root in 0..bench.size() {
-            gather(bench, root, length)?;
-            scatter(bench, root, length)?;
-        }
         all_gather(bench, length)?;
-        all_to_all(bench, length)?;
     }
     several(bench)?;
     for last in [false, true] {
@@ -28,7 +23,7 @@ pub(super) fn all(bench: &Bench) -> Result<(), String> {
         different(bench)?;
         devices_that_fail(bench)?;
     }
-    all_to_all(bench, 100)
+    all_to_all(bench, Form::Immediate, 100)
 }
 
 /// What ranks have for rank `to`, one after the other.
@@ -39,36 +34,6 @@ fn of_all(size: usize, to: usize, length: usize) -> Vec<u8> {
 /// What rank `from` has for all.
 fn for_all(size: usize, from: usize, length: usize) -> Vec<u8> {
     (0..size).flat_map(|to| share(from, to, length)).collect()
-}
-
-fn gather(bench: &Bench, root: usize, length: usize) -> Result<(), String> {
-    let (rank, size) = (bench.rank(), bench.size());
-    let own: Vec<u8> = share(rank, root, length).collect();
-    let (mine, mut all) = (bench.buffer(&own)?, bench.buffer(&vec![0u8; length * size])?);
-    let settled = mine.settle().map_err(text)?;
-    let settled = settled.slice(MARGIN..MARGIN + length);
-    let mut target = all.settle_mut().map_err(text)?;
-    let mut target = target.slice_mut(MARGIN..MARGIN + length * size);
-    let to = (rank == root).then_some(&mut target);
-    scope(|scope| bench.ranks.immediate_gather_into(scope, root as i32, &settled, to)?.wait())
-        .map_err(text)?;
-    let expected = if rank == root { of_all(size, root, length) } else { vec![0; length * size] };
-    bench.holds(&all, &expected, || format!("igather of {length} at {root}"))?;
-    bench.holds(&mine, &own, || "what was gathered".to_owned())
-}
-
-fn scatter(bench: &Bench, root: usize, length: usize) -> Result<(), String> {
-    let (rank, size) = (bench.rank(), bench.size());
-    let (all, mut mine) = (bench.buffer(&for_all(size, root, length))?, bench.buffer(&vec![0u8; length])?);
-    let settled = all.settle().map_err(text)?;
-    let settled = settled.slice(MARGIN..MARGIN + length * size);
-    let mut target = mine.settle_mut().map_err(text)?;
-    let mut target = target.slice_mut(MARGIN..MARGIN + length);
-    let from = (rank == root).then_some(&settled);
-    scope(|scope| bench.ranks.immediate_scatter_into(scope, root as i32, from, &mut target)?.wait())
-        .map_err(text)?;
-    let expected: Vec<u8> = share(root, rank, length).collect();
-    bench.holds(&mine, &expected, || format!("iscatter of {length} from {root}"))
 }
 
 /// With a broadcast and a sum behind it.
@@ -96,20 +61,6 @@ fn all_gather(bench: &Bench, length: usize) -> Result<(), String> {
     bench.holds(&spread, &[0; 99], || "an ibcast behind it".to_owned())?;
     bench.holds(&ones, &[size as u32; 50], || "an iallreduce behind that".to_owned())?;
     bench.holds(&mine, &own, || "what was gathered".to_owned())
-}
-
-fn all_to_all(bench: &Bench, length: usize) -> Result<(), String> {
-    let (rank, size) = (bench.rank(), bench.size());
-    let own = for_all(size, rank, length);
-    let (mine, mut theirs) = (bench.buffer(&own)?, bench.buffer(&vec![0u8; length * size])?);
-    let settled = mine.settle().map_err(text)?;
-    let settled = settled.slice(MARGIN..MARGIN + length * size);
-    let mut target = theirs.settle_mut().map_err(text)?;
-    let mut target = target.slice_mut(MARGIN..MARGIN + length * size);
-    scope(|scope| bench.ranks.immediate_all_to_all_into(scope, &settled, &mut target)?.wait())
-        .map_err(text)?;
-    bench.holds(&theirs, &of_all(size, rank, length), || format!("ialltoall of {length}"))?;
-    bench.holds(&mine, &own, || "what was sent to all".to_owned())
 }
 
 /// All kinds under way at a time, and a blocking one meanwhile: two are waited for in the opposite
