@@ -1,8 +1,8 @@
-//! Send and Recv that do not block. The other side may be blocking.
+//! Send, Recv and Sendrecv that do not block. The other side may be blocking.
 #![allow(unsafe_code)] // names device memory to copies that have ended when it is done
 
 use super::desk::Desk;
-use super::engine::{Handed, Key};
+use super::engine::{Handed, Key, Work};
 use super::lent::{Lent, Marks, Receiving, Sending};
 use super::pipeline::{Copy, flow};
 use super::request::{OwnedRequest, Request};
@@ -16,7 +16,10 @@ use crate::operations::{Memory, extent, piece};
 use crate::paths::{Kind, MESSAGE, Message, Path, Ring};
 use bytemuck::Pod;
 use mpi::topology::Rank;
+use std::cell::Cell;
+use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::Poll;
 
 const SEND: &str = "MPI_Isend of device memory";
 const RECEIVE: &str = "MPI_Irecv of device memory";
@@ -70,6 +73,41 @@ impl DeviceCommunicator {
         Ok(OwnedRequest::new(&self.engine, id, buffer))
     }
 
+    /// [`exchange`](DeviceCommunicator::exchange) that does not block: how many elements were
+    /// received. It is done when both are; behind it, messages from the same rank with the
+    /// same tag begin when its own has come.
+    pub fn immediate_exchange<'scope, T: Pod>(
+        &self,
+        scope: &'scope Scope<'scope, '_>,
+        to: Rank,
+        sent: impl Sending<'scope, T>,
+        from: Rank,
+        received: impl Receiving<'scope, T>,
+        tag: i32,
+    ) -> Result<Request<'scope, usize>, Error> {
+        self.ready(&[to, from])?;
+        // Neither is begun where the other cannot be.
+        let send = self.message::<T>(Way::To, to, tag, sent.lent())?;
+        let receive = self.message::<T>(Way::From, from, tag, received.lent())?;
+        let (sent, over) = (Rc::new(Cell::new(None)), receive.handed.clone());
+        let told = sent.clone();
+        let first = async move {
+            told.set(Some(send.work.await));
+            Ok(0)
+        };
+        let both = async move {
+            let received = receive.work.await;
+            over.over();
+            let sent = poll_fn(|_| sent.take().map_or(Poll::Pending, Poll::Ready)).await;
+            received.and_then(|bytes| sent.map(|_| bytes))
+        };
+        let first = self.engine.submit(send.key, send.handed, Box::pin(first));
+        // The other one has its result, and ends after it.
+        self.engine.drop_request(first, None);
+        let id = self.engine.submit(receive.key, receive.handed, Box::pin(both));
+        Ok(Request::new(scope, &self.engine, id, |bytes| bytes / size_of::<T>().max(1)))
+    }
+
     /// What an operation with a buffer of its own waits for.
     pub(super) fn lend_mut<'b, T: Pod, S: BufferStream>(
         &self,
@@ -79,6 +117,11 @@ impl DeviceCommunicator {
     }
 
     fn begin_message<T: Pod>(&self, way: Way, peer: Rank, tag: i32, buffer: Lent<'_>) -> Result<u64, Error> {
+        let Ready { key, handed, work } = self.message::<T>(way, peer, tag, buffer)?;
+        Ok(self.engine.submit(key, handed, work))
+    }
+
+    fn message<T: Pod>(&self, way: Way, peer: Rank, tag: i32, buffer: Lent<'_>) -> Result<Ready, Error> {
         self.ready(&[peer])?;
         if !(0..=Comm::MOST_TAG).contains(&tag) {
             let text = format!("tag {tag}: 0 to {} are possible", Comm::MOST_TAG);
@@ -96,8 +139,15 @@ impl DeviceCommunicator {
             Way::To => Key::Send(peer, tag),
             Way::From => Key::Receive(peer, tag),
         };
-        Ok(self.engine.submit(key, handed, Box::pin(work)))
+        Ok(Ready { key, handed, work: Box::pin(work) })
     }
+}
+
+/// A message that is not begun.
+struct Ready {
+    key: Key,
+    handed: Handed,
+    work: Work,
 }
 
 #[derive(Clone, Copy)]

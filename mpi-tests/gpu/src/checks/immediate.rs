@@ -2,6 +2,7 @@
 //! with buffers lent and given, after a stream, and beside blocking ones.
 #![allow(unsafe_code)] // fills device memory on a stream
 
+mod exchange;
 mod parts;
 mod reductions;
 mod shares;
@@ -27,6 +28,7 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     reductions::all(bench)?;
     shares::all(bench)?;
     parts::all(bench)?;
+    exchange::all(bench)?;
     in_no_slab(bench)?;
     several(bench)?;
     same_peer_and_tag(bench)?;

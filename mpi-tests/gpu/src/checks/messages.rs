@@ -1,16 +1,22 @@
 //! Send, receive and both at once, between neighbours, pairs, and with oneself.
 
-use super::lengths;
+use super::{Form, lengths};
 use crate::bench::{Bench, MARGIN, text};
-use pinyard_mpi::{Error, Failure, Path};
+use pinyard_mpi::{Error, Failure, Path, scope};
+
+/// Of an exchange at ranks of even numbers, and at those of odd ones.
+const PAIRS: [[Form; 2]; 3] =
+    [[Form::Blocking, Form::Blocking], [Form::Immediate, Form::Immediate], [Form::Blocking, Form::Immediate]];
 
 pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     for length in lengths(bench.chunk) {
-        for distance in 0..bench.size() {
-            around(bench, distance, length, length)?;
+        for forms in PAIRS {
+            for distance in 0..bench.size() {
+                around(bench, forms, distance, length, length)?;
+            }
+            // Other counts one way than the other.
+            around(bench, forms, 1, length, 2 * bench.chunk + 100)?;
         }
-        // Other counts one way than the other.
-        around(bench, 1, length, 2 * bench.chunk + 100)?;
         one_way(bench, length)?;
     }
     if bench.size() == 1 {
@@ -24,8 +30,9 @@ fn elements(rank: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| (at * 7 + rank * 31 + length) as u8).collect()
 }
 
-/// Every rank sends to the one `distance` on; ranks of odd numbers another count.
-fn around(bench: &Bench, distance: usize, even: usize, odd: usize) -> Result<(), String> {
+/// Every rank sends to the one `distance` on; ranks of odd numbers another count, and in another
+/// form.
+fn around(bench: &Bench, forms: [Form; 2], distance: usize, even: usize, odd: usize) -> Result<(), String> {
     let (rank, size) = (bench.rank(), bench.size());
     let (to, from) = ((rank + distance) % size, (rank + size - distance) % size);
     let count = |rank: usize| if rank.is_multiple_of(2) { even } else { odd };
@@ -36,11 +43,18 @@ fn around(bench: &Bench, distance: usize, even: usize, odd: usize) -> Result<(),
     let settled = settled.slice(MARGIN..MARGIN + sent.len());
     let mut target = incoming.settle_mut().map_err(text)?;
     let mut target = target.slice_mut(MARGIN..MARGIN + count(from));
-    let received = bench.ranks.exchange(to as i32, &settled, from as i32, &mut target, 5).map_err(text)?;
+    let (ranks, to, source) = (&bench.ranks, to as i32, from as i32);
+    let received = match forms[rank % 2] {
+        Form::Blocking => ranks.exchange(to, &settled, source, &mut target, 5),
+        Form::Immediate => {
+            scope(|scope| ranks.immediate_exchange(scope, to, &settled, source, &mut target, 5)?.wait())
+        }
+    };
+    let received = received.map_err(text)?;
     bench
         .check(received == count(from), || format!("{received} elements came, {} were sent", count(from)))?;
     bench.holds(&incoming, &elements(from, count(from)), || {
-        format!("exchange of {even} and {odd} over {distance}")
+        format!("exchange of {even} and {odd} over {distance}, {forms:?}")
     })?;
     bench.holds(&outgoing, &sent, || "what was sent".to_owned())
 }
