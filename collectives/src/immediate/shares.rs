@@ -42,12 +42,8 @@ impl DeviceCommunicator {
     ) -> Result<Request<'scope, ()>, Error> {
         self.ready(&[root])?;
         let (from, to) = (Some(mine.lent()), all.map(|all| all.lent()));
-        Ok(Request::new(
-            scope,
-            &self.engine,
-            self.begin_shares::<T>(GATHER, Rooted::Gather(root), from, to),
-            drop,
-        ))
+        let id = self.begin_shares::<T>(GATHER, Rooted::Gather(root), from, to);
+        Ok(Request::new(scope, &self.engine, id, drop))
     }
 
     /// [`scatter_into`](DeviceCommunicator::scatter_into) that does not block: `all` is the
@@ -61,12 +57,8 @@ impl DeviceCommunicator {
     ) -> Result<Request<'scope, ()>, Error> {
         self.ready(&[root])?;
         let (from, to) = (all.map(|all| all.lent()), Some(mine.lent()));
-        Ok(Request::new(
-            scope,
-            &self.engine,
-            self.begin_shares::<T>(SCATTER, Rooted::Scatter(root), from, to),
-            drop,
-        ))
+        let id = self.begin_shares::<T>(SCATTER, Rooted::Scatter(root), from, to);
+        Ok(Request::new(scope, &self.engine, id, drop))
     }
 
     /// [`all_gather_into`](DeviceCommunicator::all_gather_into) that does not block.

@@ -22,6 +22,7 @@ pub(super) fn all(bench: &Bench) -> Result<(), String> {
         given::<f32>(bench, 0, 3 * bench.chunk + 7, reduction)?;
     }
     several(bench)?;
+    dropped(bench)?;
     in_no_slab(bench)?;
     if bench.size() > 1 {
         refused(bench)?;
@@ -121,6 +122,21 @@ fn several(bench: &Bench) -> Result<(), String> {
     })?;
     let right = blocking.to_vec().map_err(text)? == [size as u8; 90];
     bench.check(right, || "a blocking allreduce among them".to_owned())
+}
+
+/// Requests that have their buffer and are dropped or leaked: the operations go on, so that those
+/// behind them are not mixed up with them.
+fn dropped(bench: &Bench) -> Result<(), String> {
+    let (rank, length) = (bench.rank(), 2 * bench.chunk + 3);
+    for root in 0..bench.size() {
+        let [first, second] = [(); 2].map(|()| {
+            let buffer = plain(bench, &of_rank::<u32>(rank, length))?;
+            bench.ranks.immediate_reduce(root as i32, buffer, Reduction::Sum).map_err(text)
+        });
+        drop(first?);
+        std::mem::forget(second?);
+    }
+    given::<u32>(bench, 0, length, Reduction::Max)
 }
 
 /// The last rank's memory is in no slab that others open: all take the other way.
