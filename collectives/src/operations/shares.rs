@@ -267,3 +267,36 @@ impl DeviceCommunicator {
         self.agree(operation, mine)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_every_byte_of_every_share_once_and_fit_a_slot() {
+        const KINDS: [Rooted; 4] =
+            [Rooted::Gather(1), Rooted::Scatter(1), Rooted::AllGather, Rooted::AllToAll];
+        for (what, rank, size) in KINDS.iter().flat_map(|&what| [(what, 1, 3), (what, 0, 3), (what, 1, 60)]) {
+            for (bytes, chunk) in [(1, 4096), (5000, 4096), (70_000, 4096), (5000, 1 << 20)] {
+                let memory = |at: u64| Some(Memory { at: DevicePtr(at), bytes: size * bytes, slab: None });
+                let shares = Shares { what, from: memory(0), to: memory(1 << 30), bytes, rank, size };
+                let ([sends, receives, _], (slot, piece)) = (shares.counts(), shares.cut(chunk));
+                let (mut loaded, mut stored) = (vec![0; sends * bytes], vec![0; receives * bytes]);
+                for number in 0..bytes.div_ceil(piece) {
+                    for (from, at, length) in shares.loads(piece, number) {
+                        assert!(at + length <= sends * piece);
+                        loaded[from.0 as usize..][..length].iter_mut().for_each(|times| *times += 1);
+                    }
+                    for (to, at, length) in shares.stores(piece, number) {
+                        assert!(at >= sends * piece && at + length <= slot);
+                        stored[to.0 as usize - (1 << 30)..][..length]
+                            .iter_mut()
+                            .for_each(|times| *times += 1);
+                    }
+                }
+                let once = loaded.iter().chain(&stored).all(|&times| times == 1);
+                assert!(once, "{what:?} of {bytes} at rank {rank} of {size}, chunks of {chunk}");
+            }
+        }
+    }
+}

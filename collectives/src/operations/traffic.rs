@@ -316,3 +316,57 @@ impl Cut<'_> {
         unsafe { ranks.start_parts(at, sent, to, received) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The copies of one piece lie apart, within `slot`.
+    fn apart(mut copies: Vec<(DevicePtr, usize, usize)>, slot: Range<usize>) {
+        copies.sort_by_key(|&(_, at, _)| at);
+        let mut end = slot.start;
+        for (_, at, bytes) in copies {
+            assert!(at >= end && bytes > 0, "{at} + {bytes} behind {end}");
+            end = at + bytes;
+        }
+        assert!(end <= slot.end, "{end} of {slot:?}");
+    }
+
+    /// The bytes of all `copies`, in order: each once.
+    fn bytes_of(copies: impl Iterator<Item = (DevicePtr, usize, usize)>) -> Vec<u64> {
+        let mut bytes: Vec<u64> =
+            copies.flat_map(|(at, _, bytes)| (0..bytes as u64).map(move |byte| at.0 + byte)).collect();
+        bytes.sort_unstable();
+        bytes
+    }
+
+    #[test]
+    fn pieces_cover_every_byte_of_every_part_once() {
+        for (ranks, longest) in [(1, 9000), (3, 9000), (3, 70_000), (50, 301)] {
+            let length = |rank: usize| longest * (rank % 3 + 1) / 3;
+            let parts: Vec<Range<usize>> =
+                (0..ranks).map(|rank| rank * (longest + 2)..rank * (longest + 2) + length(rank)).collect();
+            let traffic = Traffic::of_addresses(parts.clone(), parts.clone());
+            for chunk in [4096, 1 << 20] {
+                // Another rank may have a longer one.
+                let cut = traffic.cut(chunk, longest + 5);
+                let middle = ranks * cut.piece;
+                for number in 0..cut.pieces {
+                    apart(cut.loads(number).collect(), 0..middle);
+                    apart(cut.stores(number).collect(), middle..cut.slot);
+                }
+                let expected: Vec<u64> = parts.iter().cloned().flatten().map(|byte| byte as u64).collect();
+                assert_eq!(bytes_of((0..cut.pieces).flat_map(|number| cut.loads(number))), expected);
+                assert_eq!(bytes_of((0..cut.pieces).flat_map(|number| cut.stores(number))), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn what_all_get_is_loaded_once() {
+        let traffic = Traffic::of_addresses(vec![5..105; 4], vec![0..0; 4]);
+        let cut = traffic.cut(4096, 100);
+        assert_eq!(cut.loads(0).collect::<Vec<_>>(), [(DevicePtr(5), 0, 100)]);
+        assert_eq!((cut.pieces, cut.stores(0).count()), (1, 0));
+    }
+}
