@@ -12,7 +12,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 /// The counted functions.
-const PATHS: [&str; 9] = [
+const PATHS: [&str; 10] = [
     "count_hit",
     "count_c_hit",
     "count_lookup",
@@ -20,6 +20,7 @@ const PATHS: [&str; 9] = [
     "count_event_registered",
     "count_insert",
     "count_miss_and_evict",
+    "count_stats",
     "count_pool_small",
     "count_pool_large",
 ];
@@ -130,6 +131,15 @@ extern "C" fn count_miss_and_evict(registry: &Registry, at: *const u8) {
     }
 }
 
+/// The counters of a cache that is full of regions.
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn count_stats(registry: &Registry) {
+    for _ in 0..TIMES {
+        black_box(registry.stats());
+    }
+}
+
 /// A small block of a device pool, by the stream that freed it: allocated and freed.
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -192,6 +202,11 @@ fn main() {
         drop(full.get((base.wrapping_add(region * STRIDE), REGION), Access::LOCAL_READ));
     }
     count_miss_and_evict(&full, base);
+    let many = registry(10 * TIMES);
+    for region in 0..10 * TIMES {
+        drop(many.get((base.wrapping_add(region * STRIDE), REGION), Access::LOCAL_READ));
+    }
+    count_stats(&many);
     let in_c = c_registry();
     let mut lease = [0; 6];
     // SAFETY: as in `count_c_hit`: registered, and a ticket kept.
