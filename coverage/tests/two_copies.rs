@@ -19,7 +19,7 @@ fn library() -> PathBuf {
 
 /// In a namespace of its own, a copy hears of the other C library's calls from the
 /// kernel alone.
-fn run(name: &str, wanted: &str, setup: Setup, namespace: bool) -> (usize, usize) {
+fn run(name: &str, wanted: &str, setup: Setup, namespace: bool) -> [usize; 3] {
     let command = |row: &Row, setup: Setup| {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.env(ROW, row.name).env(SETUP, setup.name()).env(LIBRARY, library());
@@ -28,14 +28,20 @@ fn run(name: &str, wanted: &str, setup: Setup, namespace: bool) -> (usize, usize
     };
     let bound = if namespace { Setup::Userfaultfd } else { setup };
     let column = Setup::ALL.iter().position(|&other| other == bound).unwrap();
-    let (mut passed, mut failed) = (0, 0);
+    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     run_all(wanted, &[setup], command, |report| {
         let verdict = report.verdict(setup);
         let alone = report.row.expected.get(column).copied().unwrap();
         let right = match &verdict {
             Verdict::Stale => alone == "STALE",
             Verdict::Broken(_) => false,
-            _ => true,
+            // This machine cannot do it, whoever looks.
+            Verdict::Skipped(_) => {
+                skipped += 1;
+                return;
+            }
+            // Not stale; rather too much taken out than too little.
+            Verdict::Seen | Verdict::Kept | Verdict::Uncached(_) | Verdict::Refused(_) => true,
         };
         if right {
             passed += 1;
@@ -45,7 +51,7 @@ fn run(name: &str, wanted: &str, setup: Setup, namespace: bool) -> (usize, usize
             println!("{name}, {}: {} {why}, alone {alone}", report.row.name, verdict.word());
         }
     });
-    (passed, failed)
+    [passed, failed, skipped]
 }
 
 fn main() -> ExitCode {
@@ -59,14 +65,16 @@ fn main() -> ExitCode {
         ("a namespace of its own", Setup::Default, true),
     ];
     let wanted = std::env::args().nth(1).unwrap_or_default();
-    let (mut passed, mut failed) = (0, 0);
+    let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     for (name, setup, namespace) in cases {
-        let (ok, bad) = run(name, &wanted, setup, namespace);
-        passed += ok;
-        failed += bad;
+        let [right, wrong, impossible] = run(name, &wanted, setup, namespace);
+        passed += right;
+        failed += wrong;
+        skipped += impossible;
     }
-    println!("{passed} passed, {failed} failed");
-    if failed == 0 {
+    println!("{passed} passed, {failed} failed, {skipped} skipped");
+    // Where most cannot be done, nothing was shown.
+    if failed == 0 && passed > skipped {
         return ExitCode::SUCCESS;
     }
     println!("FAILED");
