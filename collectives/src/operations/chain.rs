@@ -259,7 +259,7 @@ mod tests {
         let lengths = [8 * MIB, 16 * MIB, 100 * MIB, 256 * MIB, 1 << 30];
         assert_eq!(lengths.map(of), [2, 4, 4, 8, 8]);
         for bytes in (8 * MIB..20 * MIB).step_by(4097) {
-            assert!(piece(bytes, MIB) % 4096 == 0 && bytes.div_ceil(piece(bytes, MIB)) >= 3);
+            assert!(piece(bytes, MIB).is_multiple_of(4096) && bytes.div_ceil(piece(bytes, MIB)) >= 3);
         }
     }
 
