@@ -65,8 +65,8 @@ begin() {
     exec 3>&1 >> "$RESULTS/output" 2>&1
     collecting=yes
     trap finish EXIT
-    trap 'limited=yes; interrupted=yes; end_of_time' USR1
-    trap 'cancelled=yes; interrupted=yes' TERM
+    trap 'limited=yes; interrupted=yes; end_ranks "time limit"' USR1
+    trap 'cancelled=yes; interrupted=yes; end_ranks cancelled' TERM
     case $MPI in
         openmpi) mpi_type=${MPI_TYPE:-pmix} ;;
         mpich) mpi_type=${MPI_TYPE:-pmi2} ;;
@@ -124,6 +124,7 @@ node_check() {
     node=$(hostname -s)
     shift 3
     for file in "$pinyard" "$@"; do
+        case $file in /*) ;; *) file=$PWD/${file#./} ;; esac
         [ -r "$file" ] || echo "!! $node: there is no $file"
     done
     limit=$(ulimit -l)
@@ -212,14 +213,19 @@ verdict() {
 # ---- The program --------------------------------------------------------------------
 limited=no cancelled=no interrupted=no step=''
 
-# The signal comes before the limit, see --signal in the template. Every rank gets
-# SIGTERM; what it makes of it is its own: pinyard-stress writes its record.
-end_of_time() {
-    say "time limit: the ranks get SIGTERM"
-    case $LAUNCH:$step in
-        *:) ;;
-        srun:*) scancel --signal=TERM "$SLURM_JOB_ID" ;;
-        mpirun:*) kill -TERM "$step" ;;
+# end_ranks WHY: every rank gets SIGTERM; what it makes of it is its own: pinyard-stress
+# writes its record. USR1 comes before the limit, see --signal in the template; TERM to this
+# shell alone is `scancel --batch` or a preemption. Of a job that is being cancelled Slurm has
+# told the ranks, and refuses to do it again.
+end_ranks() {
+    if [ -z "$step" ]; then
+        say "$1, before the program began"
+        return
+    fi
+    say "$1: the ranks get SIGTERM"
+    case $LAUNCH in
+        srun) scancel --signal=TERM "$SLURM_JOB_ID" 2> /dev/null ;;
+        mpirun) kill -TERM "$step" ;;
     esac
 }
 
@@ -227,6 +233,8 @@ end_of_time() {
 # it is not 0.
 run() {
     local status=0 options=() traced=() began
+    # During preflight: the program is not begun, and `finish` says why.
+    [ "$limited$cancelled" = nono ] || exit "$LIMIT"
     # Open MPI's launcher hands on no variable that it is not told.
     [ "$TRACE" = no ] || traced=(-x PINYARD_TRACE)
     [ "$TRACE" != counters ] || traced+=(-x PINYARD_TRACE_EVENTS)
@@ -250,6 +258,8 @@ run() {
         [ "$interrupted" = yes ] || break
     done
     step=''
+    # What the job ends with is known: a signal from here on changes nothing.
+    trap '' USR1 TERM
     [ $status -eq 0 ] || [ "$limited" = yes ] || cause $status "$began"
     return $status
 }
@@ -270,7 +280,20 @@ cause() {
     esac
     case $line in
         *'Exited with exit code '*) status=${line##* } ;;
-        *': Killed') status=137 ;;
+        # srun's words for signals, "(core dumped)" behind them or not.
+        *': Killed'*) status=137 ;;
+        *': Hangup'*) status=129 ;;
+        *': Interrupt'*) status=130 ;;
+        *': Quit'*) status=131 ;;
+        *': Illegal instruction'*) status=132 ;;
+        *': Aborted'*) status=134 ;;
+        *': Bus error'*) status=135 ;;
+        *': Floating point exception'*) status=136 ;;
+        *': Segmentation fault'*) status=139 ;;
+        *': Broken pipe'*) status=141 ;;
+        *': Alarm clock'*) status=142 ;;
+        *': Terminated'*) status=143 ;;
+        *': CPU time limit exceeded'*) status=152 ;;
         # Hydra's own status is now the rank's and now that of its proxies.
         *'EXIT CODE: '[0-9]*) status=${line##*EXIT CODE: } && status=${status%% *} ;;
     esac
@@ -281,6 +304,7 @@ cause() {
 finish() {
     local status=$?
     trap - EXIT
+    trap '' USR1 TERM
     if [ "$TRACE" = yes ] && compgen -G "$PINYARD_TRACE/*.trace" > /dev/null; then
         "$pinyard" report "$PINYARD_TRACE" -o "$RESULTS/trace.html"
     fi

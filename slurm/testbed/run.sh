@@ -118,7 +118,7 @@ echo "rank $SLURM_PROCID of $SLURM_NTASKS on $(hostname), arguments: $*, preload
 PROGRAM
 program dies << 'PROGRAM'
 #!/bin/bash
-[ "$SLURM_PROCID" = 1 ] && kill -KILL $$
+[ "$SLURM_PROCID" = 1 ] && kill -"${1:-KILL}" $$
 exec sleep 60
 PROGRAM
 program three << 'PROGRAM'
@@ -348,6 +348,10 @@ no_command() {
     nsenter -t "$pid" -m umount "$prefix/bin" && return $status
 }
 killed() { submit "$templates/host.sbatch" ./dies && ends 137 && tells '^FAILED: n2: task 1: Killed' && ! grep -q '^COMPLETED' "$out"; }
+# srun says a signal's name, and ends the other ranks by SIGTERM.
+signalled() { # SIGNAL STATUS WORDS
+    submit "$templates/host.sbatch" ./dies "$1" && ends "$2" && tells "^FAILED: n2: task 1: $3"
+}
 fails() { submit "$templates/host.sbatch" ./three && ends 3 && tells '^FAILED: n2: task 1: Exited with exit code 3'; }
 fails_by_mpirun() { # STATUS SETTINGS PATTERN
     submit --export="ALL,LAUNCH=mpirun,$2" "$templates/host.sbatch" ./falls "$1" && ends "$1" && tells "^FAILED: .*$3"
@@ -420,6 +424,43 @@ cancelled() {
     folder=pinyard-host-$job
     until [ "$(grep -c '^begun' "$folder/output" 2> /dev/null)" = 2 ]; do ((SECONDS < end)) || break; sleep 0.1; done
     scancel --full --signal=TERM "$job" && ends 143 && tells '^ENDED: cancelled'
+}
+# To the batch shell alone, as a preemption may come.
+cancelled_alone() {
+    local end=$((SECONDS + 30))
+    submit "$templates/host.sbatch" ./stays || return 1
+    folder=pinyard-host-$job
+    until [ "$(grep -c '^begun' "$folder/output" 2> /dev/null)" = 2 ]; do ((SECONDS < end)) || break; sleep 0.1; done
+    scancel --batch --signal=TERM "$job" && ends 143 && tells '^cancelled: the ranks get SIGTERM' '^ENDED: cancelled' && ranks_ended
+}
+# An installation whose command takes two seconds for what $SLOW names.
+slow_prefix() {
+    mkdir -p "$temporary/slow/bin" && ln -sfn "$prefix/lib" "$temporary/slow/lib" && cat > "$temporary/slow/bin/pinyard" << END
+#!/bin/sh
+[ "\$1" != "\$SLOW" ] || { touch "$temporary/work/slow-\$SLURM_JOB_ID"; sleep 2; }
+exec "$prefix/bin/pinyard" "\$@"
+END
+    chmod 755 "$temporary/slow/bin/pinyard"
+}
+program traces << 'PROGRAM'
+#!/bin/bash
+mkdir -p "$PINYARD_TRACE" && echo nothing > "$PINYARD_TRACE/rank-$SLURM_PROCID.trace"
+exec ./who
+PROGRAM
+# signal_while COMMAND STATUS PATTERN...: USR1 while the command of that name is at work.
+signal_while() {
+    local end=$((SECONDS + 30)) status=$2
+    slow_prefix || return 1
+    TRACE=yes SLOW=$1 PINYARD_PREFIX=$temporary/slow submit "$templates/host.sbatch" ./traces || return 1
+    until [ -e "slow-$job" ]; do ((SECONDS < end)) || break; sleep 0.05; done
+    scancel --batch --signal=USR1 "$job" && ends "$status" && tells "${@:3}"
+}
+limit_in_preflight() {
+    signal_while doctor 75 '^time limit, before the program began' '^ENDED by the time limit' && ! grep -q '^rank 0 of' "$folder/output"
+}
+# Of a program that has ended well no signal makes anything else.
+limit_after_the_end() {
+    signal_while report 0 '^COMPLETED' && ! grep -q '^time limit' "$out"
 }
 
 # ---- The command and the files ----------------------------------------------------------
@@ -530,6 +571,8 @@ check "something to be mended on all nodes alike, PREFLIGHT=mend: refused" alike
 check "a node without the library: named" no_library
 check "a node without the command: named" no_command
 check "a killed rank: the node and the signal" killed
+check "a rank dies of a segmentation fault: the node and its status" signalled SEGV 139 'Segmentation fault'
+check "a rank aborts: the node and its status" signalled ABRT 134 Aborted
 check "a rank that fails: the node and its status" fails
 check "a rank that fails, Open MPI by mpirun: which one, and its status" fails_by_mpirun 3 \
     MPIRUN=mpirun.openmpi,LAUNCH_OPTIONS="--mca plm_slurm_args --mpi=none" '(Process name: .*Exit code: 3|ended with status 3)'
@@ -546,6 +589,9 @@ check "time limit, Open MPI by mpirun: its ranks are told" limit_by_mpirun MPIRU
 check "time limit, MPICH by mpirun: its ranks are told" limit_by_mpirun MPI=mpich,MPIRUN=mpirun.mpich
 check "scancel: said" cancelled
 check "scancel of the job: its ranks are told" cancelled_plainly
+check "SIGTERM to the batch shell alone: its ranks are told" cancelled_alone
+check "time limit during preflight: the program is not begun" limit_in_preflight
+check "time limit after the program's end: it has completed" limit_after_the_end
 check "ib-stress.sbatch, time limit: the ranks' records are a report" limit_of_stress
 check "time limit: the ranks are told, and end" limit_ended
 
