@@ -5,6 +5,8 @@
 //! This crate names what its layers offer ([`hooks`], [`registry`],
 //! [`allocator`]) and adds the C interface (`include/pinyard.h`) and the memory
 //! monitor for [`libfabric`]'s own cache.
+// Printing panics where the text cannot be written, as on a full disk.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub use pinyard_allocator as allocator;
 pub use pinyard_hooks as hooks;

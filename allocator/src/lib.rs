@@ -30,6 +30,8 @@
 //! assert_eq!(pool.stats().registrations, 1);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+// Printing panics where the text cannot be written, as on a full disk.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod biased;
 mod bin;

@@ -31,6 +31,8 @@
 //! ranks.all_reduce_in_place(&mut grid.settle_mut()?, Reduction::Sum)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+// Printing panics where the text cannot be written, as on a full disk.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 /// The book's page, whose examples are compiled.
 #[cfg(doctest)]

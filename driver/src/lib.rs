@@ -21,6 +21,8 @@
 //! assert_eq!(gpu.outstanding(), "");
 //! # Ok::<(), pinyard_driver::DriverError>(())
 //! ```
+// Printing panics where the text cannot be written, as on a full disk.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod call;
 mod chosen;

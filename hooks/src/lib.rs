@@ -16,6 +16,8 @@
 //! ```
 //!
 //! Linux on x86-64 and aarch64 with glibc.
+// Printing panics where the text cannot be written, as on a full disk.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 #![cfg_attr(not(loom), no_std)]
 
 #[cfg(not(all(

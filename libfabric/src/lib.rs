@@ -24,6 +24,8 @@
 //! [Open MPI #13149]: https://github.com/open-mpi/ompi/issues/13149
 //! [libfabric #10879]: https://github.com/ofiwg/libfabric/issues/10879
 //! [libfabric #9594]: https://github.com/ofiwg/libfabric/issues/9594
+// Printing panics where the text cannot be written, as on a full disk.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod abi;
 mod copy;

@@ -162,6 +162,18 @@ def a_child_is_refused():
     assert last_error() == "", last_error()
 
 
+def a_log_that_cannot_be_written_ends_nobody():
+    program = (
+        "import ctypes, sys\n"
+        "free = ctypes.CDLL(sys.argv[1]).pny_torch_free\n"
+        "free.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]\n"
+        "free(0x1000, 8, 0, None)\n"
+    )
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run([sys.executable, "-c", program, path], stderr=full, env={**os.environ, "PINYARD_DRIVER": "simulated"})
+    assert ended.returncode == 0, ended.returncode
+
+
 def a_wrong_variable_is_named():
     program = (
         f"import ctypes; l = ctypes.CDLL({path!r}); l.pny_last_error.restype = ctypes.c_char_p;"
@@ -185,6 +197,7 @@ for test in (
     cupy_s_shape,
     threads_do_not_share_blocks,
     a_child_is_refused,
+    a_log_that_cannot_be_written_ends_nobody,
     a_wrong_variable_is_named,
 ):
     try:

@@ -25,7 +25,8 @@
 //! assert_eq!((registry.stats().misses, registry.stats().hits), (1, 1));
 //! # Ok::<(), pinyard_registry::Error>(())
 //! ```
-
+// Printing panics where the text cannot be written, as on a full disk.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 #![cfg_attr(loom, allow(dead_code))] // the models leave out what calls the kernel
 
 mod access;

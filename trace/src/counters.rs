@@ -10,7 +10,7 @@ use crate::process::{Process, now_since_1970};
 use crate::recorder;
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Weak;
@@ -121,7 +121,7 @@ impl File {
             file.write_all_at(&text, 0)
         });
         if let Err(error) = text {
-            eprintln!("pinyard: counters are shown no more: write failed: {error}");
+            _ = writeln!(io::stderr(), "pinyard: counters are shown no more: write failed: {error}");
             self.file = None;
         }
     }

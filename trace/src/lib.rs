@@ -21,6 +21,8 @@
 //! written at once, its header counts its events. Version 2 is a process's: its header
 //! names the process and its last event is `end`; a file without one is of a process that
 //! was killed, or runs.
+// Printing panics where the text cannot be written, as on a full disk.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod counters;
 mod event;

@@ -95,9 +95,12 @@ impl Writer {
             failed = failed.or_else(|| output.file.flush().err());
         }
         if let Some(error) = &failed {
-            eprintln!("pinyard: the trace ends here: write failed: {error}");
+            _ = writeln!(io::stderr(), "pinyard: the trace ends here: write failed: {error}");
         } else if full {
-            eprintln!("pinyard: the trace ends here: its file has the length of PINYARD_TRACE_MIB");
+            _ = writeln!(
+                io::stderr(),
+                "pinyard: the trace ends here: its file has the length of PINYARD_TRACE_MIB"
+            );
         }
         if failed.is_some() || full || last {
             recorder::stop();

@@ -9,6 +9,7 @@ use crate::config::{Overrides, Part};
 use crate::pressure::{Bound, Watermarks};
 use crate::trace::Trace;
 use pinyard_driver::Driver;
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -124,7 +125,9 @@ impl DeviceBuilder {
             options.stacks = stacks;
         }
         match settings.leaks {
-            Some(true) => self.heir = Some(Box::new(|leaks| eprintln!("pinyard: {leaks}"))),
+            Some(true) => {
+                self.heir = Some(Box::new(|leaks| _ = writeln!(std::io::stderr(), "pinyard: {leaks}")))
+            }
             Some(false) => self.heir = None,
             None => {}
         }

@@ -14,7 +14,7 @@ use crate::fork;
 use crate::source::DriverToken;
 use crate::trace::{DEPTH, Event, Kind, Record, Ring, Stack, Trace, Traced, thread_number};
 use parking_lot::Mutex;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write, stderr};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -215,11 +215,18 @@ impl Watch {
             name.push(format!(".{}.{number}", std::process::id()));
             match trace.write(Path::new(&name)) {
                 Err(error) if error.source.kind() == ErrorKind::AlreadyExists => {}
-                Err(error) => return eprintln!("pinyard: the trace of a pool is lost: {error}"),
+                Err(error) => {
+                    _ = writeln!(stderr(), "pinyard: the trace of a pool is lost: {error}");
+                    return;
+                }
                 Ok(()) => return,
             }
         }
-        eprintln!("pinyard: the trace of a pool is lost: {} has {MOST} files already", path.display());
+        _ = writeln!(
+            stderr(),
+            "pinyard: the trace of a pool is lost: {} has {MOST} files already",
+            path.display()
+        );
     }
 
     pub(super) fn on_misuse(&self, alarm: Alarm) {

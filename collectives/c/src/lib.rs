@@ -10,7 +10,8 @@
 //! The library has a copy of pinyard's pools, for its own chunks, beside libpinyard.so's,
 //! and neither hooks nor a registry that looks at the program's memory. Device memory is
 //! known by asking the driver, so that it is all the same who allocated it.
-
+// Printing panics where the text cannot be written, as on a full disk.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 #![allow(unreachable_pub)] // what C calls is public
 
 // libpinyard's, which has more uses for them.
