@@ -109,7 +109,7 @@ again() {
 }
 check "the saved run, shown again whole and in part" again
 terminal() {
-    script --quiet --return --command "stty cols 80; '$target/pinyard' bench cache.strided cache.memory --quick" "$work/typed" < /dev/null
+    TERM=xterm script --quiet --return --command "stty cols 80; '$target/pinyard' bench cache.strided cache.memory --quick" "$work/typed" < /dev/null
     grep -q 'cache.strided .*\[=*\].*2 rows' "$work/typed" || { cat -v "$work/typed"; return 1; }
 }
 check "bars on a terminal" terminal
