@@ -286,8 +286,7 @@ fn corruption_of_5_0_11(facts: &Facts, findings: &mut Findings) {
 
 fn variables(facts: &Facts, findings: &mut Findings) {
     if let Some(value) = facts.environment.get(settings::MONITOR) {
-        let open_mpi = settings::has_open_mpi(facts);
-        if settings::preloaded(facts) || open_mpi {
+        if settings::preloaded(facts) || settings::imports(facts) {
             findings.add(
                 Weight::Mend,
                 settings::MONITOR,

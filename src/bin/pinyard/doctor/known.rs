@@ -52,7 +52,11 @@ pub(crate) const FAULTS: &[Fault] = &[
         remedy: PRELOAD,
         can_be_mended: true,
         bites: has_nic,
-        cured: |facts| settings::under_libfabric(facts) || settings::no_cache(facts),
+        cured: |facts| {
+            settings::under_libfabric(facts)
+                || settings::no_cache(facts)
+                || settings::told_by_the_kernel(facts)
+        },
     },
     Fault {
         incident: "libfabric PR #9829",

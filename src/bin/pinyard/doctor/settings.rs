@@ -69,13 +69,26 @@ pub(crate) fn has_open_mpi(facts: &Facts) -> bool {
     facts.mpi.iter().any(|mpi| mpi.name.as_deref().is_some_and(|name| name.starts_with("Open MPI")))
 }
 
+/// Whether Open MPI hands libfabric a monitor of its own, in place of the one that
+/// [`MONITOR`] chooses.
+pub(crate) fn imports(facts: &Facts) -> bool {
+    let without = facts.environment.get("OMPI_MCA_memory").is_some_and(|value| value.contains("^patcher"));
+    has_open_mpi(facts) && !without
+}
+
+/// Whether libfabric hears of changes from the kernel: its own patches, and the hang with
+/// them, are not there.
+pub(crate) fn told_by_the_kernel(facts: &Facts) -> bool {
+    is(facts, MONITOR, &["userfaultfd"]) && !imports(facts)
+}
+
 /// What `name`, being `value`, does here.
 pub(crate) fn effect(facts: &Facts, name: &str, value: &str) -> String {
     let no = ["n", "no", "0", "off", "false"].iter().any(|word| value.eq_ignore_ascii_case(word));
     let text = match name {
         "LD_PRELOAD" if preloaded(facts) => "pinyard is under libfabric's and UCX's caches in every program",
         "LD_PRELOAD" => "loaded into every program, pinyard's library not among them",
-        MONITOR if has_open_mpi(facts) => {
+        MONITOR if imports(facts) => {
             "overridden by what Open MPI imports into libfabric; and libpinyard_preload.so, seeing it, leaves \
              libfabric alone"
         }
@@ -110,6 +123,9 @@ pub(crate) fn effect(facts: &Facts, name: &str, value: &str) -> String {
         "UCX_RCACHE_PURGE_ON_FORK" => "every fork has UCX register everything anew",
         "UCX_NET_DEVICES" => "the only devices that UCX uses",
         "UCX_TLS" => "the only transports that UCX uses",
+        "OMPI_MCA_memory" if value.contains("^patcher") && told_by_the_kernel(facts) => {
+            "Open MPI imports no monitor: libfabric hears of changes by userfaultfd, as it was told to"
+        }
         "OMPI_MCA_memory" if value.contains("^patcher") => {
             "Open MPI imports no monitor; libfabric then patches libc itself, with the same hang"
         }

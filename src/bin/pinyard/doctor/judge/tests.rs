@@ -90,6 +90,16 @@ fn the_variable_that_an_import_overrides_does_not_do_what_it_says() {
     let finding = &about(&facts, settings::MONITOR)[0];
     assert_eq!(finding.remedy, "unset FI_MR_CACHE_MONITOR");
     assert!(finding.consequence.contains("overridden by what Open MPI imports"), "{finding:?}");
+    // Told not to import, and libfabric told to hear of changes from the kernel: a cure.
+    let mut told = facts.clone();
+    set(&mut told, settings::MONITOR, "userfaultfd");
+    assert!(mends(&told).iter().any(|what| what.contains("#13149")), "{:?}", mends(&told));
+    set(&mut told, "OMPI_MCA_memory", "^patcher");
+    assert_eq!(about(&told, settings::MONITOR), []);
+    assert_eq!(mends(&told).iter().find(|what| what.contains("#13149")), None);
+    // Without the monitor libfabric patches as well.
+    told.environment.remove(settings::MONITOR);
+    assert!(mends(&told).iter().any(|what| what.contains("#13149")), "{:?}", mends(&told));
     // It keeps the preload library out as well.
     set(&mut facts, "LD_PRELOAD", "libpinyard_preload.so");
     assert!(mends(&facts).iter().any(|what| what.contains("#13149")), "{:?}", mends(&facts));
