@@ -3,8 +3,8 @@
 
 use super::facts::Facts;
 
-/// Those that are looked at.
-pub(crate) const NAMES: &[&str] = &[
+/// Those whose effect is known.
+const NAMES: &[&str] = &[
     "LD_PRELOAD",
     MONITOR,
     COUNT,
@@ -33,6 +33,16 @@ pub(crate) const NAMES: &[&str] = &[
     "PINYARD_LIBFABRIC",
     "PINYARD_UCX",
 ];
+
+/// Whether `name` is looked at: it is known, or libfabric's or UCX's name for something about
+/// registrations.
+pub(crate) fn is_looked_at(name: &str) -> bool {
+    let theirs = name.starts_with("FI_") && name.contains("MR_") && name.contains("CACHE")
+        || name.starts_with("UCX_")
+            && ["RCACHE", "REG_METHODS", "MEMTYPE_CACHE"].iter().any(|part| name.contains(part))
+        || name.starts_with("UCX_MEM_");
+    NAMES.contains(&name) || theirs
+}
 
 pub(crate) const MONITOR: &str = "FI_MR_CACHE_MONITOR";
 pub(crate) const COUNT: &str = "FI_MR_CACHE_MAX_COUNT";
@@ -145,7 +155,8 @@ pub(crate) fn effect(facts: &Facts, name: &str, value: &str) -> String {
         "PINYARD_LIBFABRIC" if no => "libpinyard_preload.so leaves libfabric alone",
         "PINYARD_UCX" if no => "libpinyard_preload.so leaves UCX alone",
         "PINYARD_PRELOAD" | "PINYARD_LIBFABRIC" | "PINYARD_UCX" => "libpinyard_preload.so works",
-        _ => "",
+        _ if name.starts_with("FI_") => "a setting of libfabric's cache; its effect here is not judged",
+        _ => "a setting of UCX's caches; its effect here is not judged",
     };
     text.to_owned()
 }

@@ -63,10 +63,10 @@ pub(crate) fn gather() -> Facts {
     (facts.limits.memlock, facts.limits.memlock_hard) = process::memlock();
     facts.limits.processors = process::processors();
     facts.hooks = process::hooks();
-    facts.environment = settings::NAMES
-        .iter()
-        .filter_map(|name| Some(((*name).to_owned(), std::env::var_os(name)?.to_string_lossy().into_owned())))
-        .filter(|(_, value)| !value.is_empty())
+    let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+    facts.environment = std::env::vars_os()
+        .map(|(name, value)| (text(name), text(value)))
+        .filter(|(name, value)| settings::is_looked_at(name) && !value.is_empty())
         .collect();
     facts.under_slurm = std::env::var_os("SLURM_JOB_ID").is_some();
     (facts.mpi, facts.libfabric, facts.ucx) = asked.answers();

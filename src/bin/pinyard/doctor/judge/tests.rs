@@ -3,7 +3,7 @@ use crate::doctor::facts::{Gpu, Version};
 use crate::doctor::made_up::{self, good_node, gpu_node, library, mpi};
 
 fn set(facts: &mut Facts, name: &str, value: &str) {
-    assert!(settings::NAMES.contains(&name), "{name} is looked at");
+    assert!(settings::is_looked_at(name), "{name} is looked at");
     facts.environment.insert(name.to_owned(), value.to_owned());
 }
 
@@ -107,6 +107,20 @@ fn the_variable_that_an_import_overrides_does_not_do_what_it_says() {
     facts.mpi = vec![mpi("/usr/lib/libmpich.so.12", "MPICH 4.0.2")];
     facts.environment.remove("LD_PRELOAD");
     assert_eq!(about(&facts, settings::MONITOR), []);
+}
+
+#[test]
+fn settings_of_the_caches_are_shown_whether_their_effect_is_known_or_not() {
+    let unknown = ["FI_EFA_MR_CACHE_ENABLE", "FI_MR_ROCR_CACHE_MONITOR_ENABLED", "UCX_IB_REG_METHODS"];
+    for name in
+        unknown.into_iter().chain(["UCX_MEMTYPE_CACHE", "UCX_MEM_MALLOC_HOOKS", "UCX_IB_RCACHE_MEM_PRIO"])
+    {
+        assert!(settings::is_looked_at(name), "{name}");
+        assert!(settings::effect(&good_node(), name, "y").ends_with("not judged"), "{name}");
+    }
+    for name in ["FI_LOG_LEVEL", "UCX_LOG_LEVEL", "PATH", "FI_PROVIDER_PATH", "UCX_MAX_RNDV_RAILS"] {
+        assert!(!settings::is_looked_at(name), "{name}");
+    }
 }
 
 #[test]
