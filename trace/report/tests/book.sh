@@ -64,7 +64,7 @@ assert any(row[5] not in ("-", "0") for row in rows), rows
 EOF
 }
 check "top goes on until the program has ended" in_turns
-on_terminal() { follows screen 3000 script --quiet --return --command "stty rows 24 cols 120; pinyard top screen --every 0.3" /dev/null && [ "$(grep -c $'\x1b\\[H\x1b\\[J' loop.out)" -ge 2 ] && grep -q '0 run, 1 ended' loop.out; }
+on_terminal() { TERM=xterm follows screen 3000 script --quiet --return --command "stty rows 24 cols 120; pinyard top screen --every 0.3" /dev/null && [ "$(grep -c $'\x1b\\[H\x1b\\[J' loop.out)" -ge 2 ] && grep -q '0 run, 1 ended' loop.out; }
 check "on a terminal each table is drawn over the last" on_terminal
 interrupted() {
     PINYARD_TRACE=stops PINYARD_TRACE_EVENTS=0 ./solver 100000000 > solver.out &
