@@ -15,6 +15,9 @@
  *
  * Units: sizes and lengths are in bytes, times in nanoseconds.
  *
+ * The last line of each function's comment says who may call it, in the words of
+ * attributes(7).
+ *
  * Threads: every function may be called from any thread at any time, but for the
  * destruction of an object that another thread is using.
  *
@@ -26,7 +29,7 @@
  * and pools of its own.
  *
  * Structures that begin with `size` may grow: begin with zeros and set `size` to the
- * structure's sizeof. A member that is 0 has its default.
+ * structure's sizeof, which is its version. A member that is 0 has its default.
  *
  * Linux with glibc, on x86-64; on aarch64 run under emulation only so far.
  *
@@ -90,6 +93,8 @@ typedef enum pny_status {
 /*
  * What a status means, in general. A static text, never null, also for a number that
  * is no status. Any thread; not for signal handlers.
+ *
+ * MT-Safe; AS-Unsafe; a forked child may call it.
  */
 const char *pny_strerror(int status);
 
@@ -97,12 +102,18 @@ const char *pny_strerror(int status);
  * Why the calling thread's last call failed: the function, the call that failed with
  * its errno, and what can be done about it; "" where that call succeeded. Never null;
  * valid until the thread's next call of a function that returns a status.
+ *
+ * MT-Safe; AS-Unsafe; a forked child may call it.
  */
 const char *pny_last_error(void);
 
 /* ---- Beginning and end --------------------------------------------------------------- */
 
-/* The library's version, such as "0.1.0". A static text. */
+/*
+ * The library's version, such as "0.1.0". A static text.
+ *
+ * MT-Safe; AS-Unsafe; a forked child may call it.
+ */
 const char *pny_version(void);
 
 /*
@@ -111,6 +122,8 @@ const char *pny_version(void);
  * pny_finalize, any number of times, before or after MPI_Init and MPI_Finalize.
  *
  * PNY_ERR_HOOKS_INCOMPLETE: as pny_hooks_install; pny_finalize is called all the same.
+ *
+ * MT-Safe; AS-Unsafe; a forked child may call it.
  */
 pny_status pny_init(void);
 
@@ -122,6 +135,8 @@ pny_status pny_init(void);
  * PNY_ERR_NOT_READY: there was no pny_init.
  * PNY_ERR_BUSY: leases are held or blocks in use; those registries and pools stay, and so
  * does this pny_init.
+ *
+ * MT-Safe; AS-Unsafe; a forked child may call it.
  */
 pny_status pny_finalize(void);
 
@@ -135,6 +150,8 @@ pny_status pny_finalize(void);
  *
  * Cannot fail, never blocks, allocates nothing, keeps errno. Any thread, signal handlers,
  * and from inside malloc, munmap and the like.
+ *
+ * MT-Safe; AS-Safe; a forked child may call it.
  */
 void pny_notify_unmapped(const void *address, size_t length);
 
@@ -146,6 +163,8 @@ void pny_notify_unmapped(const void *address, size_t length);
  *
  * PNY_ERR_HOOKS_INCOMPLETE: the hooks that could be installed are; the others are named
  * in pny_last_error().
+ *
+ * MT-Safe; AS-Unsafe; a forked child may call it.
  */
 pny_status pny_hooks_install(void);
 
@@ -155,6 +174,8 @@ pny_status pny_hooks_install(void);
  * other call that loads a library which patches libc.
  *
  * PNY_ERR_HOOKS_INCOMPLETE: calls escape. PNY_ERR_NOT_READY: never installed.
+ *
+ * MT-Safe; AS-Unsafe; a forked child may call it.
  */
 pny_status pny_hooks_verify(void);
 
@@ -163,10 +184,13 @@ pny_status pny_hooks_verify(void);
  * line each: cut to `capacity` bytes as snprintf(3) does, with the whole length in
  * `*length` where that is not null.
  *
- * PNY_ERR_NOT_READY: never installed.
+ * PNY_ERR_NOT_READY  never installed
+ * PNY_ERR_INVALID    `text` is null with a capacity
  *
  * Requires: `text` is writable for `capacity` bytes, or null with a capacity of 0; `length` is
  * writable or null.
+ *
+ * MT-Safe; AS-Unsafe; a forked child may call it.
  */
 pny_status pny_hooks_report(char *text, size_t capacity, size_t *length);
 
@@ -355,6 +379,8 @@ typedef struct pny_registry_config {
  * PNY_ERR_RESOURCES         as many registries as there can be, or no memory
  *
  * Requires: `config` is readable for its size; `registry` is writable.
+ *
+ * MT-Safe; AS-Unsafe; a forked child may call it.
  */
 pny_status pny_registry_create(const struct pny_registry_config *config,
 			       pny_registry *registry);
@@ -370,6 +396,8 @@ pny_status pny_registry_create(const struct pny_registry_config *config,
  *                  many. Nothing has changed.
  *
  * Requires: no other thread is inside a call with this handle.
+ *
+ * MT-Safe but for its object; AS-Unsafe.
  */
 pny_status pny_registry_destroy(pny_registry registry);
 
@@ -382,6 +410,8 @@ pny_status pny_registry_destroy(pny_registry registry);
  * PNY_ERR_FORKED   the registry is the parent process's
  *
  * Requires: nobody destroys the registry meanwhile. The memory is not accessed.
+ *
+ * MT-Safe; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_invalidate(pny_registry registry, const void *address, size_t length);
 
@@ -392,6 +422,8 @@ pny_status pny_invalidate(pny_registry registry, const void *address, size_t len
  * Errors: as pny_invalidate.
  *
  * Requires: nobody destroys the registry meanwhile.
+ *
+ * MT-Safe; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_flush(pny_registry registry);
 
@@ -437,6 +469,8 @@ typedef struct pny_lease {
  * On an error `*lease` is all 0.
  *
  * Requires: `lease` is writable. Nobody destroys the registry meanwhile.
+ *
+ * MT-Safe; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_get(pny_registry registry,
 		   const void *address,
@@ -452,6 +486,8 @@ pny_status pny_get(pny_registry registry,
  * PNY_ERR_STALE    it was given back before, here or in a copy of the structure
  *
  * Requires: `lease` is readable and writable.
+ *
+ * MT-Safe; AS-Unsafe; a forked child may call it.
  */
 pny_status pny_put(struct pny_lease *lease);
 
@@ -467,6 +503,8 @@ pny_status pny_put(struct pny_lease *lease);
  *                    parent process's; pny_get says which
  *
  * Requires: `key` is writable.
+ *
+ * MT-Safe; AS-Unsafe; a forked child may call it.
  */
 pny_status pny_lookup(pny_registry registry,
 		      const void *address,
@@ -552,6 +590,8 @@ typedef struct pny_pool_config {
  * PNY_ERR_RESOURCES  as many pools as there can be, or no thread
  *
  * Requires: `config` is readable for its size; `pool` is writable.
+ *
+ * MT-Safe; AS-Unsafe; a forked child may call it.
  */
 pny_status pny_pool_create(const struct pny_pool_config *config, pny_pool *pool);
 
@@ -559,10 +599,14 @@ pny_status pny_pool_create(const struct pny_pool_config *config, pny_pool *pool)
  * Deregisters and gives back every slab, and destroys the pool. Waits for streams as
  * pny_pool_trim does. In a forked child, whose parent made it, only the handle goes.
  *
- * PNY_ERR_BUSY: blocks are in use, or wait for streams or fences, or there are handles of
- * streams; the text says how many. The pool stays.
+ * PNY_ERR_INVALID  null
+ * PNY_ERR_STALE    not a pool
+ * PNY_ERR_BUSY     blocks are in use, or wait for streams or fences, or there are handles of
+ *                  streams; the text says how many. The pool stays.
  *
  * Requires: no other thread is inside a call with this handle.
+ *
+ * MT-Safe but for its object; AS-Unsafe.
  */
 pny_status pny_pool_destroy(pny_pool pool);
 
@@ -576,6 +620,8 @@ pny_status pny_pool_destroy(pny_pool pool);
  * PNY_ERR_FORKED   the pool is the parent process's
  *
  * Requires: `released` is writable or null. Nobody destroys the pool meanwhile.
+ *
+ * MT-Safe; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_pool_trim(pny_pool pool, size_t *released);
 
@@ -614,6 +660,8 @@ typedef struct pny_pool_counts {
  * PNY_ERR_FORKED   the pool is the parent process's
  *
  * Requires: `counts` is writable for its size. Nobody destroys the pool meanwhile.
+ *
+ * MT-Safe; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_pool_stats(pny_pool pool, struct pny_pool_counts *counts);
 
@@ -630,7 +678,9 @@ typedef struct pny_stream_object *pny_stream;
  * stays the caller's, null for the context's default stream; of the simulated driver a
  * new one, `native` being null.
  *
- * PNY_ERR_INVALID    the pool's memory is not a device's
+ * PNY_ERR_INVALID    null, or the pool's memory is not a device's
+ * PNY_ERR_STALE      not a pool
+ * PNY_ERR_FORKED     the pool is the parent process's
  * PNY_ERR_BUSY       the pool has a handle of that stream
  * PNY_ERR_BACKEND    the driver does not know the stream
  * PNY_ERR_RESOURCES  as many handles as there can be
@@ -638,6 +688,8 @@ typedef struct pny_stream_object *pny_stream;
  * Requires: `native` is null or a stream of the pool's device and context that is not
  * destroyed before pny_stream_destroy; `made` is writable. Nobody destroys the pool
  * meanwhile.
+ *
+ * MT-Safe; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_stream_create(pny_pool pool, void *native, pny_stream *made);
 
@@ -646,10 +698,14 @@ pny_status pny_stream_create(pny_pool pool, void *native, pny_stream *made);
  * memory that was freed on it when its work so far has passed. Blocks that were allocated
  * on it stay in use. Does not wait.
  *
- * PNY_ERR_BACKEND: the driver refused to mark the end of the stream's work; the handle is
- * gone all the same.
+ * PNY_ERR_INVALID  null
+ * PNY_ERR_STALE    not a stream
+ * PNY_ERR_BACKEND  the driver refused to mark the end of the stream's work; the handle is
+ *                  gone all the same
  *
  * Requires: no other thread is inside a call with this handle.
+ *
+ * MT-Safe but for its object; AS-Unsafe; a forked child may call it.
  */
 pny_status pny_stream_destroy(pny_stream stream);
 
@@ -671,6 +727,8 @@ pny_status pny_stream_destroy(pny_stream stream);
  * On an error `*block` is null.
  *
  * Requires: `block` is writable. Nobody destroys the pool or the stream meanwhile.
+ *
+ * MT-Safe; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_pool_alloc(pny_pool pool, size_t bytes, pny_stream stream, void **block);
 
@@ -680,6 +738,8 @@ pny_status pny_pool_alloc(pny_pool pool, size_t bytes, pny_stream stream, void *
  * Errors: as pny_pool_alloc; PNY_ERR_INVALID also of another `align`.
  *
  * Requires: as pny_pool_alloc.
+ *
+ * MT-Safe; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_pool_alloc_aligned(pny_pool pool,
 				  size_t bytes,
@@ -695,6 +755,8 @@ pny_status pny_pool_alloc_aligned(pny_pool pool,
  *
  * Requires: `sizes` is readable and `blocks` is writable for `count` elements. Otherwise as
  * pny_pool_alloc.
+ *
+ * MT-Safe; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_pool_alloc_batch(pny_pool pool,
 				const size_t *sizes,
@@ -710,6 +772,8 @@ pny_status pny_pool_alloc_batch(pny_pool pool,
  * Errors: as pny_pool_alloc. Nothing is left in use.
  *
  * Requires: nobody destroys the pool or the stream meanwhile.
+ *
+ * MT-Safe; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_pool_warmup(pny_pool pool, size_t bytes, size_t count, pny_stream stream);
 
@@ -718,10 +782,15 @@ pny_status pny_pool_warmup(pny_pool pool, size_t bytes, size_t count, pny_stream
  * and waits for nobody. Of a device pool its memory serves the stream that it was
  * allocated on at once, and others when that stream has come as far as it was.
  *
- * PNY_ERR_INVALID: null, or an address within a block. PNY_ERR_STALE: no block of this
- * pool that is in use; freed before, or another's. Nothing has changed then.
+ * PNY_ERR_INVALID  null, or an address within a block
+ * PNY_ERR_STALE    not a pool; no block of this pool that is in use: freed before, or
+ *                  another's
+ * PNY_ERR_FORKED   the pool is the parent process's
+ * Nothing has changed then.
  *
  * Requires: nobody destroys the pool meanwhile, and nobody uses the memory any more.
+ *
+ * MT-Safe; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_pool_free(pny_pool pool, void *block);
 
@@ -729,10 +798,13 @@ pny_status pny_pool_free(pny_pool pool, void *block);
  * Frees the block, whose memory is reused only after `stream`, of this device pool or
  * another one, has done what it has been given so far: for the source of a copy.
  *
- * PNY_ERR_BACKEND: the driver refused to mark the place, as while the stream is captured.
- * Otherwise as pny_pool_free. On an error the block stays in use.
+ * Errors: as pny_pool_free; PNY_ERR_STALE also if `stream` is none; PNY_ERR_BACKEND: the
+ * driver refused to mark the place, as while the stream is captured. On an error the block
+ * stays in use.
  *
  * Requires: as pny_pool_free, but for the stream's work. Nobody destroys the stream meanwhile.
+ *
+ * MT-Safe; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_pool_free_after(pny_pool pool, void *block, pny_stream stream);
 
@@ -746,6 +818,8 @@ pny_status pny_pool_free_after(pny_pool pool, void *block, pny_stream stream);
  *
  * Requires: as pny_pool_free. `passed` and `user` are good until it has passed, or the process
  * ends.
+ *
+ * MT-Safe; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_pool_defer_until(pny_pool pool,
 				void *block,
@@ -757,10 +831,12 @@ pny_status pny_pool_defer_until(pny_pool pool,
  * block: once freed it is not reused before that stream has done what it had been given
  * when the block was freed, or soon after. For device memory.
  *
- * PNY_ERR_INVALID: the pool's memory is not a device's, or the stream is another pool's.
- * Otherwise as pny_pool_free.
+ * Errors: as pny_pool_free; PNY_ERR_INVALID also: the pool's memory is not a device's, or
+ * the stream is another pool's; PNY_ERR_STALE also if `stream` is none.
  *
  * Requires: nobody destroys the pool or the stream, or frees the block, meanwhile.
+ *
+ * MT-Safe; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_pool_record_use(pny_pool pool, void *block, pny_stream stream);
 
@@ -786,10 +862,15 @@ typedef struct pny_block_place {
  * Fills `*place`, whose `size` the caller has set, for the block that `address` lies in,
  * at its beginning or further on. What it says is good while the block is in use.
  *
- * PNY_ERR_NOT_FOUND: it lies in no block of this pool that is in use.
+ * PNY_ERR_NOT_FOUND  it lies in no block of this pool that is in use
+ * PNY_ERR_INVALID    null, or a size that is none
+ * PNY_ERR_STALE      not a pool
+ * PNY_ERR_FORKED     the pool is the parent process's
  *
  * Requires: `place` is writable for its size. Nobody destroys the pool meanwhile. The memory is
  * not accessed.
+ *
+ * MT-Safe; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_pool_find(pny_pool pool, const void *address, struct pny_block_place *place);
 
@@ -808,6 +889,8 @@ pny_status pny_pool_find(pny_pool pool, const void *address, struct pny_block_pl
  *
  * Requires: `stream` is null (the default stream) or a stream of the device's primary context that
  * is not destroyed before pny_plug_retire is told. PyTorch never destroys one.
+ *
+ * MT-Safe; AS-Unsafe; a forked child may call it.
  */
 void *pny_torch_malloc(size_t bytes, int device, void *stream);
 
@@ -818,6 +901,8 @@ void *pny_torch_malloc(size_t bytes, int device, void *stream);
  * `stream` are PyTorch's and not needed. Never calls the driver; any thread.
  *
  * Requires: nobody enqueues work on the block from now on.
+ *
+ * MT-Safe; AS-Unsafe; a forked child may call it.
  */
 void pny_torch_free(void *block, size_t bytes, int device, void *stream);
 
@@ -826,6 +911,8 @@ void pny_torch_free(void *block, size_t bytes, int device, void *stream);
  * Tensor.record_stream tells (set_record_stream_fn). Null is nothing.
  *
  * Requires: as pny_torch_malloc.
+ *
+ * MT-Safe; AS-Unsafe; a forked child may call it.
  */
 void pny_torch_record_stream(void *block, void *stream);
 
@@ -836,6 +923,8 @@ void pny_torch_record_stream(void *block, void *stream);
  * in its order. Otherwise as pny_torch_malloc.
  *
  * Requires: as pny_torch_malloc, of `param`.
+ *
+ * MT-Safe; AS-Unsafe; a forked child may call it.
  */
 void *pny_cupy_malloc(void *param, size_t bytes, int device);
 
@@ -843,6 +932,8 @@ void *pny_cupy_malloc(void *param, size_t bytes, int device);
  * Takes back what pny_cupy_malloc gave. As pny_torch_free.
  *
  * Requires: as pny_torch_free.
+ *
+ * MT-Safe; AS-Unsafe; a forked child may call it.
  */
 void pny_cupy_free(void *param, void *block, int device);
 
@@ -852,8 +943,11 @@ void pny_cupy_free(void *param, void *block, int device);
  *
  * PNY_ERR_INVALID    there is no such device number
  * PNY_ERR_NOT_READY  nothing was allocated there yet
+ * PNY_ERR_FORKED     the pool is the parent process's
  *
  * Requires: `counts` is writable for its size.
+ *
+ * MT-Safe; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_plug_stats(int device, pny_pool_counts *counts);
 
@@ -863,8 +957,11 @@ pny_status pny_plug_stats(int device, pny_pool_counts *counts);
  *
  * PNY_ERR_INVALID    there is no such device number
  * PNY_ERR_NOT_READY  nothing was allocated there yet
+ * PNY_ERR_FORKED     the pool is the parent process's
  *
  * Requires: `released` is null or writable.
+ *
+ * MT-Safe; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_plug_trim(int device, size_t *released);
 
@@ -874,10 +971,13 @@ pny_status pny_plug_trim(int device, size_t *released);
  *
  * PNY_ERR_INVALID    there is no such device number
  * PNY_ERR_NOT_READY  nothing was allocated there yet
+ * PNY_ERR_FORKED     the pool is the parent process's
  * PNY_ERR_BACKEND    the driver does not know the stream
  *
  * Requires: `stream` is null or a stream of the device's primary context; nobody allocates on it
  * any more.
+ *
+ * MT-Safe; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_plug_retire(int device, void *stream);
 
@@ -890,10 +990,13 @@ pny_status pny_plug_retire(int device, void *stream);
  * given an address and nothing else, as libpinyard_mpi is of a simulated device's. What
  * it says is good while the block is in use. Looks through every pool: not for hot paths.
  *
- * PNY_ERR_NOT_FOUND: it lies in no block of a device pool of this process that is in use.
+ * PNY_ERR_NOT_FOUND  it lies in no block of a device pool of this process that is in use
+ * PNY_ERR_INVALID    null, or a size that is none
  *
  * Requires: `place` is writable for its size. Nobody destroys a pool meanwhile. The memory is not
  * accessed.
+ *
+ * MT-Safe; AS-Unsafe; a forked child may call it.
  */
 pny_status pny_device_find(const void *address, pny_block_place *place);
 
@@ -955,6 +1058,8 @@ typedef struct pny_registry_counts {
  * PNY_ERR_STALE    not a registry, or one that was destroyed
  *
  * Requires: `counts` is writable for its size.
+ *
+ * MT-Safe; AS-Unsafe.
  */
 pny_status pny_registry_stats(pny_registry registry, struct pny_registry_counts *counts);
 
@@ -969,6 +1074,8 @@ pny_status pny_registry_stats(pny_registry registry, struct pny_registry_counts 
  *
  * Requires: `text` is writable for `capacity` bytes, or null with a capacity of 0; `length` is
  * writable or null.
+ *
+ * MT-Safe; AS-Unsafe.
  */
 pny_status pny_explain(pny_registry registry,
 		       const void *address,
@@ -1013,6 +1120,8 @@ typedef struct pny_libfabric_monitor_counts {
  * PNY_ERR_HOOKS_INCOMPLETE  as pny_hooks_install
  * PNY_ERR_BUSY              another monitor or a cache was there first
  * PNY_ERR_RESOURCES         no thread or no subscriber's place
+ *
+ * MT-Safe; AS-Unsafe; a forked child may call it.
  */
 pny_status pny_libfabric_import_monitor(void);
 
@@ -1023,6 +1132,8 @@ pny_status pny_libfabric_import_monitor(void);
  * PNY_ERR_NOT_READY: no monitor was imported. `*counts` is untouched then.
  *
  * Requires: `counts` is null or writable for its size.
+ *
+ * MT-Safe; AS-Unsafe; a forked child may call it.
  */
 pny_status pny_libfabric_monitor_stats(struct pny_libfabric_monitor_counts *counts);
 

@@ -20,6 +20,9 @@
  *
  * Units: counts are of elements, as MPI's; sizes are in bytes.
  *
+ * The last line of each function's comment says who may call it, in the words of
+ * attributes(7).
+ *
  * Threads: one at a time in a communicator; see pny_mpi_comm. All functions block.
  *
  * Signals: nothing here may be called in a signal handler.
@@ -48,6 +51,8 @@ extern "C" {
  * the rank, MPI's or the driver's call and its words; "" where that call succeeded. Never
  * null; valid until the thread's next call of a function of this header that returns a
  * status. pny_last_error knows nothing of these.
+ *
+ * MT-Safe; AS-Unsafe; a forked child may call it.
  */
 const char *pny_mpi_last_error(void);
 
@@ -81,6 +86,8 @@ typedef struct pny_mpi_comm_object *pny_mpi_comm;
  * PNY_ERR_FORKED     the parent process uses the device
  *
  * Requires: `ranks` is a communicator; `made` is writable.
+ *
+ * MT-Unsafe: one thread at a time in a communicator; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_mpi_comm_create(MPI_Comm ranks, int device, pny_mpi_comm *made);
 
@@ -94,6 +101,8 @@ pny_status pny_mpi_comm_create(MPI_Comm ranks, int device, pny_mpi_comm *made);
  * PNY_ERR_BUSY     another thread is inside a call with it
  *
  * Requires: no other thread begins a call with this handle.
+ *
+ * MT-Unsafe: one thread at a time in a communicator; AS-Unsafe.
  */
 pny_status pny_mpi_comm_destroy(pny_mpi_comm comm);
 
@@ -102,9 +111,14 @@ pny_status pny_mpi_comm_destroy(pny_mpi_comm comm);
  * as snprintf copies, cut to `capacity` bytes and terminated; its whole length without the
  * terminator in `*length`, unless that is null. The text is for people: it changes.
  *
- * PNY_ERR_INVALID: `comm` is null, or `text` is null with a capacity.
+ * PNY_ERR_INVALID  `comm` is null, or `text` is null with a capacity
+ * PNY_ERR_STALE    not a communicator
+ * PNY_ERR_BUSY     another thread is inside a call with it
+ * PNY_ERR_FORKED   it is the parent process's
  *
  * Requires: `text` is writable for `capacity` bytes; `length` is null or writable.
+ *
+ * MT-Unsafe: one thread at a time in a communicator; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_mpi_plan(pny_mpi_comm comm, char *text, size_t capacity, size_t *length);
 
@@ -135,6 +149,8 @@ pny_status pny_mpi_plan(pny_mpi_comm comm, char *text, size_t capacity, size_t *
  * Requires: `buffer` has `count` elements, which no work but that of `stream` uses before the
  * call returns, and `datatype` is one. `stream` is a CUstream (cudaStream_t) of the device's
  * primary context, or null, the default stream; of a simulated device null.
+ *
+ * MT-Unsafe: one thread at a time in a communicator; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_mpi_bcast(void *buffer,
 			 int count,
@@ -152,6 +168,8 @@ pny_status pny_mpi_bcast(void *buffer,
  * Errors: as pny_mpi_bcast.
  *
  * Requires: as pny_mpi_bcast.
+ *
+ * MT-Unsafe: one thread at a time in a communicator; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_mpi_send(const void *buffer,
 			int count,
@@ -166,10 +184,11 @@ pny_status pny_mpi_send(const void *buffer,
  * is received of a rank and with a tag that are named: MPI_ANY_SOURCE and MPI_ANY_TAG are
  * refused; MPI_PROC_NULL is nobody. `status` has source, tag and count (MPI_Get_count).
  *
- * PNY_ERR_INVALID: also where more elements come than `count`.
- * Otherwise as pny_mpi_bcast.
+ * Errors: as pny_mpi_bcast; PNY_ERR_INVALID also where more elements come than `count`.
  *
  * Requires: as pny_mpi_bcast; `status` is writable, or MPI_STATUS_IGNORE.
+ *
+ * MT-Unsafe: one thread at a time in a communicator; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_mpi_recv(void *buffer,
 			int count,
@@ -188,6 +207,8 @@ pny_status pny_mpi_recv(void *buffer,
  * Errors: as pny_mpi_recv.
  *
  * Requires: as pny_mpi_recv, of both buffers.
+ *
+ * MT-Unsafe: one thread at a time in a communicator; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_mpi_sendrecv(const void *sendbuf,
 			    int sendcount,
@@ -215,6 +236,8 @@ pny_status pny_mpi_sendrecv(const void *sendbuf,
  * Errors: as pny_mpi_bcast.
  *
  * Requires: as pny_mpi_bcast, of both buffers, which do not overlap.
+ *
+ * MT-Unsafe: one thread at a time in a communicator; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_mpi_allreduce(const void *sendbuf,
 			     void *recvbuf,
@@ -231,6 +254,8 @@ pny_status pny_mpi_allreduce(const void *sendbuf,
  * Errors: as pny_mpi_bcast.
  *
  * Requires: as pny_mpi_allreduce.
+ *
+ * MT-Unsafe: one thread at a time in a communicator; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_mpi_reduce(const void *sendbuf,
 			  void *recvbuf,
@@ -252,6 +277,8 @@ pny_status pny_mpi_reduce(const void *sendbuf,
  * Errors: as pny_mpi_bcast.
  *
  * Requires: as pny_mpi_bcast, of both buffers, which do not overlap.
+ *
+ * MT-Unsafe: one thread at a time in a communicator; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_mpi_gather(const void *sendbuf,
 			  int sendcount,
@@ -272,6 +299,8 @@ pny_status pny_mpi_gather(const void *sendbuf,
  * Errors: as pny_mpi_bcast.
  *
  * Requires: as pny_mpi_gather.
+ *
+ * MT-Unsafe: one thread at a time in a communicator; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_mpi_scatter(const void *sendbuf,
 			   int sendcount,
@@ -291,6 +320,8 @@ pny_status pny_mpi_scatter(const void *sendbuf,
  * Errors: as pny_mpi_bcast.
  *
  * Requires: as pny_mpi_gather.
+ *
+ * MT-Unsafe: one thread at a time in a communicator; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_mpi_allgather(const void *sendbuf,
 			     int sendcount,
@@ -309,6 +340,8 @@ pny_status pny_mpi_allgather(const void *sendbuf,
  * Errors: as pny_mpi_bcast.
  *
  * Requires: as pny_mpi_gather.
+ *
+ * MT-Unsafe: one thread at a time in a communicator; AS-Unsafe; refused in a forked child.
  */
 pny_status pny_mpi_alltoall(const void *sendbuf,
 			    int sendcount,

@@ -159,8 +159,11 @@ pub unsafe extern "C" fn pny_pool_warmup(
 /// and waits for nobody. Of a device pool its memory serves the stream that it was
 /// allocated on at once, and others when that stream has come as far as it was.
 ///
-/// PNY_ERR_INVALID: null, or an address within a block. PNY_ERR_STALE: no block of this
-/// pool that is in use; freed before, or another's. Nothing has changed then.
+/// PNY_ERR_INVALID  null, or an address within a block
+/// PNY_ERR_STALE    not a pool; no block of this pool that is in use: freed before, or
+///                  another's
+/// PNY_ERR_FORKED   the pool is the parent process's
+/// Nothing has changed then.
 ///
 /// # Safety
 /// Nobody destroys the pool meanwhile, and nobody uses the memory any more.
@@ -175,8 +178,9 @@ pub unsafe extern "C" fn pny_pool_free(pool: pny_pool, block: *mut c_void) -> pn
 /// Frees the block, whose memory is reused only after `stream`, of this device pool or
 /// another one, has done what it has been given so far: for the source of a copy.
 ///
-/// PNY_ERR_BACKEND: the driver refused to mark the place, as while the stream is captured.
-/// Otherwise as pny_pool_free. On an error the block stays in use.
+/// Errors: as pny_pool_free; PNY_ERR_STALE also if `stream` is none; PNY_ERR_BACKEND: the
+/// driver refused to mark the place, as while the stream is captured. On an error the block
+/// stays in use.
 ///
 /// # Safety
 /// As pny_pool_free, but for the stream's work. Nobody destroys the stream meanwhile.
@@ -239,8 +243,8 @@ pub unsafe extern "C" fn pny_pool_defer_until(
 /// block: once freed it is not reused before that stream has done what it had been given
 /// when the block was freed, or soon after. For device memory.
 ///
-/// PNY_ERR_INVALID: the pool's memory is not a device's, or the stream is another pool's.
-/// Otherwise as pny_pool_free.
+/// Errors: as pny_pool_free; PNY_ERR_INVALID also: the pool's memory is not a device's, or
+/// the stream is another pool's; PNY_ERR_STALE also if `stream` is none.
 ///
 /// # Safety
 /// Nobody destroys the pool or the stream, or frees the block, meanwhile.
@@ -291,7 +295,10 @@ unsafe impl Sized_ for pny_block_place {
 /// Fills `*place`, whose `size` the caller has set, for the block that `address` lies in,
 /// at its beginning or further on. What it says is good while the block is in use.
 ///
-/// PNY_ERR_NOT_FOUND: it lies in no block of this pool that is in use.
+/// PNY_ERR_NOT_FOUND  it lies in no block of this pool that is in use
+/// PNY_ERR_INVALID    null, or a size that is none
+/// PNY_ERR_STALE      not a pool
+/// PNY_ERR_FORKED     the pool is the parent process's
 ///
 /// # Safety
 /// `place` is writable for its size. Nobody destroys the pool meanwhile. The memory is

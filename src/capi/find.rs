@@ -14,7 +14,8 @@ use core::ffi::c_void;
 /// given an address and nothing else, as libpinyard_mpi is of a simulated device's. What
 /// it says is good while the block is in use. Looks through every pool: not for hot paths.
 ///
-/// PNY_ERR_NOT_FOUND: it lies in no block of a device pool of this process that is in use.
+/// PNY_ERR_NOT_FOUND  it lies in no block of a device pool of this process that is in use
+/// PNY_ERR_INVALID    null, or a size that is none
 ///
 /// # Safety
 /// `place` is writable for its size. Nobody destroys a pool meanwhile. The memory is not

@@ -49,7 +49,8 @@ pub extern "C" fn pny_hooks_verify() -> pny_status {
 /// line each: cut to `capacity` bytes as snprintf(3) does, with the whole length in
 /// `*length` where that is not null.
 ///
-/// PNY_ERR_NOT_READY: never installed.
+/// PNY_ERR_NOT_READY  never installed
+/// PNY_ERR_INVALID    `text` is null with a capacity
 ///
 /// # Safety
 /// `text` is writable for `capacity` bytes, or null with a capacity of 0; `length` is

@@ -251,6 +251,7 @@ pub unsafe extern "C" fn pny_cupy_free(param: *mut c_void, block: *mut c_void, d
 ///
 /// PNY_ERR_INVALID    there is no such device number
 /// PNY_ERR_NOT_READY  nothing was allocated there yet
+/// PNY_ERR_FORKED     the pool is the parent process's
 ///
 /// # Safety
 /// `counts` is writable for its size.
@@ -271,6 +272,7 @@ pub unsafe extern "C" fn pny_plug_stats(device: c_int, counts: *mut pny_pool_cou
 ///
 /// PNY_ERR_INVALID    there is no such device number
 /// PNY_ERR_NOT_READY  nothing was allocated there yet
+/// PNY_ERR_FORKED     the pool is the parent process's
 ///
 /// # Safety
 /// `released` is null or writable.
@@ -291,6 +293,7 @@ pub unsafe extern "C" fn pny_plug_trim(device: c_int, released: *mut usize) -> p
 ///
 /// PNY_ERR_INVALID    there is no such device number
 /// PNY_ERR_NOT_READY  nothing was allocated there yet
+/// PNY_ERR_FORKED     the pool is the parent process's
 /// PNY_ERR_BACKEND    the driver does not know the stream
 ///
 /// # Safety

@@ -391,8 +391,10 @@ pub unsafe extern "C" fn pny_pool_create(config: *const pny_pool_config, pool: *
 /// Deregisters and gives back every slab, and destroys the pool. Waits for streams as
 /// pny_pool_trim does. In a forked child, whose parent made it, only the handle goes.
 ///
-/// PNY_ERR_BUSY: blocks are in use, or wait for streams or fences, or there are handles of
-/// streams; the text says how many. The pool stays.
+/// PNY_ERR_INVALID  null
+/// PNY_ERR_STALE    not a pool
+/// PNY_ERR_BUSY     blocks are in use, or wait for streams or fences, or there are handles of
+///                  streams; the text says how many. The pool stays.
 ///
 /// # Safety
 /// No other thread is inside a call with this handle.

@@ -81,7 +81,9 @@ pub(super) fn of(
 /// stays the caller's, null for the context's default stream; of the simulated driver a
 /// new one, `native` being null.
 ///
-/// PNY_ERR_INVALID    the pool's memory is not a device's
+/// PNY_ERR_INVALID    null, or the pool's memory is not a device's
+/// PNY_ERR_STALE      not a pool
+/// PNY_ERR_FORKED     the pool is the parent process's
 /// PNY_ERR_BUSY       the pool has a handle of that stream
 /// PNY_ERR_BACKEND    the driver does not know the stream
 /// PNY_ERR_RESOURCES  as many handles as there can be
@@ -137,8 +139,10 @@ pub unsafe extern "C" fn pny_stream_create(
 /// memory that was freed on it when its work so far has passed. Blocks that were allocated
 /// on it stay in use. Does not wait.
 ///
-/// PNY_ERR_BACKEND: the driver refused to mark the end of the stream's work; the handle is
-/// gone all the same.
+/// PNY_ERR_INVALID  null
+/// PNY_ERR_STALE    not a stream
+/// PNY_ERR_BACKEND  the driver refused to mark the end of the stream's work; the handle is
+///                  gone all the same
 ///
 /// # Safety
 /// No other thread is inside a call with this handle.

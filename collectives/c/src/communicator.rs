@@ -296,7 +296,10 @@ pub unsafe extern "C" fn pny_mpi_comm_destroy(comm: pny_mpi_comm) -> pny_status 
 /// as snprintf copies, cut to `capacity` bytes and terminated; its whole length without the
 /// terminator in `*length`, unless that is null. The text is for people: it changes.
 ///
-/// PNY_ERR_INVALID: `comm` is null, or `text` is null with a capacity.
+/// PNY_ERR_INVALID  `comm` is null, or `text` is null with a capacity
+/// PNY_ERR_STALE    not a communicator
+/// PNY_ERR_BUSY     another thread is inside a call with it
+/// PNY_ERR_FORKED   it is the parent process's
 ///
 /// # Safety
 /// `text` is writable for `capacity` bytes; `length` is null or writable.

@@ -303,8 +303,7 @@ pub unsafe extern "C" fn pny_mpi_send(
 /// is received of a rank and with a tag that are named: MPI_ANY_SOURCE and MPI_ANY_TAG are
 /// refused; MPI_PROC_NULL is nobody. `status` has source, tag and count (MPI_Get_count).
 ///
-/// PNY_ERR_INVALID: also where more elements come than `count`.
-/// Otherwise as pny_mpi_bcast.
+/// Errors: as pny_mpi_bcast; PNY_ERR_INVALID also where more elements come than `count`.
 ///
 /// # Safety
 /// As pny_mpi_bcast; `status` is writable, or MPI_STATUS_IGNORE.

@@ -14,6 +14,15 @@ pub(crate) fn check(header: &str, statuses: &str) -> Result<(), String> {
                 return Err(format!("{function}: {name} is no status"));
             }
         }
+        let handle = taken(header, function);
+        for name in ["PNY_ERR_INVALID", "PNY_ERR_STALE"].into_iter().filter(|_| handle.is_some()) {
+            if !resolves(function, &comments, name) {
+                let handle = handle.unwrap_or_default();
+                return Err(format!(
+                    "{function} takes a {handle}, so it may return {name}: its comment must say when"
+                ));
+            }
+        }
         if !says(function, &comments, &mut HashSet::new()) {
             return Err(format!(
                 "{function} returns a pny_status: its comment names each PNY_ERR_ that it may be, or says \
@@ -24,8 +33,15 @@ pub(crate) fn check(header: &str, statuses: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// The handle that a function takes first.
+fn taken<'h>(header: &'h str, function: &str) -> Option<&'h str> {
+    let (_, rest) = header.split_once(&format!("pny_status {function}("))?;
+    let (of, _) = rest.split_once(' ')?;
+    ["pny_pool", "pny_stream", "pny_registry", "pny_mpi_comm"].contains(&of).then_some(of)
+}
+
 /// The comment of each function that returns a status.
-fn comments(header: &str) -> HashMap<&str, &str> {
+pub(crate) fn comments(header: &str) -> HashMap<&str, &str> {
     let mut found = HashMap::new();
     for (at, declaration) in header.match_indices("\npny_status ") {
         let name = header[at + declaration.len()..].split('(').next().unwrap_or_default();
@@ -37,6 +53,21 @@ fn comments(header: &str) -> HashMap<&str, &str> {
 
 fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|letter: char| !letter.is_alphanumeric() && letter != '_')
+}
+
+/// Whether a function's comment, or that of the one which it refers to, names `status`.
+pub(crate) fn resolves(function: &str, comments: &HashMap<&str, &str>, status: &str) -> bool {
+    let (mut at, mut asked) = (function, HashSet::new());
+    while let Some(comment) = comments.get(at).filter(|_| asked.insert(at)) {
+        if words(comment).any(|word| word == status) {
+            return true;
+        }
+        let Some(other) = comment.split_once("Errors: as ").and_then(|(_, rest)| words(rest).next()) else {
+            return false;
+        };
+        at = other;
+    }
+    false
 }
 
 /// Whether a function's comment, or that of the one which it refers to, names a status.

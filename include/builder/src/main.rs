@@ -6,6 +6,7 @@ mod comments;
 mod errors;
 mod fortran;
 mod manual;
+mod safety;
 
 use cbindgen::{Builder, Config, DocumentationStyle, Language, SortKey, Style};
 use std::path::Path;
@@ -46,7 +47,9 @@ fn main() -> ExitCode {
     let header = generate(&root, "src/capi", include_str!("top.h"), &SECTIONS);
     let mpi = generate(&root, "collectives/c/src", include_str!("mpi_top.h"), &MPI_SECTIONS);
     let documented = |header: String, mpi: String| {
-        errors::check(&header, &header).and_then(|()| errors::check(&mpi, &header)).map(|()| (header, mpi))
+        errors::check(&header, &header)
+            .and_then(|()| errors::check(&mpi, &header))
+            .map(|()| (safety::with_lines(&header, false), safety::with_lines(&mpi, true)))
     };
     let (header, mpi) = match header.and_then(|header| documented(header, mpi?)) {
         Ok(headers) => headers,

@@ -20,6 +20,9 @@
  *
  * Units: counts are of elements, as MPI's; sizes are in bytes.
  *
+ * The last line of each function's comment says who may call it, in the words of
+ * attributes(7).
+ *
  * Threads: one at a time in a communicator; see pny_mpi_comm. All functions block.
  *
  * Signals: nothing here may be called in a signal handler.

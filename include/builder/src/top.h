@@ -15,6 +15,9 @@
  *
  * Units: sizes and lengths are in bytes, times in nanoseconds.
  *
+ * The last line of each function's comment says who may call it, in the words of
+ * attributes(7).
+ *
  * Threads: every function may be called from any thread at any time, but for the
  * destruction of an object that another thread is using.
  *
@@ -26,7 +29,7 @@
  * and pools of its own.
  *
  * Structures that begin with `size` may grow: begin with zeros and set `size` to the
- * structure's sizeof. A member that is 0 has its default.
+ * structure's sizeof, which is its version. A member that is 0 has its default.
  *
  * Linux with glibc, on x86-64; on aarch64 run under emulation only so far.
  *
