@@ -31,6 +31,14 @@ same "libraries that it needs" "" "$(echo "$needed" | grep -vE '^(libc|libm|libd
 mpi=$(gcc -fpreprocessed -dD -E include/pinyard_mpi.h 2> /dev/null | grep -oE '\bpny_[a-z_]+\(' | tr -d '(' | sort -u)
 same "functions in packaging/libpinyard_mpi.map" "$mpi" "$(sed -n 's/^\t\(pny_[a-z_]*\);$/\1/p' packaging/libpinyard_mpi.map | sort)"
 same "names of pinyard_mpi.h that are not pny_mpi_" "" "$(grep -v '^pny_mpi_' <<< "$mpi" || true)"
+# What an earlier release had stays: programs were linked with it.
+had() { gcc -fpreprocessed -dD -E "$@" 2> /dev/null | grep -oE '\bpny_[a-z_]+\(' | tr -d '(' | sort -u; }
+for former in mpi-tests/c/previous/{,*/}pinyard.h; do
+    same "functions of $former that are gone" "" "$(comm -23 <(had "$former") <(echo "$declared"))"
+done
+for former in mpi-tests/c/previous/*/pinyard_mpi.h; do
+    [ ! -e "$former" ] || same "functions of $former that are gone" "" "$(comm -23 <(had "$former") <(echo "$mpi"))"
+done
 # Calls in the targets' sources; declarations and comments are none.
 called() { sed -E 's|//.*||; s/\bfn pny_[a-z_]+\(//' "$@" | grep -oE '\bpny_[a-z_]+\(' | tr -d '(' | sort -u; }
 same "functions of pinyard.h that no fuzz target calls" "" "$(comm -23 <(echo "$declared") <(called fuzz/src/capi/*.rs))"

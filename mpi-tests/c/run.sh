@@ -128,6 +128,8 @@ for mpi in openmpi mpich; do
         check "$example sanitizers, $mpi" sanitized $includes
     done
 done
+# A transport knows nothing of MPI, but for who starts it.
+[ ! -x "$build/ring-openmpi" ] || check "transport, 2 processes under Open MPI" openmpi "$build/transport-gcc"
 # valgrind runs code of its own in place of libc's, which cannot be patched there: without
 # hooks, and whoever needs them anyway is told so.
 for example in ring bcast halo_exchange; do

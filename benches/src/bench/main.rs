@@ -79,6 +79,10 @@ impl Settings {
 }
 
 fn main() {
+    // Variables name what some benchmarks open.
+    if pinyard_hooks::is_privileged() {
+        fail("this file is set-user-ID or has capabilities (AT_SECURE): install it without (chmod 755, setcap -r)");
+    }
     let arguments = Arguments::parse();
     let settings = arguments.settings;
     match (arguments.benchmark.as_str(), &arguments.child) {
