@@ -148,6 +148,9 @@ pub unsafe extern "C" fn pny_pool_warmup(
             return Err(Failure::new(PNY_ERR_INVALID, cause));
         }
         let mut blocks: Vec<Block> = Vec::new();
+        blocks.try_reserve(count).map_err(|error| {
+            Failure::new(PNY_ERR_RESOURCES, format!("{count} blocks are not to be had at once: {error}"))
+        })?;
         for _ in 0..count {
             blocks.push(kept.block(bytes, 1, stream)?);
         }

@@ -81,7 +81,9 @@ impl Settings {
 fn main() {
     // Variables name what some benchmarks open.
     if pinyard_hooks::is_privileged() {
-        fail("this file is set-user-ID or has capabilities (AT_SECURE): install it without (chmod 755, setcap -r)");
+        fail(
+            "this file is set-user-ID or has capabilities (AT_SECURE): install it without (chmod 755, setcap -r)",
+        );
     }
     let arguments = Arguments::parse();
     let settings = arguments.settings;

@@ -213,6 +213,11 @@ fn blocks_that_are_none_are_refused() {
         refused(pny_pool_warmup(one, 1 << 40, 1 << 40, null_mut()), PNY_ERR_INVALID, &["address space"]);
         refused(pny_pool_warmup(one, MIB, 100, null_mut()), PNY_ERR_LIMIT, &["pool limit"]);
         refused(
+            pny_pool_warmup(one, 1, 1 << 60, null_mut()),
+            PNY_ERR_RESOURCES,
+            &["blocks are not to be had"],
+        );
+        refused(
             pny_pool_alloc_batch(one, null(), 1, null_mut(), alone),
             PNY_ERR_INVALID,
             &["sizes is a null"],
