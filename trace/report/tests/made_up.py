@@ -32,6 +32,10 @@ def trace(folder, rank, ranks, events, hostile=False):
             block = random.choice(list(live)[:40])
             stream, size, number, place = live.pop(block)
             free[number].append(place)
+            # Its last use is another stream's: it is free when that has passed.
+            if step % 9 == 0:
+                add("fence", stream=stream, bytes=size, block_bytes=size, block=block, address=block, of=2, name=source)
+                time += int(random.lognormvariate(10.5, 0.8))
             add("free", stream=stream, bytes=size, block_bytes=size, block=block, address=block, of=2, name=source)
         else:
             number = next((at for at, places in enumerate(free) if places), None)
@@ -61,6 +65,8 @@ def trace(folder, rank, ranks, events, hostile=False):
         if step % 97 == 0 and live:
             block = next(iter(live))
             add("record_use", stream=13, block=block, address=block, of=2, name=source)
+    # What comes in pairs may have gone beyond.
+    del lines[events + 1:]
     add("end")
     path = os.path.join(folder, f"{'evil' if hostile else host}-r{rank}-{4000 + rank}.trace")
     with open(path, "w") as file:
