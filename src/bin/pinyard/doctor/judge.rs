@@ -285,16 +285,16 @@ fn corruption_of_5_0_11(facts: &Facts, findings: &mut Findings) {
 }
 
 fn variables(facts: &Facts, findings: &mut Findings) {
-    if let Some(value) = facts.environment.get(settings::MONITOR) {
-        if settings::preloaded(facts) || settings::imports(facts) {
-            findings.add(
-                Weight::Mend,
-                settings::MONITOR,
-                format!("{}={value} does not do what it says", settings::MONITOR),
-                settings::effect(facts, settings::MONITOR, value),
-                format!("unset {}", settings::MONITOR),
-            );
-        }
+    if let Some(value) = facts.environment.get(settings::MONITOR)
+        && (settings::preloaded(facts) || settings::imports(facts))
+    {
+        findings.add(
+            Weight::Mend,
+            settings::MONITOR,
+            format!("{}={value} does not do what it says", settings::MONITOR),
+            settings::effect(facts, settings::MONITOR, value),
+            format!("unset {}", settings::MONITOR),
+        );
     }
     if settings::is(facts, "UCX_MEM_EVENTS", &["n", "no", "0"]) {
         findings.add(
