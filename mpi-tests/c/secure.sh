@@ -57,6 +57,27 @@ variable() {
     fi
 }
 
+# capable NAME=VALUE PROGRAM WORDS: a copy with a file capability does not say WORDS to a user
+# without rights, and gets to its end.
+capable() {
+    local copy=$shelf/$2-capable cause=
+    command -v setcap > /dev/null || { echo "skipped: file capabilities: no setcap (libcap2-bin)" && return; }
+    if ! install -m 755 "$shelf/$2" "$copy" || ! setcap cap_net_raw+ep "$copy" 2> "$shelf/told"; then
+        echo "skipped: file capabilities: $(cat "$shelf/told")" && return
+    fi
+    timeout --foreground -k 5 50 setpriv --reuid nobody --regid nogroup --clear-groups env "$1" "$copy" > "$shelf/told" 2>&1
+    if ! grep -q '^AT_SECURE 1$' "$shelf/told" || ! grep -q '^completed$' "$shelf/told"; then
+        cause="not to its end where AT_SECURE is set"
+    elif grep -q -- "$3" "$shelf/told"; then
+        cause="heeded where AT_SECURE is set"
+    fi
+    if [ -z "$cause" ]; then
+        passed=$((passed + 1)) && echo "ok      ${1%%=*}, $2 with a file capability"
+    else
+        failed=$((failed + 1)) && echo "FAILED  ${1%%=*}, $2 with a file capability: $cause" && tail -n 20 "$shelf/told"
+    fi
+}
+
 cargo build --quiet -p pinyard --lib || die "libpinyard does not build"
 share "$target/debug/libpinyard.so" && ln -s libpinyard.so "$shelf/libpinyard.so.0"
 ours=(mpi-tests/c/secure.c -L "$shelf" "-Wl,-rpath,$shelf")
@@ -71,6 +92,8 @@ for part in "$@"; do
             variable PINYARD_POOL_LIMIT=nonsense secure '^pool: 5 .*PINYARD_POOL_LIMIT'
             variable PINYARD_POOL_SLAB_BYTES=nonsense secure '^pool: 5 .*PINYARD_POOL_SLAB_BYTES'
             variable PINYARD_DRIVER=nonsense secure '^plug: .*PINYARD_DRIVER'
+            capable PINYARD_HOOKS=nonsense secure '^registry: 5 .*PINYARD_HOOKS'
+            capable PINYARD_DRIVER=nonsense secure '^plug: .*PINYARD_DRIVER'
             ;;
         preload)
             [[ $(ldconfig -p) = *libfabric.so.1* ]] || { echo "skipped: preload: no libfabric.so.1" && continue; }

@@ -6,8 +6,10 @@
 mod common;
 
 use common::*;
-use pinyard_registry::backend::{Fault, Faulty, IoUring, Work};
-use pinyard_registry::{Access, Budget, CACHED_LIMIT, Coarsen, Explanation, GetError, Registry, Retirement};
+use pinyard_registry::backend::{Custom, Fault, Faulty, IoUring, Work};
+use pinyard_registry::{
+    Access, Budget, CACHED_LIMIT, Coarsen, Explanation, GetError, MemoryKey, Registry, Retirement,
+};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -327,4 +329,28 @@ fn five_level_addresses_are_registered_each_time() {
     assert_eq!(registry.stats().hits, 1, "a terabyte is one region");
     pinyard_hooks::notify_unmapped(huge.wrapping_add(123 << 30), 1);
     assert_eq!(registry.lookup((huge, PAGE), Access::LOCAL_READ), None);
+}
+
+/// Whoever knows an rkey may read or write the memory from elsewhere: no text has it.
+#[test]
+fn no_text_has_an_rkey() {
+    const RKEY: u64 = 0x5ec3_e75e;
+    let key = MemoryKey { lkey: 7, rkey: RKEY, handle: RKEY };
+    let backend = Custom::new("keyed", move |_, _| Ok(key), |_, _| Ok(()));
+    let registry = registry_over(backend);
+    let pages = Pages::new(1);
+    let lease = read(&registry, &pages);
+    assert_eq!(lease.key().rkey, RKEY);
+    let texts = [
+        format!("{:?}", lease.key()),
+        format!("{lease:?}"),
+        format!("{:?}", registry.stats()),
+        registry.explain(&pages, Access::REMOTE_WRITE).to_string(),
+        format!("{:?}", registry.explain(&pages, Access::REMOTE_WRITE)),
+    ];
+    for text in texts {
+        for secret in [format!("{RKEY}"), format!("{RKEY:x}"), format!("{RKEY:X}")] {
+            assert!(!text.contains(&secret), "{text}");
+        }
+    }
 }

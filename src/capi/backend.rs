@@ -68,7 +68,7 @@ pub(super) const FLAGS: pny_flags =
 
 /// What a device needs to use a registration.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct pny_key {
     /// Local key: verbs' lkey, io_uring's buffer index, libfabric's descriptor, UCX's
     /// memory handle.
@@ -78,6 +78,13 @@ pub struct pny_key {
     pub rkey: u64,
     /// The backend's own handle, such as a `struct ibv_mr *`.
     pub handle: u64,
+}
+
+/// As [`MemoryKey`]'s: without the rkey.
+impl core::fmt::Debug for pny_key {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("pny_key").field("lkey", &self.lkey).finish_non_exhaustive()
+    }
 }
 
 impl From<MemoryKey> for pny_key {
