@@ -57,6 +57,9 @@ mount --bind -o ro "$(rustc --print sysroot)" "$root/opt/rust"
 printf '#!/bin/sh\nexit 101\n' > "$root/usr/sbin/policy-rc.d"
 chmod 755 "$root/usr/sbin/policy-rc.d"
 
+# As Debian's installer writes it.
+printf '127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n' > "$root/etc/hosts"
+
 # The machine's ways to the network.
 cp -L /etc/resolv.conf "$root/etc/resolv.conf"
 apt-config dump | grep -E '^Acquire::.*(Proxy|Check-)' > "$root/etc/apt/apt.conf.d/99machine" || true

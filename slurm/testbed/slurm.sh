@@ -33,8 +33,15 @@ end() { # NAME
     kill -KILL "$pid"
 }
 
+# Jobs first: what their steps run would outlive the daemons.
 down() {
-    local name
+    local name end=$((SECONDS + 15))
+    export SLURM_CONF=$folder/slurm.conf
+    if timeout 5 squeue --noheader --format %i > "$folder/jobs" 2> /dev/null && [ -s "$folder/jobs" ]; then
+        xargs timeout 5 scancel --signal=KILL --full < "$folder/jobs" 2> /dev/null
+        xargs timeout 5 scancel < "$folder/jobs" 2> /dev/null
+        while [ -n "$(timeout 5 squeue --noheader 2> /dev/null)" ] && ((SECONDS < end)); do sleep 0.2; done
+    fi
     for name in $nodes ctld munged; do end "$name"; done
 }
 
