@@ -62,7 +62,8 @@ pub(crate) fn loaded_since() -> Vec<CString> {
 
 /// Where libfabric will look for providers' files: what `FI_PROVIDER_PATH` says, or
 /// beside itself (`PROVDLDIR` is `$libdir/libfabric`). A program that runs with more rights
-/// than its caller opens nothing that the environment names.
+/// than its caller opens nothing that the environment names, and nobody opens what lies
+/// somewhere below the working directory.
 fn files(libfabric: &Path) -> Vec<PathBuf> {
     let heeded = |path: &OsString| !path.is_empty() && !pinyard_hooks::is_privileged();
     let said = std::env::var_os("FI_PROVIDER_PATH").filter(heeded);
@@ -84,6 +85,7 @@ fn files(libfabric: &Path) -> Vec<PathBuf> {
         // A folder that is not there has no providers.
         files.extend(std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()));
     }
+    files.retain(|file| file.is_absolute());
     files
 }
 

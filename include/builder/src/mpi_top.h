@@ -23,6 +23,8 @@
  * The last line of each function's comment says who may call it, in the words of
  * attributes(7).
  *
+ * Operations: those that block, with one count for all ranks; the Rust crate has the others.
+ *
  * Threads: one at a time in a communicator; see pny_mpi_comm. All functions block.
  *
  * Signals: nothing here may be called in a signal handler.
