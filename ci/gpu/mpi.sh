@@ -9,7 +9,6 @@
 #
 #   RANKS=4    ranks, each with a GPU of its own as far as there are so many (2)
 #   DRY=1      on simulated devices: that it runs, no figures
-#   CHECKS=1   without the bandwidths
 #   OWN_MPI=1  the Open MPI that was carried, in place of the machine's
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
