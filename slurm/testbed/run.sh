@@ -370,6 +370,12 @@ limit_ended() {
     job=$limit && ends 75 && tells '^time limit: the ranks get SIGTERM' '^ENDED by the time limit' &&
         [ "$(cat "$folder/status")" = 75 ] && ranks_ended
 }
+# Waits until both ranks of $job have begun.
+at_work() {
+    local end=$((SECONDS + 30))
+    folder=pinyard-host-$job
+    until [ "$(grep -c '^begun' "$folder/output" 2> /dev/null)" = 2 ]; do ((SECONDS < end)) || break; sleep 0.1; done
+}
 ranks_ended() { [ -e "ended-$job-0" ] && [ -e "ended-$job-1" ]; }
 # The same signal, sent by hand once the ranks are at work.
 limit_of_stress() {
@@ -403,34 +409,27 @@ requeued() {
 }
 # A launcher's own way of telling its ranks.
 limit_by_mpirun() { # SETTINGS
-    local end=$((SECONDS + 30))
     submit --export="ALL,LAUNCH=mpirun,$1" "$templates/host.sbatch" ./stays || return 1
-    folder=pinyard-host-$job
-    until [ "$(grep -c '^begun' "$folder/output" 2> /dev/null)" = 2 ]; do ((SECONDS < end)) || break; sleep 0.1; done
+    at_work
     scancel --batch --signal=USR1 "$job" && ends 75 && tells '^time limit: the ranks get SIGTERM' '^ENDED by the time limit' && ranks_ended
 }
 # As users cancel: Slurm tells the batch shell nothing, and the ranks that they end.
 cancelled_plainly() {
     local end=$((SECONDS + 30))
     submit "$templates/host.sbatch" ./stays || return 1
-    folder=pinyard-host-$job
-    until [ "$(grep -c '^begun' "$folder/output" 2> /dev/null)" = 2 ]; do ((SECONDS < end)) || break; sleep 0.1; done
+    at_work
     scancel "$job"
     until [ "$(state "$job")" = CANCELLED ] && ranks_ended; do ((SECONDS < end)) || return 1; sleep 0.1; done
 }
 cancelled() {
-    local end=$((SECONDS + 30))
     submit "$templates/host.sbatch" ./stays || return 1
-    folder=pinyard-host-$job
-    until [ "$(grep -c '^begun' "$folder/output" 2> /dev/null)" = 2 ]; do ((SECONDS < end)) || break; sleep 0.1; done
+    at_work
     scancel --full --signal=TERM "$job" && ends 143 && tells '^ENDED: cancelled'
 }
 # To the batch shell alone, as a preemption may come.
 cancelled_alone() {
-    local end=$((SECONDS + 30))
     submit "$templates/host.sbatch" ./stays || return 1
-    folder=pinyard-host-$job
-    until [ "$(grep -c '^begun' "$folder/output" 2> /dev/null)" = 2 ]; do ((SECONDS < end)) || break; sleep 0.1; done
+    at_work
     scancel --batch --signal=TERM "$job" && ends 143 && tells '^cancelled: the ranks get SIGTERM' '^ENDED: cancelled' && ranks_ended
 }
 # An installation whose command takes two seconds for what $SLOW names.
