@@ -39,7 +39,7 @@ export OMPI_MCA_btl=self,sm,vader OMPI_MCA_pml=ob1
 {
     echo "pinyard $(cat "$here/commit")"
     nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
-    nvidia-smi topo -m
+    nvidia-smi topo -m | sed 's/\x1b\[[0-9;]*m//g'
     lscpu | grep 'Model name'
     nproc
     uname -r

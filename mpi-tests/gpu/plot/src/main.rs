@@ -2,7 +2,8 @@
 //! gpu-bandwidth writes: one SVG file for an operation.
 //!
 //! ```sh
-//! gpu-plot docs/benchmarks/mpi-gpu/2-bandwidth-aware.jsonl docs/src  # mpi-gpu-bcast-2.svg, ...
+//! # mpi-gpu-bcast-2.svg and the like
+//! cargo run --release -p pinyard-gpu-plot -- docs/benchmarks/mpi-gpu/2-bandwidth-aware.jsonl docs/src
 //! ```
 
 use plotters::prelude::*;
@@ -36,13 +37,13 @@ const PATHS: [(&str, &str, RGBColor); 5] = [
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [input, folder] = &arguments[..] else {
-        eprintln!("usage: gpu-plot FILE.jsonl FOLDER");
+        eprintln!("usage: pinyard-gpu-plot FILE.jsonl FOLDER");
         return ExitCode::from(2);
     };
     match plot(input, Path::new(folder)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("gpu-plot: {input}: {error}");
+            eprintln!("pinyard-gpu-plot: {input}: {error}");
             ExitCode::FAILURE
         }
     }
