@@ -23,6 +23,9 @@
 : "${LAUNCH_OPTIONS:=}"
 # yes: each rank gets a GPU of its node in turn, and the NIC next to it.
 : "${BIND:=no}"
+# yes: every node must have an NVIDIA GPU, and no program simulates one.
+: "${GPUS:=no}"
+[ "$GPUS" = no ] || export PINYARD_DRIVER=${PINYARD_DRIVER:-cuda}
 # KiB of locked memory that a node must allow, or unlimited, which a cluster with NICs
 # should have. Below 64 MiB no registration gets far.
 : "${MEMLOCK_KIB:=65536}"
@@ -118,11 +121,11 @@ find_pinyard() {
 # ---- Before the program starts ------------------------------------------------------
 # On each node: a line beginning with !! for each thing that would end the job later, and
 # what doctor sees. Runs in a shell of its own there, with nothing but its arguments.
-# node_check PINYARD MEMLOCK_KIB MEMORY_MIB FILE...
+# node_check PINYARD MEMLOCK_KIB MEMORY_MIB GPUS FILE...
 node_check() {
-    local node pinyard=$1 least=$2 memory=$3 file limit folder bytes
+    local node pinyard=$1 least=$2 memory=$3 gpus=$4 file limit folder bytes
     node=$(hostname -s)
-    shift 3
+    shift 4
     for file in "$pinyard" "$@"; do
         case $file in /*) ;; *) file=$PWD/${file#./} ;; esac
         [ -r "$file" ] || echo "!! $node: there is no $file"
@@ -133,6 +136,10 @@ node_check() {
     capabilities=$(sed -n 's/^CapEff:[[:space:]]*//p' /proc/self/status)
     if [ "$limit" != unlimited ] && { [ "$least" = unlimited ] || [ "$limit" -lt "$least" ]; } && ! ((0x${capabilities:-0} >> 14 & 1)); then
         echo "!! $node: locked memory is limited to $limit KiB (ulimit -l), and $least is needed: set LimitMEMLOCK=infinity in slurmd's unit and PropagateResourceLimitsExcept=MEMLOCK in slurm.conf"
+    fi
+    # The first where the driver's module is loaded, the second in containers.
+    if [ "$gpus" != no ] && ! compgen -G '/proc/driver/nvidia/gpus/*' > /dev/null && [ ! -e /dev/nvidiactl ]; then
+        echo "!! $node: no NVIDIA GPU (no /proc/driver/nvidia/gpus, no /dev/nvidiactl), and each node is to have one: ask for such nodes (--gpus-per-node, --partition, --constraint), or set GPUS=no, with which bcast_gpu simulates one"
     fi
     # The lowest limit from the job's cgroup (version 2, or 1) up.
     local path controllers base
@@ -175,7 +182,7 @@ preflight() {
     # cannot even start a shell is told by srun, by name.
     srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none --kill-on-bad-exit=0 \
         --output="$answers/%N" --error="$answers/%N" \
-        bash -c "$(declare -f node_check); node_check \"\$@\"" node_check "$pinyard" "$MEMLOCK_KIB" "$MEMORY_MIB" "$@" \
+        bash -c "$(declare -f node_check); node_check \"\$@\"" node_check "$pinyard" "$MEMLOCK_KIB" "$MEMORY_MIB" "$GPUS" "$@" \
         2> "$answers.srun" || status=1
     "$pinyard" doctor --compare "$answers"/* --expect "$expected"
     case $? in

@@ -141,7 +141,7 @@ wait
 PROGRAM
 program bound << 'PROGRAM'
 #!/bin/bash
-echo "rank $SLURM_PROCID, $SLURM_LOCALID on $(hostname): GPU $CUDA_VISIBLE_DEVICES of $SLURM_STEP_GPUS, NIC ${UCX_NET_DEVICES:-none}"
+echo "rank $SLURM_PROCID, $SLURM_LOCALID on $(hostname): GPU $CUDA_VISIBLE_DEVICES of $SLURM_STEP_GPUS, NIC ${UCX_NET_DEVICES:-none}, verbs ${FI_VERBS_DEVICE_NAME:-none}"
 PROGRAM
 program intel << 'PROGRAM'
 #!/bin/bash
@@ -189,13 +189,22 @@ stress() {
     TIME=20 STRESS_OPTIONS=$few submit "$templates/ib-stress.sbatch" && ends 0 && reports && document 'len(d["ranks"]) == 4' && tells '^Clean'
 }
 gpu() {
-    submit "$templates/gpu-bcast.sbatch" "$prefix/bin/pinyard-stress" --time 20 --steps 10 --folder "$temporary/work/gpu" &&
+    GPUS=no submit "$templates/gpu-bcast.sbatch" "$prefix/bin/pinyard-stress" --time 20 --steps 10 --folder "$temporary/work/gpu" &&
         ends 0 && tells '^MPI of the program: .*libmpi.so' '  MPI +Open MPI v4' && grep -q '^pinyard .* on n1' "$folder/doctor.txt"
 }
-# Without a program: bcast_gpu, on a simulated device where there is no GPU.
+# Without a program: bcast_gpu, on a simulated device.
 gpu_default() {
-    submit "$templates/gpu-bcast.sbatch" && ends 0 && tells '^probe: .' '^COMPLETED' &&
+    GPUS=no submit "$templates/gpu-bcast.sbatch" && ends 0 && tells '^probe: .' '^COMPLETED' &&
         grep -q 'rank 0: 1048576 cells are right' "$folder/output" && grep -q 'rank 1: 1048576 cells are right' "$folder/output"
+}
+gpu_refused() {
+    submit "$templates/gpu-bcast.sbatch" && ends 78 && tells 'n1: no NVIDIA GPU .*GPUS=no' 'n2: no NVIDIA GPU' '^REFUSED' &&
+        ! grep -q 'cells are right' "$folder/output"
+}
+# The kernel shows GPUs, and CUDA's driver is not there.
+gpu_without_driver() {
+    submit "$templates/gpu-bcast.sbatch" || return 1
+    ends 1 && tells '^FAILED: n[12]: ' && grep -q 'libcuda.so.1' "$folder/output" && ! grep -q 'cells are right' "$folder/output"
 }
 # Four GPUs and two NICs on each node, as the kernel would show them: the first two GPUs are
 # below one switch with the first NIC, the others with the second.
@@ -236,8 +245,8 @@ bound() {
         job=$(cat job.id) && ends 0 || status=1
     scancel "$other"
     for node in n1 n2; do
-        grep -q ", 0 on $node: GPU 1 of 1,2, NIC mlx5_0:1$" "$folder/output" &&
-            grep -q ", 1 on $node: GPU 2 of 1,2, NIC mlx5_1:1$" "$folder/output" || status=1
+        grep -q ", 0 on $node: GPU 1 of 1,2, NIC mlx5_0:1, verbs mlx5_0$" "$folder/output" &&
+            grep -q ", 1 on $node: GPU 2 of 1,2, NIC mlx5_1:1, verbs mlx5_1$" "$folder/output" || status=1
     done
     grep -q 'NUMA distances: mlx5_0 10' "$folder/doctor.txt" || echo "no distances: this machine's firmware gives none"
     return $status
@@ -245,9 +254,9 @@ bound() {
 # What the user has chosen stays, and BIND=no leaves all to Slurm.
 bound_by_user() {
     UCX_NET_DEVICES=mlx5_7:1 submit --gpus-per-node=2 "$templates/gpu-bcast.sbatch" ./bound && ends 0 &&
-        grep -q ", 0 on n2: GPU 0 of 0,1, NIC mlx5_7:1$" "$folder/output" || return 1
+        grep -q ", 0 on n2: GPU 0 of 0,1, NIC mlx5_7:1, verbs mlx5_0$" "$folder/output" || return 1
     env -u UCX_NET_DEVICES BIND=no sbatch --parsable --gpus-per-node=2 "$templates/gpu-bcast.sbatch" ./bound > job.id && job=$(cat job.id) &&
-        ends 0 && grep -q ", 0 on n2: GPU 0,1 of 0,1, NIC none$" "$folder/output"
+        ends 0 && grep -q ", 0 on n2: GPU 0,1 of 0,1, NIC none, verbs none$" "$folder/output"
 }
 # Intel MPI's is Hydra and PMI of MPICH's; what is looked at is what the template gives it. The
 # library is where sites put Slurm's.
@@ -519,7 +528,7 @@ page_nodes() {
 }
 page_bind() {
     (unset UCX_NET_DEVICES && in_job page-bind "$("$root"/ci/block.sh docs/src/cluster.md bind)" --nodes=2 --ntasks-per-node=2 --gpus-per-node=2) &&
-        grep -q ', 1 on n2: GPU 1 of 0,1, NIC mlx5_0:1$' page-bind.out
+        grep -q ', 1 on n2: GPU 1 of 0,1, NIC mlx5_0:1, verbs mlx5_0$' page-bind.out
 }
 page_probe() {
     # shellcheck disable=SC2016
@@ -548,6 +557,8 @@ check "host.sbatch: MPICH by mpirun (Hydra)" host_with MPI=mpich,LAUNCH=mpirun,M
 check "ib-stress.sbatch: four ranks, clean" stress
 check "gpu-bcast.sbatch: a program, and what the first node is" gpu
 check "gpu-bcast.sbatch: without a program, and a probe before it" gpu_default
+check "gpu-bcast.sbatch: refused where a node has no GPU" gpu_refused
+check "gpu-bcast.sbatch: a GPU and no driver of CUDA's" with_devices gpu_without_driver
 check "gpu-bcast.sbatch: a part of the node's GPUs, and the NIC next to each" with_devices bound
 check "gpu-bcast.sbatch: what the user has chosen stays" with_devices bound_by_user
 check "MPI=intel: Slurm's PMI library is found, and every rank gets it" intel

@@ -22,7 +22,13 @@ const LOCAL_RANK: [&str; 3] = ["SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "M
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 /// The GPUs of the step on this node, by their numbers on the node (srun(1)).
 const STEP: &str = "SLURM_STEP_GPUS";
+/// UCX takes its NICs from this, with a port each.
 const NET: &str = "UCX_NET_DEVICES";
+/// The verbs provider of libfabric takes its NIC from this (fi_verbs(7)), which compares as many
+/// letters as the name has: mlx5_1 is mlx5_10 as well.
+const VERBS: &str = "FI_VERBS_DEVICE_NAME";
+/// Each with what says that the user has chosen.
+const NICS: [(&str, &[&str]); 2] = [(NET, &[NET]), (VERBS, &[VERBS, "FI_VERBS_IFACE"])];
 
 /// What a job has been given, as the environment says.
 #[derive(Default)]
@@ -31,8 +37,8 @@ struct Given {
     visible: Option<Vec<String>>,
     /// The numbers of SLURM_STEP_GPUS.
     step: Option<Vec<usize>>,
-    /// The user has chosen a NIC.
-    net: bool,
+    /// Of [`NICS`], those of which the user has chosen.
+    chosen: Vec<&'static str>,
 }
 
 impl Given {
@@ -42,7 +48,12 @@ impl Given {
             Some(text.split(',').map(str::trim).filter(|one| !one.is_empty()).map(str::to_owned).collect())
         };
         let numbers = |words: Vec<String>| words.iter().map(|one| one.parse().ok()).collect();
-        Given { visible: words(VISIBLE), step: words(STEP).and_then(numbers), net: variable(NET).is_some() }
+        let chosen = |by: &[&str]| by.iter().any(|name| variable(name).is_some());
+        Given {
+            visible: words(VISIBLE),
+            step: words(STEP).and_then(numbers),
+            chosen: NICS.iter().filter(|(_, by)| chosen(by)).map(|(name, _)| *name).collect(),
+        }
     }
 
     /// The device that CUDA opens for a value of CUDA_VISIBLE_DEVICES, where that is certain.
@@ -96,12 +107,13 @@ fn settings(facts: &Facts, rank: u32, given: &Given) -> Vec<String> {
     }
     let gpu = &own[rank as usize % own.len()];
     let mut lines = vec![format!("CUDA_DEVICE_ORDER=PCI_BUS_ID"), format!("{VISIBLE}={gpu}")];
-    let device = Some(given).filter(|given| !given.net).and_then(|given| given.device(facts, gpu));
-    let address = device.and_then(|gpu| gpu.place.pci.clone());
+    let address = given.device(facts, gpu).and_then(|gpu| gpu.place.pci.clone());
     let pair = address
         .and_then(|pci| pairs(facts).into_iter().find(|pair| pair.gpu.place.pci.as_ref() == Some(&pci)));
     if let Some(pair) = pair {
-        lines.push(format!("{NET}={}:{}", pair.nic.name, pair.port));
+        let names = [(NET, format!("{}:{}", pair.nic.name, pair.port)), (VERBS, pair.nic.name.clone())];
+        let free = names.iter().filter(|(name, _)| !given.chosen.contains(name));
+        lines.extend(free.map(|(name, value)| format!("{name}={value}")));
     }
     lines
 }
@@ -128,17 +140,24 @@ mod tests {
         let facts = made_up::gpu_node();
         assert_eq!(
             settings(&facts, 0, &Given::default()),
-            ["CUDA_DEVICE_ORDER=PCI_BUS_ID", "CUDA_VISIBLE_DEVICES=0", "UCX_NET_DEVICES=mlx5_0:1"]
+            [
+                "CUDA_DEVICE_ORDER=PCI_BUS_ID",
+                "CUDA_VISIBLE_DEVICES=0",
+                "UCX_NET_DEVICES=mlx5_0:1",
+                "FI_VERBS_DEVICE_NAME=mlx5_0"
+            ]
         );
-        assert_eq!(chosen(&facts, 1, &[]), ["1", "mlx5_1:1"]);
+        assert_eq!(chosen(&facts, 1, &[]), ["1", "mlx5_1:1", "mlx5_1"]);
         assert_eq!(chosen(&facts, 2, &[]), chosen(&facts, 0, &[]));
     }
 
     #[test]
     fn what_the_job_was_given_and_what_the_user_chose_is_kept() {
         let facts = made_up::gpu_node();
-        assert_eq!(chosen(&facts, 0, &[(VISIBLE, "1,0")]), ["1", "mlx5_1:1"]);
-        assert_eq!(chosen(&facts, 0, &[(VISIBLE, "1,0"), (NET, "mlx5_0:1")]), ["1"]);
+        assert_eq!(chosen(&facts, 0, &[(VISIBLE, "1,0")]), ["1", "mlx5_1:1", "mlx5_1"]);
+        assert_eq!(chosen(&facts, 0, &[(VISIBLE, "1,0"), (NET, "mlx5_0:1")]), ["1", "mlx5_1"]);
+        assert_eq!(chosen(&facts, 0, &[(VISIBLE, "1,0"), ("FI_VERBS_IFACE", "ib0")]), ["1", "mlx5_1:1"]);
+        assert_eq!(chosen(&facts, 0, &[(NET, "mlx5_0:1"), (VERBS, "mlx5_0")]), ["0"]);
         // One of two, and nobody says which.
         assert_eq!(chosen(&facts, 3, &[(VISIBLE, "0")]), ["0"]);
         assert_eq!(chosen(&facts, 0, &[(VISIBLE, "GPU-5d5ba0d6")]), ["GPU-5d5ba0d6"]);
@@ -149,9 +168,9 @@ mod tests {
     fn slurm_says_which_part_of_the_node_the_step_has() {
         let facts = made_up::gpu_node();
         // By its number on the node, and by that in the step.
-        assert_eq!(chosen(&facts, 0, &[(VISIBLE, "1"), (STEP, "1")]), ["1", "mlx5_1:1"]);
-        assert_eq!(chosen(&facts, 0, &[(VISIBLE, "0"), (STEP, "1")]), ["0", "mlx5_1:1"]);
-        assert_eq!(chosen(&facts, 1, &[(VISIBLE, "0,1"), (STEP, "0,1")]), ["1", "mlx5_1:1"]);
+        assert_eq!(chosen(&facts, 0, &[(VISIBLE, "1"), (STEP, "1")]), ["1", "mlx5_1:1", "mlx5_1"]);
+        assert_eq!(chosen(&facts, 0, &[(VISIBLE, "0"), (STEP, "1")]), ["0", "mlx5_1:1", "mlx5_1"]);
+        assert_eq!(chosen(&facts, 1, &[(VISIBLE, "0,1"), (STEP, "0,1")]), ["1", "mlx5_1:1", "mlx5_1"]);
         assert_eq!(chosen(&facts, 0, &[(VISIBLE, "7"), (STEP, "7")]), ["7"], "no such device");
         assert_eq!(
             chosen(&facts, 0, &[(VISIBLE, "0,5"), (STEP, "1")]),
@@ -165,7 +184,7 @@ mod tests {
         let mut facts = made_up::gpu_node();
         (facts.gpus.devices[0].minor, facts.gpus.devices[1].minor) = (Some(1), Some(0));
         // All that a process of the step sees is /dev/nvidia1, the first by its address.
-        assert_eq!(chosen(&facts, 0, &[(VISIBLE, "0"), (STEP, "1")]), ["0", "mlx5_0:1"]);
+        assert_eq!(chosen(&facts, 0, &[(VISIBLE, "0"), (STEP, "1")]), ["0", "mlx5_0:1", "mlx5_0"]);
         // The first by its address without a limit, /dev/nvidia0 with one.
         assert_eq!(chosen(&facts, 0, &[(VISIBLE, "0"), (STEP, "0")]), ["0"]);
     }

@@ -11,6 +11,8 @@ const NAMES: &[&str] = &[
     "FI_MR_CACHE_MAX_SIZE",
     CUDA_MONITOR,
     "FI_PROVIDER",
+    "FI_VERBS_DEVICE_NAME",
+    "FI_VERBS_IFACE",
     "UCX_MEM_EVENTS",
     "UCX_MEM_MMAP_HOOK_MODE",
     "UCX_RCACHE_ENABLE",
@@ -155,6 +157,7 @@ pub(crate) fn effect(facts: &Facts, name: &str, value: &str) -> String {
         "PINYARD_LIBFABRIC" if no => "libpinyard_preload.so leaves libfabric alone",
         "PINYARD_UCX" if no => "libpinyard_preload.so leaves UCX alone",
         "PINYARD_PRELOAD" | "PINYARD_LIBFABRIC" | "PINYARD_UCX" => "libpinyard_preload.so works",
+        "FI_VERBS_DEVICE_NAME" | "FI_VERBS_IFACE" => "the only devices that libfabric's verbs provider uses",
         _ if name.starts_with("FI_") => "a setting of libfabric's cache; its effect here is not judged",
         _ => "a setting of UCX's caches; its effect here is not judged",
     };
