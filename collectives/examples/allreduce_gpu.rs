@@ -7,15 +7,20 @@
 
 mod common;
 
+use mpi::topology::SimpleCommunicator;
 use mpi::traits::Communicator;
 use pinyard_mpi::Reduction;
+use std::error::Error;
+use std::process::ExitCode;
 
 const PARAMETERS: usize = 300_001;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let universe = mpi::initialize().ok_or("MPI is initialised already")?;
-    let world = universe.world();
-    let ranks = common::open(&world)?;
+fn main() -> ExitCode {
+    common::run(part)
+}
+
+fn part(world: &SimpleCommunicator) -> Result<(), Box<dyn Error>> {
+    let ranks = common::open(world)?;
     let (rank, size) = (world.rank() as usize, world.size() as usize);
 
     let stream = ranks.gpu().stream()?;

@@ -6,14 +6,19 @@
 
 mod common;
 
+use mpi::topology::SimpleCommunicator;
 use mpi::traits::Communicator;
+use std::error::Error;
+use std::process::ExitCode;
 
 const CELLS: usize = 1 << 20;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let universe = mpi::initialize().ok_or("MPI is initialised already")?;
-    let world = universe.world();
-    let ranks = common::open(&world)?;
+fn main() -> ExitCode {
+    common::run(part)
+}
+
+fn part(world: &SimpleCommunicator) -> Result<(), Box<dyn Error>> {
+    let ranks = common::open(world)?;
 
     let stream = ranks.gpu().stream()?;
     let mut grid = ranks.gpu().alloc::<f32>(CELLS, &stream)?;

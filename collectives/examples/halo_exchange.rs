@@ -8,7 +8,10 @@
 
 mod common;
 
+use mpi::topology::SimpleCommunicator;
 use mpi::traits::Communicator;
+use std::error::Error;
+use std::process::ExitCode;
 
 /// Cells of a rank, and of a halo at each end.
 const CELLS: usize = 4096;
@@ -37,10 +40,12 @@ fn alone(total: usize) -> Vec<f64> {
     cells
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let universe = mpi::initialize().ok_or("MPI is initialised already")?;
-    let world = universe.world();
-    let ranks = common::open(&world)?;
+fn main() -> ExitCode {
+    common::run(part)
+}
+
+fn part(world: &SimpleCommunicator) -> Result<(), Box<dyn Error>> {
+    let ranks = common::open(world)?;
     let (rank, size) = (world.rank(), world.size());
     let (left, right) = ((rank + size - 1) % size, (rank + 1) % size);
 

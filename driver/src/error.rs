@@ -74,11 +74,11 @@ impl DriverError {
 #[non_exhaustive]
 pub enum Absent {
     /// The loader did not find the library.
-    #[error("no CUDA driver: {library}: {reason}; is this a machine with a GPU?")]
+    #[error("no CUDA driver: {reason}; is this a machine with a GPU?")]
     Library {
         /// What was asked for.
         library: &'static str,
-        /// The loader's words.
+        /// The loader's words, which name the file that it lacks.
         reason: String,
     },
     /// The library lacks a function: an old driver.
