@@ -50,12 +50,14 @@ export OMPI_MCA_btl_tcp_if_include=lo OMPI_MCA_oob_tcp_if_include=lo OMPI_MCA_os
 export UCX_NET_DEVICES=lo OMPI_MCA_pml=ob1 OMPI_MCA_mpi_yield_when_idle=1
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 # for mpirun in a job
 
+few=(--backend io_uring --max-bytes 64K --patience 60)
+
 # step MPI PMI ARGUMENTS...: one rank on each node, bounded.
 step() {
     local mpi=$1 pmi=$2
     shift 2
     timeout --foreground -s KILL 120 srun --quiet --time 2 -N 2 -n 2 --mpi="$pmi" -K"${on_bad_exit:-1}" \
-        "$target/$mpi/release/pinyard-stress" --folder "$folder" --backend io_uring --max-bytes 64K --patience 60 "$@"
+        "$target/$mpi/release/pinyard-stress" --folder "$folder" "${few[@]}" "$@"
 }
 
 # document EXPRESSION: Python, over the JSON document d, that must be true.
@@ -72,17 +74,18 @@ says() { # PATTERN...: of what is in $temporary/out
     done
 }
 
-merge() { # STATUS PATTERN...: what is left of the run is judged so
-    local wanted=$1 status=0
+merge() { # STATUS PATTERN...: what is left of the run is judged so, by the book's command
+    local wanted=$1 status=0 command
     shift
-    timeout --foreground -s KILL 60 "$pinyard" stress --merge "$folder" --json "$temporary/run.json" \
-        --report "$temporary/run.html" >"$temporary/out" 2>&1 || status=$?
+    command=$(ci/block.sh docs/src/stress.md merge "DIR=$folder" "stress.html=$temporary/run.html") || return
+    # shellcheck disable=SC2317 # of the command
+    (pinyard() { timeout --foreground -s KILL 60 "$pinyard" "$@" --json "$temporary/run.json"; } && eval "$command") \
+        >"$temporary/out" 2>&1 || status=$?
     says "$@" && [ $status -eq "$wanted" ] && [ -s "$temporary/run.html" ]
 }
 
-clean() { # MPI PMI
-    step "$1" "$2" --time 20 --steps 60 --json "$temporary/run.json" --report "$temporary/run.html" >"$temporary/out" 2>&1 ||
-        { cat "$temporary/out"; return 1; }
+clean() { # COMMAND...: with 60 steps, its reports where this looks for them
+    "$@" >"$temporary/out" 2>&1 || { cat "$temporary/out"; return 1; }
     says '^Clean' && [ "$(grep -c '^Clean' "$temporary/out")" -eq 1 ] &&
         document 'd["verdict"]["exit"] == 0 and d["launcher"] is None and len(d["ranks"]) == 2' &&
         document '{r["machine"]["host"] for r in d["ranks"]} == {"n1", "n2"}' &&
@@ -90,6 +93,17 @@ clean() { # MPI PMI
         document 'all(r["counts"]["device_checks"] > 0 for r in d["ranks"])' &&
         document 'sum(r["counts"]["invalidations"] for r in d["ranks"]) > 0' &&
         [ "$(grep -c '<svg' "$temporary/run.html")" -eq 6 ]
+}
+
+by_step() { step "$@" --time 20 --steps 60 --json "$temporary/run.json" --report "$temporary/run.html"; }
+
+# As the book says it, for two ranks and 60 steps.
+by_page() {
+    local command
+    command=$(ci/block.sh docs/src/stress.md srun -n\ 64=-n\ 2 "DIR=$folder" "stress.json=$temporary/run.json" \
+        "stress.html=$temporary/run.html" "pinyard-stress=$target/openmpi/release/pinyard-stress ${few[*]}" '--time 600=--time 20 --steps 60') || return
+    # shellcheck disable=SC2317 # of the command
+    (srun() { timeout --foreground -s KILL 120 "$(type -P srun)" --quiet --time 2 -N 2 "$@"; } && eval "$command")
 }
 
 # Ranks that cannot see each other would each be clean, alone.
@@ -120,13 +134,19 @@ cancelled() {
     merge 3 'rank 0 was ended by signal 15 at [0-9.]+ s, in' 'rank 1 was ended by signal 15 at [0-9.]+ s, in'
 }
 
-# The command in a batch job, whose mpirun starts its daemons by srun.
+# The book's command in a batch job, whose mpirun starts its daemons by srun; the nodes in a file
+# besides.
 batch() {
-    local job state end=$((SECONDS + 120))
+    local job state command end=$((SECONDS + 120))
     rm -f "$temporary/out"
-    job=$(sbatch --parsable --time 2 -N 2 -n 2 -o "$temporary/out" --wrap "exec $pinyard stress -n 2 --time 30 --steps 40 \
-        --mpirun mpirun.openmpi --programs $target/openmpi/release --folder $folder --backend io_uring --max-bytes 64K \
-        --patience 60 --json $temporary/run.json -- --map-by node --mca plm_slurm_args --mpi=none") || return 1
+    printf 'n1 slots=1\nn2 slots=1\n' >"$temporary/hosts"
+    command=$(ci/block.sh docs/src/stress.md hosts 'pinyard stress=pinyard' -n\ 64=-n\ 2 "DIR=$folder" "FILE=$temporary/hosts") || return
+    job=$(sbatch --parsable --time 2 -N 2 -n 2 -o "$temporary/out" --wrap "#!/bin/bash
+        pinyard() {
+            exec $pinyard stress --time 30 --steps 40 --mpirun mpirun.openmpi --programs $target/openmpi/release ${few[*]} \
+                --json $temporary/run.json \"\$@\" --mca plm_slurm_args --mpi=none
+        }
+        $command") || return 1
     while :; do
         state=$(scontrol -o show job "$job" | grep -o 'JobState=[A-Z]*')
         case $state in *COMPLETED | *FAILED | *TIMEOUT | *CANCELLED | *NODE_FAIL) break ;; esac
@@ -137,8 +157,8 @@ batch() {
     says '^Clean' && document '{r["machine"]["host"] for r in d["ranks"]} == {"n1", "n2"} and d["launcher"]["success"]'
 }
 
-check "Open MPI, srun --mpi=pmix: clean on two nodes" clean openmpi pmix
-check "MPICH, srun --mpi=pmi2: clean on two nodes" clean mpich pmi2
+check "Open MPI, srun --mpi=pmix: clean on two nodes, by the book" clean by_page
+check "MPICH, srun --mpi=pmi2: clean on two nodes" clean by_step mpich pmi2
 check "MPICH, srun --mpi=pmix: refused, each would be alone" alone mpich pmix
 check "MPICH, srun --mpi=none: likewise" alone mpich none
 check "srun, a rank is killed" killed

@@ -17,8 +17,10 @@ python3 -c 'import rmm' 2> /dev/null || export PYTHONPATH=$PWD/carried/rmm${PYTH
     uname -r
 } > "$out/machine.txt" 2>&1
 status=0
-for example in torch_mempool cupy_pool rmm_callback; do
-    timeout 100 python3 "examples/python/$example.py" "$library" > "$out/$example.txt" 2>&1
+for example in page torch_mempool cupy_pool rmm_callback; do
+    program=(timeout 100 python3 "examples/python/$example.py")
+    [ $example != page ] || program=(mpi-tests/python/page.sh)
+    "${program[@]}" "$library" > "$out/$example.txt" 2>&1
     ended=$?
     case $ended in 0) ;; 77) echo "skipped: its library is not installed" >> "$out/$example.txt" ;; *) status=1 ;; esac
     echo "status $ended" >> "$out/$example.txt"

@@ -96,6 +96,20 @@ book() {
         gcc "${c11[@]}" -o "$build/five" "$build/five.c" "${dynamic[@]}" && { "$build/five" 2>&1 || true; } | grep -E '^key |io_uring'
 }
 check "the book's example" book
+# For root, where the kernel traces: tried on libc first.
+traces() { timeout --foreground -k 5 30 bpftrace "$@" 2> "$build/refused" | tee "$build/traced"; }
+uprobe() {
+    local commands
+    commands=$(ci/block.sh docs/src/observability.md uprobe "/usr/local/lib=$library" "./five=$build/five") &&
+        eval "${commands/#bpftrace/traces}" && grep -qx '@\[five\]: 1' "$build/traced"
+}
+if ! "$build/five" > /dev/null 2>&1; then
+    skip "uprobes: five has no io_uring"
+elif traces -e 'uprobe:libc:exit { @seen = count(); }' -c /bin/true | grep -q '^@seen: 1'; then
+    check "the book's uprobe" uprobe
+else
+    skip "uprobes: bpftrace: $(grep -m 1 . "$build/refused")"
+fi
 
 # ---- MPI ------------------------------------------------------------------------------
 for name in $(compgen -e | grep -E '^(FI_|OMPI_MCA_|LD_PRELOAD$)' || true); do unset "$name"; done

@@ -20,10 +20,10 @@ if [[ ${output##*$'\n'} =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]]; then
 else
     failed=1 && echo "plug.py: ended with status $status"
 fi
-example() { # NAME ARGUMENTS
+example() { # NAME COMMAND...
     local name=$1 said status
     shift
-    said=$(timeout 300 python3 "examples/python/$name" "$@" 2>&1)
+    said=$(timeout 300 "$@" 2>&1)
     status=$?
     case $status in
         0) passed=$((passed + 1)) && echo "$name: ok: ${said##*$'\n'}" ;;
@@ -31,10 +31,11 @@ example() { # NAME ARGUMENTS
         *) failed=$((failed + 1)) && echo "$name: FAILED with status $status" && echo "$said" ;;
     esac
 }
-example torch_train.py pinyard --library "$library" --steps 30
-example torch_mempool.py "$library"
-example cupy_pool.py "$library"
-example rmm_callback.py "$library"
+example page.sh mpi-tests/python/page.sh "$library"
+example torch_train.py python3 examples/python/torch_train.py pinyard --library "$library" --steps 30
+for each in torch_mempool cupy_pool rmm_callback; do
+    example $each.py python3 examples/python/$each.py "$library"
+done
 # What is not run here is Python at least.
 for each in examples/python/*.py; do
     if python3 -c 'import ast, sys; ast.parse(open(sys.argv[1]).read())' "$each"; then

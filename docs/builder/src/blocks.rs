@@ -8,8 +8,7 @@
 //!                   by=SCRIPT as=NAME
 //!                              by that script, which reads it out of the page:
 //!                              `ci/block.sh PAGE NAME`
-//!                   needs=WHAT not run: it needs what a test machine has not
-//! python, cmake     by= and as=, or needs=, likewise
+//! python, cmake     by= and as=, likewise
 //! ```
 
 use crate::files::{Page, pages, read};
@@ -17,10 +16,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// What a command may need that keeps it from being run.
-const NEEDS: [&str; 2] = ["gpu", "rights"];
 /// How a line of a command begins.
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 15] = [
     "$",
     "make",
     "cargo",
@@ -31,6 +28,7 @@ const COMMANDS: [&str; 14] = [
     "srun",
     "sbatch",
     "mpirun",
+    "bpftrace",
     "ln",
     "git",
     "apt-get",
@@ -73,7 +71,7 @@ fn blocks(root: &Path, problems: &mut Vec<String>) -> Vec<Block> {
     found
 }
 
-/// Blocks that nobody compiles or runs, and that do not say why not.
+/// Blocks that nobody compiles or runs.
 pub(crate) fn check(root: &Path) -> Vec<String> {
     let mut problems = Vec::new();
     let includers = INCLUDERS.map(|file| read(&root.join(file), &mut problems)).concat();
@@ -110,8 +108,8 @@ impl Block {
                     .then(|| format!("Rust that no test compiles: include the page in {}", INCLUDERS[0]))
             }
             "c" | "cpp" => None,
-            "sh" | "console" => (!self.has("run")).then(|| self.excuse(root)).flatten(),
-            "python" | "cmake" => self.excuse(root),
+            "sh" | "console" => (!self.has("run")).then(|| self.without_runner(root)).flatten(),
+            "python" | "cmake" => self.without_runner(root),
             "text" => {
                 let command = self
                     .text
@@ -123,10 +121,10 @@ impl Block {
         }
     }
 
-    /// Why it is not run here; a problem where it does not say.
-    fn excuse(&self, root: &Path) -> Option<String> {
-        match (self.mark("by"), self.mark("as"), self.mark("needs")) {
-            (Some(script), Some(name), None) => match fs::read_to_string(root.join(script)) {
+    /// What is wrong with who runs it.
+    fn without_runner(&self, root: &Path) -> Option<String> {
+        match (self.mark("by"), self.mark("as")) {
+            (Some(script), Some(name)) => match fs::read_to_string(root.join(script)) {
                 Ok(text) if reads(&text, &self.page, name) => None,
                 Ok(_) => Some(format!(
                     "by={script}, which does not run it: no ci/block.sh {} {name} there",
@@ -134,10 +132,8 @@ impl Block {
                 )),
                 Err(error) => Some(format!("by={script}: {error}")),
             },
-            (Some(script), None, None) => Some(format!("by={script} without as=NAME, by which it finds it")),
-            (None, None, Some(what)) if NEEDS.contains(&what) => None,
-            (None, None, Some(what)) => Some(format!("needs={what}: not one of {}", NEEDS.join(", "))),
-            _ => Some("neither run nor by=SCRIPT as=NAME nor needs=WHAT".to_owned()),
+            (Some(script), None) => Some(format!("by={script} without as=NAME, by which it finds it")),
+            (None, _) => Some("neither run nor by=SCRIPT as=NAME".to_owned()),
         }
     }
 }
@@ -208,8 +204,8 @@ mod tests {
     }
 
     #[test]
-    fn a_block_is_compiled_or_run_or_says_why_not() {
-        for info in ["rust", "rust,no_run", "c", "sh run", "console run same", "sh needs=gpu"] {
+    fn a_block_is_compiled_or_run() {
+        for info in ["rust", "rust,no_run", "c", "sh run", "console run same"] {
             assert_eq!(mistake(info, ""), None, "{info}");
         }
         for info in [
@@ -218,6 +214,7 @@ mod tests {
             "sh",
             "console",
             "sh needs=luck",
+            "sh as=x",
             "sh by=ci/test.sh",
             "sh by=ci/none.sh as=x",
             "sh by=ci/test.sh as=x",
