@@ -23,7 +23,14 @@ cargo build --quiet --release -p pinyard-benches -p pinyard --features pinyard/c
     echo "0 passed, 1 failed"
     exit 1
 }
+openmpi=${CARGO_TARGET_DIR:-$PWD/target}/openmpi
+MPICC=/usr/bin/mpicc.openmpi cargo build --quiet --release --target-dir "$openmpi" -p pinyard-gpu-tests --bin gpu-bandwidth || {
+    echo "0 passed, 1 failed"
+    exit 1
+}
+openmpi=$openmpi/release
 unset PINYARD_PROGRAMS PINYARD_MPIRUN
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # bench STATUS ARGUMENTS...: the command ends with it; what it wrote is in out and err.
 bench() {
     local wanted=$1 status=0
@@ -88,9 +95,24 @@ assert "gpu-bandwidth" in skipped["mpi.gpu"]["why"] and "cargo build" in skipped
 assert "pinyard-bench is not in" in skipped["pools.same-size"]["why"], skipped
 PYTHON
 }
+# Of ranks, on simulated devices where there are no GPUs.
+ranks() {
+    bench 0 mpi.gpu --quick --programs "$openmpi" --mpirun mpirun.openmpi --save "$work/ranks.json" --plot "$work/ranks" &&
+        narrow && python3 - "$work/ranks.json" << 'PYTHON'
+import json, sys
+document = json.load(open(sys.argv[1]))
+assert not document["skipped"] and not document["failed"], document
+assert "Open MPI" in document["peers"], document["peers"]
+rows = {(row["case"].split(",")[0], row["at"]["value"]): [of["name"] for of in row["of"]] for row in document["rows"]}
+assert {operation for operation, _ in rows} == {"bcast", "allreduce"} and len(rows) > 8, rows
+for names in rows.values():
+    assert names[:3] == ["pinyard", "pinyard, staged", "MPI on copies"], names
+PYTHON
+}
+check "two ranks, by every way that there is" ranks
 check "a program that is not there is a reason, and what to do" reasons
-pictures() {
-    python3 - "$work/run.json" "$work/plots" << 'PYTHON'
+pictures() { # saved run, folder
+    python3 - "$1" "$2" << 'PYTHON'
 import json, pathlib, sys
 import xml.etree.ElementTree as tree
 names = {row["benchmark"] for row in json.load(open(sys.argv[1]))["rows"]}
@@ -101,7 +123,8 @@ for name in names:
     assert len(svg.findall(".//{*}circle")) > 1, name
 PYTHON
 }
-check "a picture of each" pictures
+check "a picture of each" pictures "$work/run.json" "$work/plots"
+check "a picture of the ranks'" pictures "$work/ranks.json" "$work/ranks"
 again() {
     bench 0 --from "$work/run.json" && cp "$work/out" "$work/all" && says all 'pools.host' &&
         bench 0 --from "$work/run.json" --plot "$work/again" cache && says out 'cache.hit' && ! grep -q 'pools.host' "$work/out" &&
