@@ -89,7 +89,10 @@ fn open(simulated: &Option<Arc<Simulated>>, world: &impl Communicator) -> Result
         }
     };
     let gpu = gpu.map_err(|error| error.to_string())?;
-    let ranks = DeviceCommunicator::builder(&gpu).build(world).map_err(|error| error.to_string())?;
+    let (ranks, told) = checks::heard(|| DeviceCommunicator::builder(&gpu).build(world));
+    let ranks = ranks.map_err(|error| error.to_string())?;
+    let (rank, plan) = (format!("rank={}", world.rank()), format!("plan={}", ranks.plan()));
+    checks::says(&told, " INFO ", &["communicator for device buffers", &rank, &plan])?;
     let one_sided = std::env::args().all(|argument| argument != "--no-one-sided");
     Bench::new(ranks, simulated.clone(), one_sided)
 }

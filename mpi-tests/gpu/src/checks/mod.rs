@@ -10,9 +10,11 @@ mod progress;
 mod reductions;
 mod refusals;
 mod shares;
+mod told;
 mod windows;
 
 pub(crate) use self::refusals::after_finalize;
+pub(crate) use self::told::{heard, says};
 use crate::bench::Bench;
 
 /// Which form of an operation is checked.
@@ -34,6 +36,7 @@ fn lengths(chunk: usize) -> Vec<usize> {
 }
 
 pub(crate) fn all(bench: &Bench) -> Result<(), String> {
+    told::all(bench)?;
     broadcast::all(bench)?;
     foreign::all(bench)?;
     progress::all(bench)?;
