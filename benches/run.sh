@@ -7,27 +7,13 @@ cd "$(dirname "$0")/.." || exit
 target=${CARGO_TARGET_DIR:-$PWD/target}/release
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-passed=0 failed=0
+said=$work/said
+. ci/checks.sh
 
-check() { # what, command...
-    local what=$1
-    shift
-    if "$@" > "$work/log" 2>&1; then passed=$((passed + 1)) && echo "$what: ok"; else
-        failed=$((failed + 1))
-        echo "$what: FAILED"
-        tail -n 25 "$work/log"
-    fi
-}
-
-cargo build --quiet --release -p pinyard-benches -p pinyard --features pinyard/cli --bins || {
-    echo "0 passed, 1 failed"
-    exit 1
-}
+cargo build --quiet --release -p pinyard-benches -p pinyard --features pinyard/cli --bins || cannot "build the programs that measure"
 openmpi=${CARGO_TARGET_DIR:-$PWD/target}/openmpi
-MPICC=/usr/bin/mpicc.openmpi cargo build --quiet --release --target-dir "$openmpi" -p pinyard-gpu-tests --bin gpu-bandwidth || {
-    echo "0 passed, 1 failed"
-    exit 1
-}
+MPICC=/usr/bin/mpicc.openmpi cargo build --quiet --release --target-dir "$openmpi" -p pinyard-gpu-tests --bin gpu-bandwidth ||
+    cannot "build gpu-bandwidth"
 openmpi=$openmpi/release
 unset PINYARD_PROGRAMS PINYARD_MPIRUN
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -203,5 +189,4 @@ check "an interrupt ends what was started, and saves no run without a row" nothi
 partial() { interrupted cache.hit cache.memory hooks && bench 0 --from "$work/partial.json" && says out 'made up' && says out 'skipped: cache.memory, hooks.calls'; }
 check "what was measured before an interrupt is saved" partial
 
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+counts

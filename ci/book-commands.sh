@@ -8,31 +8,18 @@
 set -u
 cd "$(dirname "$0")/.." || exit 2
 repository=$PWD
-only=${1:-}
+pages_of=${1:-}
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$repository/target}
 built=$CARGO_TARGET_DIR/release
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 mkdir "$work/blocks"
-passed=0 failed=0
+said=$work/said
+. ci/checks.sh
 
-build() { cargo build --quiet --release "$@" || { echo "cannot build $*"; echo "0 passed, 1 failed"; exit 1; }; }
+build() { cargo build --quiet --release "$@" || cannot "build $*"; }
 build --features cli --lib --bin pinyard --example solver
 build -p pinyard-preload
-cargo run --quiet --release -p pinyard-book -- --blocks "$work/blocks" || { echo "0 passed, 1 failed"; exit 1; }
-
-# check NAME COMMAND...: counts whether COMMAND succeeds; shows what it said if not.
-check() {
-    local name=$1
-    shift
-    if "$@" > "$work/said" 2>&1 < /dev/null; then
-        passed=$((passed + 1))
-        echo "ok      $name"
-    else
-        failed=$((failed + 1))
-        echo "FAILED  $name"
-        sed 's/^/        /' "$work/said" | tail -n 40
-    fi
-}
+cargo run --quiet --release -p pinyard-book -- --blocks "$work/blocks" || cannot "read the pages"
 
 # The page's folder: links to the tree, and what its commands leave.
 folder_of() {
@@ -84,7 +71,7 @@ compile() { # language, file
 declare -A elsewhere=()
 pages=0 compiled_by_cargo=0 last=
 while IFS=$'\t' read -r page place language marks file; do
-    [[ $page == *$only* ]] || continue
+    [[ $page == *$pages_of* ]] || continue
     [ "$page" = "$last" ] || { pages=$((pages + 1)) && last=$page; }
     block=$work/blocks/$file name=$place
     case "$language $marks" in
@@ -103,6 +90,4 @@ done < "$work/blocks/list"
 echo
 echo "$pages pages; $compiled_by_cargo blocks of Rust are documentation tests (cargo test --doc)"
 for why in "${!elsewhere[@]}"; do echo "not here: ${elsewhere[$why]} with $why"; done | sort
-[ "$passed" -gt 0 ] || failed=$((failed + 1))
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+counts

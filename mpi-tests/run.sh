@@ -11,26 +11,12 @@ cd "$(dirname "$0")/.." || exit 2
 target=${CARGO_TARGET_DIR:-$PWD/target}
 temporary=$(mktemp -d) || exit 2
 trap 'rm -rf "$temporary"' EXIT
-passed=0
-failed=0
-
-# check NAME COMMAND...: counts whether COMMAND succeeds; shows what it said if not.
-check() {
-    local name=$1
-    shift
-    if "$@" >"$temporary/said" 2>&1; then
-        passed=$((passed + 1))
-        echo "ok      $name"
-    else
-        failed=$((failed + 1))
-        echo "FAILED  $name"
-        sed 's/^/        /' "$temporary/said" | tail -n 40
-    fi
-}
+said=$temporary/said
+. ci/checks.sh
 
 bounded() { timeout --foreground -s KILL 100 "$@"; }
 bounded_build() { timeout --foreground -s KILL 600 "$@"; }
-build() { cargo build --quiet --release "$@" || { echo "cannot build $*"; echo "0 passed, 1 failed"; exit 1; }; }
+build() { cargo build --quiet --release "$@" || cannot "build $*"; }
 
 # What makes RLIMIT_MEMLOCK bind, for root as well.
 memlock=(prlimit)
@@ -138,5 +124,4 @@ check "refuses another command in mpirun's place" refuses 'neither.*; name' \
 check "refuses without programs" refuses 'rounds-purging is not in /nowhere; build' \
     "$pinyard" demo --programs /nowhere
 
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+counts

@@ -6,39 +6,24 @@ cd "$(dirname "$0")/.." || exit 2
 here=$PWD/slurm/testbed
 target=${CARGO_TARGET_DIR:-$PWD/target}
 temporary=$(mktemp -d) || exit 2
-passed=0
-failed=0
+said=$temporary/said
+. ci/checks.sh
 
 why=$("$here/slurm.sh" up "$temporary/slurm") || {
     status=$?
     rm -rf "$temporary"
     if [ $status -eq 77 ]; then
-        echo "skipped: Slurm: $why"
-        echo "0 passed, 0 failed, 1 skipped"
-        exit 0
+        skip "Slurm: $why"
+        counts
+        exit
     fi
-    echo "Slurm does not start: $why"
-    echo "0 passed, 1 failed"
-    exit 1
+    cannot "start Slurm: $why"
 }
 trap '"$here/slurm.sh" down "$temporary/slurm"; rm -rf "$temporary"' EXIT
 trap 'exit 130' INT TERM
 export SLURM_CONF=$temporary/slurm/slurm.conf
 
-check() { # NAME COMMAND...
-    local name=$1 began=$SECONDS
-    shift
-    if "$@" >"$temporary/said" 2>&1; then
-        passed=$((passed + 1))
-        printf 'ok      %-64s %3d s\n' "$name" $((SECONDS - began))
-    else
-        failed=$((failed + 1))
-        echo "FAILED  $name"
-        sed 's/^/        /' "$temporary/said" | tail -n 40
-    fi
-}
-
-build() { timeout --foreground -s KILL 900 cargo build --quiet --release "$@" || { echo "cannot build $*"; echo "0 passed, 1 failed"; exit 1; }; }
+build() { timeout --foreground -s KILL 900 cargo build --quiet --release "$@" || cannot "build $*"; }
 build -p pinyard --features cli --bin pinyard
 pinyard=$target/release/pinyard
 for mpi in openmpi mpich; do MPICC=/usr/bin/mpicc.$mpi build --target-dir "$target/$mpi" -p pinyard-stress; done
@@ -165,5 +150,4 @@ check "srun, a rank is killed" killed
 check "scancel: every rank says what it was in" cancelled
 check "sbatch, pinyard stress over the job's mpirun" batch
 
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+counts

@@ -12,26 +12,12 @@ cd "$(dirname "$0")/.." || exit 2
 target=${CARGO_TARGET_DIR:-$PWD/target}
 temporary=$(mktemp -d) || exit 2
 trap 'rm -rf "$temporary"' EXIT
-passed=0
-failed=0
-
-# check NAME COMMAND...: counts whether COMMAND succeeds; shows what it said if not.
-check() {
-    local name=$1 began=$SECONDS
-    shift
-    if "$@" >"$temporary/said" 2>&1; then
-        passed=$((passed + 1))
-        printf 'ok      %-64s %3d s\n' "$name" $((SECONDS - began))
-    else
-        failed=$((failed + 1))
-        echo "FAILED  $name"
-        sed 's/^/        /' "$temporary/said" | tail -n 40
-    fi
-}
+said=$temporary/said
+. ci/checks.sh
 
 under=()
 bounded() { timeout --foreground -s KILL 100 "${under[@]}" "$@"; }
-build() { timeout --foreground -s KILL 900 cargo build --quiet --release "$@" || { echo "cannot build $*"; echo "0 passed, 1 failed"; exit 1; }; }
+build() { timeout --foreground -s KILL 900 cargo build --quiet --release "$@" || cannot "build $*"; }
 
 # ends STATUS PATTERN ARGUMENTS...: `pinyard stress` ends with STATUS and says PATTERN.
 ends() {
@@ -220,10 +206,9 @@ mkdir "$temporary/empty" "$temporary/foreign" && echo '[]' > "$temporary/foreign
 check "refuses a folder without a run" ends 2 'read .*empty/run.json: No such file' --merge "$temporary/empty"
 check "refuses a folder with something else" ends 2 'read .*foreign/run.json: invalid' --merge "$temporary/foreign"
 if [ -e /sys/class/infiniband ]; then
-    echo "skipped: refuses verbs without a device: this machine has RDMA"
+    skip "refuses verbs without a device: this machine has RDMA"
 else
     check "refuses verbs without a device" ends 2 'no RDMA device' -n 1 --time 2 --backend verbs
 fi
 
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+counts

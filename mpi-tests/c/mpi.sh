@@ -11,26 +11,12 @@ build=$target/c-mpi
 library=$target/debug
 mkdir -p "$build" || exit 2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
-passed=0 failed=0 skipped=0
+said=$work/said
+. ci/checks.sh
 [ $# -gt 0 ] || set -- openmpi mpich abi
 
-cargo build --quiet -p pinyard --lib || { echo "libpinyard does not build"; echo "0 passed, 1 failed"; exit 1; }
+cargo build --quiet -p pinyard --lib || cannot "build libpinyard"
 ln -sf libpinyard.so "$library/libpinyard.so.0"
-
-# check NAME COMMAND...: counts whether COMMAND succeeds; shows what it said if not.
-check() {
-    local name=$1 began=$SECONDS
-    shift
-    if "$@" > "$work/said" 2>&1; then
-        passed=$((passed + 1))
-        printf 'ok      %-52s %3d s\n' "$name" $((SECONDS - began))
-    else
-        failed=$((failed + 1))
-        echo "FAILED  $name"
-        sed 's/^/        /' "$work/said" | tail -n 30
-    fi
-}
-skip() { skipped=$((skipped + 1)) && echo "skipped: $1"; }
 
 # What an operator may have set is not for here.
 for name in $(compgen -e | grep -E '^(PINYARD_|OMPI_|PMIX_|PRTE_|UCX_|FI_|LD_PRELOAD$)' || true); do unset "$name"; done
@@ -223,5 +209,4 @@ installed() {
 }
 [ ! -e "$package/libpinyard_mpi_openmpi.so.0" ] || check "the page: make install, pkg-config; CMake" installed
 
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ]
+counts

@@ -11,25 +11,11 @@ build=$target/c-programs
 library=$target/debug
 here=mpi-tests/c
 mkdir -p "$build" || exit 2
-passed=0 failed=0 skipped=0
+said=$build/said
+. ci/checks.sh
 
-cargo build --quiet -p pinyard --lib || { echo "libpinyard does not build"; echo "0 passed, 1 failed"; exit 1; }
+cargo build --quiet -p pinyard --lib || cannot "build libpinyard"
 ln -sf libpinyard.so "$library/libpinyard.so.0"
-
-# check NAME COMMAND...: counts whether COMMAND succeeds; shows what it said if not.
-check() {
-    local name=$1
-    shift
-    if "$@" > "$build/said" 2>&1; then
-        passed=$((passed + 1))
-        echo "ok      $name"
-    else
-        failed=$((failed + 1))
-        echo "FAILED  $name"
-        sed 's/^/        /' "$build/said" | tail -n 30
-    fi
-}
-skip() { skipped=$((skipped + 1)) && echo "skipped: $1"; }
 
 warnings=(-Wall -Wextra -Werror -pedantic -Wconversion -Wshadow -Wno-sign-conversion -O1 -g -D_GNU_SOURCE)
 dynamic=(-L "$library" "-Wl,-rpath,$library" -lpinyard -lpthread)
@@ -179,5 +165,4 @@ grep -vE '^[0-9]+ passed, ' "$build/said"
 read -r ok _ bad _ none _ < <(tail -n 1 "$build/said")
 passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + none))
 
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ]
+counts

@@ -13,32 +13,8 @@ cd "$(dirname "$0")/../.." || exit 2
 target=${CARGO_TARGET_DIR:-$PWD/target}
 temporary=$(mktemp -d) || exit 2
 trap 'rm -rf "$temporary"' EXIT
-passed=0
-failed=0
-
-# check NAME COMMAND...: counts whether COMMAND succeeds; shows what it said if not. One that
-# ends with 77 could not be tried here, and has said why.
-check() {
-	local name=$1 began=$SECONDS status=0
-	shift
-	"$@" >"$temporary/said" 2>&1 || status=$?
-	if [ $status -eq 0 ]; then
-		passed=$((passed + 1))
-		printf 'ok      %-56s %3d s\n' "$name" $((SECONDS - began))
-	elif [ $status -eq 77 ]; then
-		echo "skipped: $name: $(sed -n 's/^skipped: //p' "$temporary/said" | head -n 1)"
-	else
-		failed=$((failed + 1))
-		echo "FAILED  $name"
-		sed 's/^/        /' "$temporary/said" | tail -n 40
-	fi
-}
-
-die() {
-	echo "gpu: $*" >&2
-	echo "0 passed, 1 failed"
-	exit 1
-}
+said=$temporary/said
+. ci/checks.sh
 
 # What probes of other runs have found out is not for here either.
 export XDG_CACHE_HOME=$temporary/cache
@@ -179,7 +155,7 @@ for mpi in "$@"; do
 	features=()
 	[ "$mpi" = mpich ] || features=(--features pinyard-gpu-tests/cudarc)
 	cargo build --quiet --release --target-dir "$target/$mpi" -p pinyard-gpu-tests -p pinyard-mpi --bins --examples "${features[@]}" ||
-		die "the programs do not build for $name"
+		cannot "build the programs for $name"
 	programs=$target/$mpi/release
 
 	counts=(2 3 4)
@@ -199,7 +175,7 @@ for mpi in "$@"; do
 		if [ "$mpi" = openmpi ] && why=$(unshare -p -f true 2>&1); then
 			check "$name, 3 ranks in PID namespaces of their own" apart
 		else
-			echo "skipped: $name, ranks in PID namespaces of their own: $why"
+			skip "$name, ranks in PID namespaces of their own: $why"
 		fi
 		check "$name, 1 rank" operations 1 auto 'staged: there is one rank'
 		check "$name, 2 ranks, a ring of 2 chunks of 4 KiB" operations 2 staged '2 pinned chunks of 4096' \
@@ -216,7 +192,7 @@ for mpi in "$@"; do
 	check "$name: refuses an unknown path" refuses 'PINYARD_MPI_PATH=fast is refused: auto, direct' PINYARD_MPI_PATH=fast
 	check "$name: refuses an answer that is none" refuses 'PINYARD_CUDA_AWARE=yes is refused: 0 or 1' PINYARD_CUDA_AWARE=yes
 	if [ -e /dev/nvidiactl ]; then
-		echo "skipped $name: a probe without a device: there is one"
+		skip "$name: a probe without a device: there is one"
 	else
 		check "$name: a probe without a device" unprobed
 	fi
@@ -242,5 +218,4 @@ own() {
 check "the crate's own tests" own --lib --test buffers
 check "the documentation's examples" own --doc --features cudarc
 
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+counts

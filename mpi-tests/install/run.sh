@@ -10,26 +10,15 @@ repository=$PWD
 # What c-mpi has built is looked at there.
 export WITHOUT_MPI=1
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+said=$work/said
+. ci/checks.sh
 chmod 755 "$work"
-passed=0 failed=0 skipped=0
 
-# check NAME COMMAND...: counts whether COMMAND succeeds; shows what it said if not.
-check() {
-    local name=$1
-    shift
-    if (set -o pipefail; "$@") > "$work/said" 2>&1; then
-        passed=$((passed + 1))
-        echo "ok      $name"
-    else
-        failed=$((failed + 1))
-        echo "FAILED  $name"
-        sed 's/^/        /' "$work/said" | tail -n 30
-    fi
-}
-skip() { skipped=$((skipped + 1)) && echo "skipped: $1"; }
+# In a shell of its own, where a pipeline fails with any of its commands.
+piped() { (set -o pipefail && "$@"); }
 equal() { diff <(echo "$1") <(echo "$2"); }
 
-packaging/build.sh || { echo "0 passed, 1 failed"; exit 1; }
+packaging/build.sh || cannot "build the package"
 
 # ---- Installing ------------------------------------------------------------------------
 stage=$work/stage prefix=/opt/pinyard-test
@@ -48,35 +37,35 @@ if [ -n "${as_user[*]}" ] && ! "${as_user[@]}" test -r "$package/complete"; then
     as_user=()
 fi
 
-check "make install" installer install
-check "it installs what it lists" equal "$(packaging/install.sh list | LC_ALL=C sort)" "$(tree)"
-check "nothing outside DESTDIR" test ! -e $prefix
+check "make install" piped installer install
+check "it installs what it lists" piped equal "$(packaging/install.sh list | LC_ALL=C sort)" "$(tree)"
+check "nothing outside DESTDIR" piped test ! -e $prefix
 modes() {
     ! find "$stage$prefix" -type f ! -perm 644 ! -perm 755 | grep . &&
         ! find "$stage$prefix" -type d ! -perm 755 | grep . &&
         equal "$(printf '%s\n' bin/pinyard "lib/libpinyard.so.$version" lib/libpinyard_preload.so libexec/pinyard/pinyard-bench{,-watched})" \
             "$(cd "$stage$prefix" && find . -type f -perm 755 | sed 's|^\./||' | LC_ALL=C sort)"
 }
-check "modes" modes
+check "modes" piped modes
 links() { [ "$(readlink "$stage$prefix/lib/libpinyard.so")" = libpinyard.so.0 ] && [ "$(readlink "$stage$prefix/lib/libpinyard.so.0")" = "libpinyard.so.$version" ]; }
-check "links" links
+check "links" piped links
 again() { local before after; before=$(sums) && installer install && after=$(sums) && equal "$before" "$after"; }
-check "a second time" again
-check "no path of the build" bash -c "! grep -rlF -e '$stage' -e '$repository' '$stage$prefix'/lib/pkgconfig '$stage$prefix'/lib/cmake '$stage$prefix'/include '$stage$prefix'/share"
+check "a second time" piped again
+check "no path of the build" piped bash -c "! grep -rlF -e '$stage' -e '$repository' '$stage$prefix'/lib/pkgconfig '$stage$prefix'/lib/cmake '$stage$prefix'/include '$stage$prefix'/share"
 uninstalls() {
     "${as_user[@]}" touch "$stage$prefix/lib/of-another"
     installer uninstall && equal lib/of-another "$(tree)" && "${as_user[@]}" rm "$stage$prefix/lib/of-another" && installer install
 }
-check "make uninstall takes what is pinyard's and no more" uninstalls
+check "make uninstall takes what is pinyard's and no more" piped uninstalls
 refused() { ! "$@" 2> "$work/why" && cat "$work/why" && grep -q "$word" "$work/why"; }
-word="must begin with /" check "a relative PREFIX is refused" refused env PREFIX=opt packaging/install.sh list
-word="folder of PREFIX" check "a LIBDIR elsewhere is refused" refused env LIBDIR=../lib packaging/install.sh list
+word="must begin with /" check "a relative PREFIX is refused" piped refused env PREFIX=opt packaging/install.sh list
+word="folder of PREFIX" check "a LIBDIR elsewhere is refused" piped refused env LIBDIR=../lib packaging/install.sh list
 library_folder() {
     LIBDIR=lib/x86_64-linux-gnu DESTDIR=$work/multiarch PREFIX=/usr packaging/install.sh install
     PKG_CONFIG_PATH=$work/multiarch/usr/lib/x86_64-linux-gnu/pkgconfig pkg-config --cflags --libs pinyard |
         tee /dev/stderr | grep -qF -- "$work/multiarch/usr/lib/x86_64-linux-gnu/pkgconfig/../../../lib/x86_64-linux-gnu"
 }
-check "LIBDIR of a multiarch system" library_folder
+check "LIBDIR of a multiarch system" piped library_folder
 # The page's own commands, into another stage. What `make build` runs has been run above, and
 # for MPIs in mpi-tests/c/mpi.sh: here, that it is that.
 of_page() {
@@ -97,34 +86,34 @@ of_page() {
         }
         '"$block" && ! find "$work/page" ! -type d | grep .
 }
-check "the page: make build, install, uninstall" of_page
+check "the page: make build, install, uninstall" piped of_page
 through_make() { make --silent -f Makefile install -o build PREFIX=/usr DESTDIR="$work/make" && test -f "$work/make/usr/include/pinyard.h"; }
-check "make passes PREFIX and DESTDIR on" through_make
+check "make passes PREFIX and DESTDIR on" piped through_make
 
 # The tree is used where it was not installed to.
 here=$work/moved
-check "the tree is moved" mv "$stage$prefix" "$here"
+check "the tree is moved" piped mv "$stage$prefix" "$here"
 library=$here/lib/libpinyard.so.$version
 
 # ---- The libraries ---------------------------------------------------------------------
 declared=$(gcc -fpreprocessed -dD -E "$here/include/pinyard.h" 2> /dev/null | grep -oE '\bpny_[a-z_]+\(' | tr -d '(' | sort -u)
 exports() { equal "$(sed 's/$/@@PINYARD_0.1/' <<< "$declared")" "$(nm -D --defined-only "$library" | awk '$2 == "T" { print $3 }' | LC_ALL=C sort)"; }
-check "exports are the header's, each with its version" exports
+check "exports are the header's, each with its version" piped exports
 nodes() { equal "libpinyard.so.0 PINYARD_0.1" "$(readelf -V "$library" | sed -n '/version_definition\|gnu.version_d/,/gnu.version_r/s/.*Name: //p' | tr '\n' ' ' | sed 's/ $//')"; }
-check "version definitions" nodes
-check "soname" bash -c "readelf -d '$library' | grep -qF '[libpinyard.so.0]'"
-check "hardened: relro, no executable stack, no relocations in code" bash -c "
+check "version definitions" piped nodes
+check "soname" piped bash -c "readelf -d '$library' | grep -qF '[libpinyard.so.0]'"
+check "hardened: relro, no executable stack, no relocations in code" piped bash -c "
     readelf -d '$library' | grep -q BIND_NOW && readelf -lW '$library' | grep -q GNU_RELRO &&
         readelf -lW '$library' | grep GNU_STACK | grep -qv 'E ' && ! readelf -d '$library' | grep -q TEXTREL"
 
 benchmark() { "$here/bin/pinyard" bench --quick cache.strided hooks.watched | tee /dev/stderr | grep -c '4,096'; }
-check "the command finds its benchmarks beside it" benchmark
+check "the command finds its benchmarks beside it" piped benchmark
 
 # ---- Compilers -------------------------------------------------------------------------
 export PKG_CONFIG_PATH=$here/lib/pkgconfig
 version_of_package() { equal "$version" "$(pkg-config --modversion pinyard)"; }
-check "pkg-config: version" version_of_package
-check "pkg-config: Libs.private" bash -c "pkg-config --static --libs pinyard | grep -qF -- '${system[*]}'"
+check "pkg-config: version" piped version_of_package
+check "pkg-config: Libs.private" piped bash -c "pkg-config --static --libs pinyard | grep -qF -- '${system[*]}'"
 warnings=(-Wall -Wextra -Werror -pedantic -O1 -g -D_GNU_SOURCE)
 runs() { timeout --foreground -k 5 60 "$@" | tee "$work/output" && grep -q '^completed$' "$work/output"; }
 needs_it() { readelf -d "$1" | grep NEEDED | grep -qF libpinyard.so.0; }
@@ -146,14 +135,14 @@ launch=()
 c=("${warnings[@]}" -std=c11) cpp=("${warnings[@]}" -std=c++17)
 f2018=(-std=f2018 -Wall -Wextra -Werror -pedantic -O1 -g -J "$work")
 for linkage in dynamic static; do
-    check "pools $linkage" through_pkg_config pools $linkage gcc "${c[@]}" examples/c/pools.c
-    check "gcc $linkage" through_pkg_config c-gcc $linkage gcc "${c[@]}" examples/c/transport.c
-    check "clang $linkage" through_pkg_config c-clang $linkage clang "${c[@]}" examples/c/transport.c
-    check "g++ $linkage" through_pkg_config c-g++ $linkage g++ "${cpp[@]}" -x c++ examples/c/transport.c -x none
-    check "C++ g++ $linkage" through_pkg_config c++-g++ $linkage g++ "${cpp[@]}" examples/c++/transport.cpp
-    check "C++ clang++ $linkage" through_pkg_config c++-clang $linkage clang++ "${cpp[@]}" examples/c++/transport.cpp
+    check "pools $linkage" piped through_pkg_config pools $linkage gcc "${c[@]}" examples/c/pools.c
+    check "gcc $linkage" piped through_pkg_config c-gcc $linkage gcc "${c[@]}" examples/c/transport.c
+    check "clang $linkage" piped through_pkg_config c-clang $linkage clang "${c[@]}" examples/c/transport.c
+    check "g++ $linkage" piped through_pkg_config c-g++ $linkage g++ "${cpp[@]}" -x c++ examples/c/transport.c -x none
+    check "C++ g++ $linkage" piped through_pkg_config c++-g++ $linkage g++ "${cpp[@]}" examples/c++/transport.cpp
+    check "C++ clang++ $linkage" piped through_pkg_config c++-clang $linkage clang++ "${cpp[@]}" examples/c++/transport.cpp
     # The module is a file of the installation's, compiled by who uses it.
-    check "Fortran $linkage" through_pkg_config fortran $linkage gfortran "${f2018[@]}" "$here/include/pinyard.f90" examples/fortran/transport.f90
+    check "Fortran $linkage" piped through_pkg_config fortran $linkage gfortran "${f2018[@]}" "$here/include/pinyard.f90" examples/fortran/transport.f90
 done
 # The page's lines, one after the other, in a folder with a program of that name.
 lines_of_page() { # block, program
@@ -163,15 +152,15 @@ lines_of_page() { # block, program
         (cd "$folder" && rm -f a.out && bash -euc "$line") && LD_LIBRARY_PATH=$here/lib runs "$folder/a.out" || return
     done <<< "${block:?no block}"
 }
-check "the page: cc" lines_of_page "$(ci/block.sh docs/src/install.md c)" examples/c/pools.c
-check "the page: gfortran" lines_of_page "$(ci/block.sh docs/src/install.md fortran)" examples/fortran/transport.f90
+check "the page: cc" piped lines_of_page "$(ci/block.sh docs/src/install.md c)" examples/c/pools.c
+check "the page: gfortran" piped lines_of_page "$(ci/block.sh docs/src/install.md fortran)" examples/fortran/transport.f90
 # As where a site has the static library alone.
 only_static() {
     cp -r "$here" "$work/only-static" && rm "$work/only-static/lib/"libpinyard.so* || return 1
     PKG_CONFIG_PATH=$work/only-static/lib/pkgconfig bash -c "gcc ${c[*]} -o $work/alone examples/c/transport.c \$(pkg-config --static --cflags --libs pinyard)" &&
         ! needs_it "$work/alone" && runs "$work/alone"
 }
-check "gcc with pkg-config --static" only_static
+check "gcc with pkg-config --static" piped only_static
 
 # ---- MPI -------------------------------------------------------------------------------
 for name in $(compgen -e | grep -E '^(FI_|OMPI_MCA_|LD_PRELOAD$)' || true); do unset "$name"; done
@@ -183,18 +172,18 @@ for mpi in openmpi mpich; do
         mpich) launch=(mpirun.mpich -n 2) ;;
     esac
     for linkage in dynamic static; do
-        check "mpicc.$mpi $linkage" through_pkg_config ring-$mpi $linkage mpicc.$mpi -Wall -Wextra -Werror -std=c11 -D_GNU_SOURCE -O1 examples/c/ring.c
+        check "mpicc.$mpi $linkage" piped through_pkg_config ring-$mpi $linkage mpicc.$mpi -Wall -Wextra -Werror -std=c11 -D_GNU_SOURCE -O1 examples/c/ring.c
     done
 done
 launch=()
 
 # ---- CMake -----------------------------------------------------------------------------
 cmakes() { cmake -S mpi-tests/install -B "$work/cmake" -DCMAKE_PREFIX_PATH="$here" -DCMAKE_BUILD_TYPE=Release && cmake --build "$work/cmake"; }
-check "CMake configures and builds" cmakes
+check "CMake configures and builds" piped cmakes
 for program in c c++ fortran; do
-    check "CMake $program shared" runs "$work/cmake/$program-shared"
-    check "CMake $program static" runs "$work/cmake/$program-static"
-    check "CMake $program links what it says" bash -c "readelf -d '$work/cmake/$program-shared' | grep -qF libpinyard.so.0 && ! readelf -d '$work/cmake/$program-static' | grep -qF libpinyard.so"
+    check "CMake $program shared" piped runs "$work/cmake/$program-shared"
+    check "CMake $program static" piped runs "$work/cmake/$program-static"
+    check "CMake $program links what it says" piped bash -c "readelf -d '$work/cmake/$program-shared' | grep -qF libpinyard.so.0 && ! readelf -d '$work/cmake/$program-static' | grep -qF libpinyard.so"
 done
 cmake_of_page() {
     local folder=$work/page-cmake
@@ -203,9 +192,9 @@ cmake_of_page() {
             ci/block.sh docs/src/install.md cmake; } > "$folder/CMakeLists.txt" &&
         cmake -S "$folder" -B "$folder/build" -DCMAKE_PREFIX_PATH="$here" && cmake --build "$folder/build" && runs "$folder/build/prog"
 }
-check "the page: CMake" cmake_of_page
+check "the page: CMake" piped cmake_of_page
 for wanted in 0.2 1 1.0; do
-    word="compatible with requested version" check "CMake: version $wanted is refused" refused cmake -S mpi-tests/install -B "$work/cmake-$wanted" -DCMAKE_PREFIX_PATH="$here" -DWANTED=$wanted
+    word="compatible with requested version" check "CMake: version $wanted is refused" piped refused cmake -S mpi-tests/install -B "$work/cmake-$wanted" -DCMAKE_PREFIX_PATH="$here" -DWANTED=$wanted
 done
 
 # ---- The rest of it --------------------------------------------------------------------
@@ -215,9 +204,9 @@ without_versions() {
         ! readelf -V "$work/unversioned" | grep PINYARD_0.1 &&
         LD_LIBRARY_PATH=$here/lib runs "$work/unversioned"
 }
-check "a program that was linked without versions" without_versions
-check "the command" bash -c "'$here/bin/pinyard' --version | grep -qF '$version'"
-check "the preload library" env LD_PRELOAD="$here/lib/libpinyard_preload.so" /bin/true
+check "a program that was linked without versions" piped without_versions
+check "the command" piped bash -c "'$here/bin/pinyard' --version | grep -qF '$version'"
+check "the preload library" piped env LD_PRELOAD="$here/lib/libpinyard_preload.so" /bin/true
 manual() {
     local page
     cd "$here/share/man" || return 1 # .so is relative
@@ -226,7 +215,7 @@ manual() {
     done
     MANPATH=$here/share/man man pny_get | grep -q 'pny_status pny_get' && MANPATH=$here/share/man man 1 pinyard-stress | grep -qi stress
 }
-if command -v man > /dev/null; then check "the manual" manual; else skip "the manual: no man"; fi
+if command -v man > /dev/null; then check "the manual" piped manual; else skip "the manual: no man"; fi
 
 # ---- A Debian package ------------------------------------------------------------------
 debian() {
@@ -257,13 +246,12 @@ debian() {
         dpkg --root="$root" --purge pinyard && ! find "$root/usr" ! -type d 2> /dev/null | grep .
     fi
 }
-if command -v dpkg-shlibdeps > /dev/null; then check "the Debian package" debian; else skip "the Debian package: no dpkg-dev"; fi
+if command -v dpkg-shlibdeps > /dev/null; then check "the Debian package" piped debian; else skip "the Debian package: no dpkg-dev"; fi
 same_again() { local deb before; deb=$(packaging/deb.sh | tail -n 1) && before=$(sha256sum < "$deb") && [ "$before" = "$(sha256sum < "$work/pinyard.deb")" ]; }
-[ ! -e "$work/pinyard.deb" ] || check "the Debian package, made again, is the same" same_again
+[ ! -e "$work/pinyard.deb" ] || check "the Debian package, made again, is the same" piped same_again
 
 # ---- Recipes of others -----------------------------------------------------------------
 mapfile -t listed < <(packaging/install.sh list)
-check "Spack and EasyBuild" python3 packaging/check_recipes.py "${listed[@]}"
+check "Spack and EasyBuild" piped python3 packaging/check_recipes.py "${listed[@]}"
 
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ]
+counts

@@ -8,48 +8,27 @@ set -u
 cd "$(dirname "$0")/../.." || exit 2
 here=$PWD/slurm/testbed root=$PWD
 target=${CARGO_TARGET_DIR:-$PWD/target}
+# shellcheck disable=SC2034 # of check
 only=${1:-}
 temporary=$(mktemp -d) || exit 2
-passed=0 failed=0 skipped=0
+said=$temporary/said
+. ci/checks.sh
 
 why=$("$here/slurm.sh" up "$temporary/slurm") || {
     status=$?
     rm -rf "$temporary"
     if [ $status -eq 77 ]; then
-        echo "skipped: Slurm: $why"
-        echo "0 passed, 0 failed, 1 skipped"
-        exit 0
+        skip "Slurm: $why"
+        counts
+        exit
     fi
-    echo "Slurm does not start: $why"
-    echo "0 passed, 1 failed"
-    exit 1
+    cannot "start Slurm: $why"
 }
 trap '"$here/slurm.sh" down "$temporary/slurm"; rm -rf "$temporary"' EXIT
 trap 'exit 130' INT TERM
 export SLURM_CONF=$temporary/slurm/slurm.conf
 
-# check NAME COMMAND...: counts whether COMMAND succeeds; shows what it said if not. With 77 it
-# cannot be tried here, and its last line says why.
-check() {
-    local name=$1 began=$SECONDS
-    shift
-    [[ $name == *$only* ]] || return 0
-    local status=0
-    "$@" > "$temporary/said" 2>&1 || status=$?
-    if [ $status -eq 77 ]; then
-        skipped=$((skipped + 1))
-        echo "skipped: $name: $(tail -n 1 "$temporary/said")"
-    elif [ $status -eq 0 ]; then
-        passed=$((passed + 1))
-        printf 'ok      %-72s %3d s\n' "$name" $((SECONDS - began))
-    else
-        failed=$((failed + 1))
-        echo "FAILED  $name"
-        sed 's/^/        /' "$temporary/said" | tail -n 60
-    fi
-}
-
-build() { timeout --foreground -s KILL 900 cargo build --quiet --release "$@" || { echo "cannot build $*"; echo "0 passed, 1 failed"; exit 1; }; }
+build() { timeout --foreground -s KILL 900 cargo build --quiet --release "$@" || cannot "build $*"; }
 build -p pinyard --features cli --bin pinyard
 build -p pinyard-preload
 for mpi in openmpi mpich; do MPICC=/usr/bin/mpicc.$mpi build --target-dir "$target/$mpi" -p pinyard-stress; done
@@ -545,7 +524,7 @@ lint() { (cd "$here/../.." && shellcheck -x slurm/*.sbatch slurm/env.sh slurm/te
 # The one that takes Slurm's own time runs beside the others.
 limit_begun
 check "doctor in a root with nothing installed" bare
-if command -v shellcheck > /dev/null; then check "shellcheck" lint; else echo "skipped: shellcheck is not there"; fi
+if command -v shellcheck > /dev/null; then check "shellcheck" lint; else skip "shellcheck: it is not there"; fi
 check "host.sbatch: the stress test, reports in the job's folder" host_default
 check "host.sbatch: a program of one's own, with arguments" own_program
 check "host.sbatch: a program in PATH" program_in_path
@@ -605,5 +584,4 @@ check "time limit after the program's end: it has completed" limit_after_the_end
 check "ib-stress.sbatch, time limit: the ranks' records are a report" limit_of_stress
 check "time limit: the ranks are told, and end" limit_ended
 
-echo "$passed passed, $failed failed, $skipped skipped"
-[ $failed -eq 0 ]
+counts

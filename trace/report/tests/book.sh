@@ -7,15 +7,11 @@ programs=$(cd "$1" && pwd)
 root=$(cd "$(dirname "$0")/../../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+said=$work/said
+. "$root"/ci/checks.sh
 cd "$work" || exit 1
 export PATH=$programs:$PATH
 ln -s "$programs/examples/solver" solver
-passed=0 failed=0
-check() { # name, command...
-    local name=$1
-    shift
-    if "$@" > said 2>&1 < /dev/null; then passed=$((passed + 1)) && echo "ok: $name"; else failed=$((failed + 1)) && echo "FAILED: $name" && cat said; fi
-}
 commands=0
 # shellcheck disable=SC2016
 while IFS= read -r command; do
@@ -86,5 +82,4 @@ check "an interrupt ends it, and not the program" interrupted
 check "a folder without traces is an error that says what to do" bash -c 'mkdir none; pinyard report none 2> out; [ $? -eq 2 ] && grep -q PINYARD_TRACE out'
 check "the page is its owner's and follows no link" bash -c 'echo theirs > somebodys; ln -s somebodys page.html; pinyard report traces -o page.html && [ "$(cat somebodys)" = theirs ] && [ "$(stat -c %a:%F page.html)" = "600:regular file" ]'
 check "a file that is no trace is an error with its line" bash -c 'pinyard report /proc/self/status 2> out; [ $? -eq 2 ] && grep -q "line 1" out'
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+counts
