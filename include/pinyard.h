@@ -128,13 +128,15 @@ const char *pny_version(void);
 pny_status pny_init(void);
 
 /*
- * Ends what a pny_init began. The last one destroys every stream, pool and registry that is
- * left. The hooks stay: libraries that were loaded later may have built on them. pny_init
- * begins anew.
+ * Ends what a pny_init began. The last one makes sure that all was given back. It destroys
+ * nothing itself: what there is may be another library's, and in use on another thread. The
+ * hooks stay, as libraries that were loaded later may have built on them. pny_init begins
+ * anew.
  *
  * PNY_ERR_NOT_READY: there was no pny_init.
- * PNY_ERR_BUSY: leases are held or blocks in use; those registries and pools stay, and so
- * does this pny_init.
+ * PNY_ERR_BUSY: streams, pools or registries of this process are left, whoever made them; the
+ * text names them. Nothing has changed: with these destroyed, pny_finalize may be called
+ * again.
  *
  * MT-Safe; AS-Unsafe; a forked child may call it.
  */
@@ -274,7 +276,8 @@ typedef struct pny_key {
  * Functions that register, of a transport that brings its own. Both may be called from
  * any thread, several at a time, with no lock of pinyard's held; they may block,
  * allocate, and change mappings, but not call pinyard for the range that they were
- * called for, and not throw. Copied by pny_registry_create.
+ * called for, nor destroy registries, pools or streams (PNY_ERR_BUSY), and not throw. Copied
+ * by pny_registry_create.
  */
 typedef struct pny_backend_ops {
 	/* sizeof(pny_backend_ops). */
@@ -355,8 +358,9 @@ typedef struct pny_registry_config {
 	/* Regions at most, likewise. Default 65,536. */
 	size_t max_regions;
 	/*
-	 * Grows registrations to aligned blocks of so many bytes within their mapping, so
-	 * that many small buffers share a region. Default: not at all.
+	 * Grows registrations to aligned blocks of so many bytes, rounded up to a power of two
+	 * and to a page, within their mapping, so that many small buffers share a region.
+	 * Default: not at all.
 	 */
 	size_t coarsen;
 	/* Verbs: the port, from 1, that must be active. Default: any. */
@@ -376,7 +380,7 @@ typedef struct pny_registry_config {
  * PNY_ERR_ABSENT            the backend's library or device is not there
  * PNY_ERR_REFUSED           it refuses; or PINYARD_HOOKS or a limit of the system does
  * PNY_ERR_HOOKS_INCOMPLETE  changes of mappings would go unseen
- * PNY_ERR_RESOURCES         as many registries as there can be, or no memory
+ * PNY_ERR_RESOURCES         as many registries as there can be, or no thread can be started
  *
  * Requires: `config` is readable for its size; `registry` is writable.
  *
@@ -393,11 +397,12 @@ pny_status pny_registry_create(const struct pny_registry_config *config,
  * PNY_ERR_INVALID  null
  * PNY_ERR_STALE    not a registry, or one that was destroyed
  * PNY_ERR_BUSY     leases are held, or pools register their slabs with it; the text says how
- *                  many. Nothing has changed.
+ *                  many. Or the caller is a function that pinyard has called. Nothing has
+ *                  changed.
  *
  * Requires: no other thread is inside a call with this handle.
  *
- * MT-Safe but for its object; AS-Unsafe.
+ * MT-Safe but for its object; AS-Unsafe; in a forked child as said above.
  */
 pny_status pny_registry_destroy(pny_registry registry);
 
@@ -602,11 +607,12 @@ pny_status pny_pool_create(const struct pny_pool_config *config, pny_pool *pool)
  * PNY_ERR_INVALID  null
  * PNY_ERR_STALE    not a pool
  * PNY_ERR_BUSY     blocks are in use, or wait for streams or fences, or there are handles of
- *                  streams; the text says how many. The pool stays.
+ *                  streams; the text says how many. Or the caller is a function that
+ *                  pinyard has called. The pool stays.
  *
  * Requires: no other thread is inside a call with this handle.
  *
- * MT-Safe but for its object; AS-Unsafe.
+ * MT-Safe but for its object; AS-Unsafe; in a forked child as said above.
  */
 pny_status pny_pool_destroy(pny_pool pool);
 
@@ -700,6 +706,7 @@ pny_status pny_stream_create(pny_pool pool, void *native, pny_stream *made);
  *
  * PNY_ERR_INVALID  null
  * PNY_ERR_STALE    not a stream
+ * PNY_ERR_BUSY     the caller is a function that pinyard has called. Nothing has changed.
  * PNY_ERR_BACKEND  the driver refused to mark the end of the stream's work; the handle is
  *                  gone all the same
  *
@@ -1059,7 +1066,7 @@ typedef struct pny_registry_counts {
  *
  * Requires: `counts` is writable for its size.
  *
- * MT-Safe; AS-Unsafe.
+ * MT-Safe; AS-Unsafe; in a forked child as said above.
  */
 pny_status pny_registry_stats(pny_registry registry, struct pny_registry_counts *counts);
 
@@ -1075,7 +1082,7 @@ pny_status pny_registry_stats(pny_registry registry, struct pny_registry_counts 
  * Requires: `text` is writable for `capacity` bytes, or null with a capacity of 0; `length` is
  * writable or null.
  *
- * MT-Safe; AS-Unsafe.
+ * MT-Safe; AS-Unsafe; in a forked child as said above.
  */
 pny_status pny_explain(pny_registry registry,
 		       const void *address,

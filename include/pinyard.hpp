@@ -109,7 +109,7 @@ public:
 			pny_finalize();
 	}
 
-	/* pny_finalize: fails while leases or blocks are held, and changes nothing then. */
+	/* pny_finalize: fails where something was not destroyed, and changes nothing then. */
 	void finalize()
 	{
 		if (held_)
@@ -203,7 +203,7 @@ public:
 
 /*
  * A registration cache. Leases go before it: one of which leases are held is not
- * destroyed by the destructor, and stays until pny_finalize.
+ * destroyed by the destructor, and stays to the end of the process.
  */
 class registry {
 public:

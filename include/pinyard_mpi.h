@@ -104,7 +104,7 @@ pny_status pny_mpi_comm_create(MPI_Comm ranks, int device, pny_mpi_comm *made);
  *
  * Requires: no other thread begins a call with this handle.
  *
- * MT-Unsafe: one thread at a time in a communicator; AS-Unsafe.
+ * MT-Unsafe: one thread at a time in a communicator; AS-Unsafe; in a forked child as said above.
  */
 pny_status pny_mpi_comm_destroy(pny_mpi_comm comm);
 

@@ -1,6 +1,7 @@
 //! Who registers: a backend of pinyard's, or functions of the caller's own.
 #![allow(unsafe_code, non_camel_case_types)]
 
+use super::callbacks::calling;
 use super::sized::{self, Sized_};
 use super::status::{Failure, pny_status::*};
 use core::ffi::{c_char, c_int, c_void};
@@ -102,7 +103,8 @@ impl From<pny_key> for MemoryKey {
 /// Functions that register, of a transport that brings its own. Both may be called from
 /// any thread, several at a time, with no lock of pinyard's held; they may block,
 /// allocate, and change mappings, but not call pinyard for the range that they were
-/// called for, and not throw. Copied by pny_registry_create.
+/// called for, nor destroy registries, pools or streams (PNY_ERR_BUSY), and not throw. Copied
+/// by pny_registry_create.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct pny_backend_ops {
@@ -209,7 +211,7 @@ impl Backend for Ops {
         let Some(register) = self.ops.register_memory else { return Err(BackendError::new(call(), 0)) };
         let at = core::ptr::with_exposed_provenance_mut(range.start);
         // SAFETY: the caller's function, called as the header says.
-        let errno = unsafe { register(self.user, at, range.len(), access.bits(), &raw mut key) };
+        let errno = calling(|| unsafe { register(self.user, at, range.len(), access.bits(), &raw mut key) });
         if errno == 0 { Ok(key.into()) } else { Err(BackendError::new(call(), errno.saturating_abs())) }
     }
 
@@ -218,7 +220,7 @@ impl Backend for Ops {
         let Some(deregister) = self.ops.deregister_memory else { return Err(BackendError::new(call(), 0)) };
         let (key, at) = (pny_key::from(key), core::ptr::with_exposed_provenance_mut(range.start));
         // SAFETY: the caller's function, called as the header says, once per registration.
-        let errno = unsafe { deregister(self.user, &raw const key, at, range.len()) };
+        let errno = calling(|| unsafe { deregister(self.user, &raw const key, at, range.len()) });
         if errno == 0 { Ok(()) } else { Err(BackendError::new(call(), errno.saturating_abs())) }
     }
 }

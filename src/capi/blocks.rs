@@ -3,6 +3,7 @@
 
 use super::backend::pny_key;
 use super::block_table::Block;
+use super::callbacks::calling;
 use super::handles::from_pointer;
 use super::pools::{POOLS, pny_pool};
 use super::sized::{self, Sized_};
@@ -213,7 +214,7 @@ unsafe impl Send for Asked {}
 impl Poll for Asked {
     fn passed(&mut self) -> bool {
         // SAFETY: the caller's contract of `pny_pool_defer_until`.
-        unsafe { (self.passed)(self.user) != 0 }
+        calling(|| unsafe { (self.passed)(self.user) }) != 0
     }
 }
 

@@ -16,7 +16,7 @@ use super::status::{Failure, pny_status::*};
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 const PHASE: u64 = 0b11;
 const FREE: u64 = 0;
@@ -36,6 +36,8 @@ const GENERATIONS: u64 = (1 << (u64::BITS - GENERATION_SHIFT)) - 1;
 struct Place<T> {
     /// Generation and phase.
     word: AtomicU64,
+    /// The fork generation of the process that made the object.
+    forks: AtomicU32,
     object: UnsafeCell<MaybeUninit<T>>,
 }
 
@@ -61,6 +63,7 @@ impl<T> Handles<T> {
             places: [const {
                 Place {
                     word: AtomicU64::new(GENERATION | FREE),
+                    forks: AtomicU32::new(0),
                     object: UnsafeCell::new(MaybeUninit::uninit()),
                 }
             }; PLACES],
@@ -79,7 +82,8 @@ impl<T> Handles<T> {
             }
             // SAFETY: BUSY by our exchange: nobody else looks at the object.
             unsafe { (*place.object.get()).write(object) };
-            // Release: whoever reads LIVE sees the object.
+            place.forks.store(pinyard_hooks::fork_generation(), Relaxed);
+            // Release: whoever reads LIVE sees the object, and whose it is.
             place.word.store(word | LIVE, Release);
             return Ok(self.handle(index, word));
         }
@@ -170,12 +174,25 @@ impl<T> Handles<T> {
         Ok(object)
     }
 
-    /// The handles of all objects there are.
-    pub(super) fn all(&self) -> impl Iterator<Item = u64> + '_ {
+    fn live(&self) -> impl Iterator<Item = (&Place<T>, u64)> {
         self.places.iter().enumerate().filter_map(|(index, place)| {
+            // Acquire: pairs with `insert`.
             let word = place.word.load(Acquire);
-            (word & PHASE == LIVE).then(|| self.handle(index, word))
+            (word & PHASE == LIVE).then(|| (place, self.handle(index, word)))
         })
+    }
+
+    /// The handles of all objects there are.
+    pub(super) fn all(&self) -> impl Iterator<Item = u64> {
+        self.live().map(|(_, handle)| handle)
+    }
+
+    /// The names of all objects that this process has made and not destroyed; of those that
+    /// others make or destroy meanwhile, some.
+    pub(super) fn left(&self) -> impl Iterator<Item = String> {
+        let own = |place: &Place<T>| place.forks.load(Relaxed) == pinyard_hooks::fork_generation();
+        let left = self.live().filter(move |&(place, _)| own(place));
+        left.map(|(_, handle)| format!("{} {handle:#x}", self.name))
     }
 }
 
@@ -257,10 +274,11 @@ mod tests {
         static FULL: Handles<u8> = Handles::new(4, "byte");
         let handles: Vec<u64> = (0..PLACES).map(|_| FULL.insert(0).unwrap()).collect();
         assert_eq!(FULL.insert(0).unwrap_err().status, PNY_ERR_RESOURCES);
-        assert_eq!(FULL.all().collect::<Vec<_>>(), handles);
+        let names: Vec<String> = handles.iter().map(|handle| format!("byte {handle:#x}")).collect();
+        assert_eq!(FULL.left().collect::<Vec<_>>(), names);
         for handle in handles {
             FULL.take(handle, |_| Ok(())).unwrap();
         }
-        assert_eq!(FULL.all().count(), 0);
+        assert_eq!(FULL.left().count(), 0);
     }
 }

@@ -15,6 +15,7 @@ mod backend;
 mod block_table;
 mod blocks;
 mod boundary;
+mod callbacks;
 mod codes;
 mod diagnosis;
 mod find;

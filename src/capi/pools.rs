@@ -3,6 +3,7 @@
 
 use super::backend::pny_access;
 use super::block_table::Blocks;
+use super::callbacks::may_destroy;
 use super::get::access_of;
 use super::handles::{Handles, from_pointer, to_pointer};
 use super::registry::{REGISTRIES, pny_registry};
@@ -394,7 +395,8 @@ pub unsafe extern "C" fn pny_pool_create(config: *const pny_pool_config, pool: *
 /// PNY_ERR_INVALID  null
 /// PNY_ERR_STALE    not a pool
 /// PNY_ERR_BUSY     blocks are in use, or wait for streams or fences, or there are handles of
-///                  streams; the text says how many. The pool stays.
+///                  streams; the text says how many. Or the caller is a function that
+///                  pinyard has called. The pool stays.
 ///
 /// # Safety
 /// No other thread is inside a call with this handle.
@@ -407,7 +409,8 @@ pub unsafe extern "C" fn pny_pool_destroy(pool: pny_pool) -> pny_status {
 }
 
 /// Whether nobody uses the pool; then it has no slab any more.
-pub(super) fn may_go(pool: &Pooled) -> Result<(), Failure> {
+fn may_go(pool: &Pooled) -> Result<(), Failure> {
+    may_destroy("pool")?;
     if pool.is_forked() {
         return Ok(());
     }

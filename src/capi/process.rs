@@ -1,11 +1,10 @@
 //! Beginning and end.
 
-use super::handles::to_pointer;
 use super::hooks::complete;
-use super::pools::{self, POOLS, pny_pool_object};
-use super::registry::{REGISTRIES, may_go, pny_registry_object};
+use super::pools::POOLS;
+use super::registry::REGISTRIES;
 use super::status::{Failure, at_boundary, pny_status, pny_status::*};
-use super::streams::{STREAMS, Streamed};
+use super::streams::STREAMS;
 use core::ffi::c_char;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
@@ -34,56 +33,38 @@ pub extern "C" fn pny_init() -> pny_status {
     })
 }
 
-/// Ends what a pny_init began. The last one destroys every stream, pool and registry that is
-/// left. The hooks stay: libraries that were loaded later may have built on them. pny_init
-/// begins anew.
+/// Ends what a pny_init began. The last one makes sure that all was given back. It destroys
+/// nothing itself: what there is may be another library's, and in use on another thread. The
+/// hooks stay, as libraries that were loaded later may have built on them. pny_init begins
+/// anew.
 ///
 /// PNY_ERR_NOT_READY: there was no pny_init.
-/// PNY_ERR_BUSY: leases are held or blocks in use; those registries and pools stay, and so
-/// does this pny_init.
+/// PNY_ERR_BUSY: streams, pools or registries of this process are left, whoever made them; the
+/// text names them. Nothing has changed: with these destroyed, pny_finalize may be called
+/// again.
 #[unsafe(no_mangle)]
 #[allow(unsafe_code)]
 pub extern "C" fn pny_finalize() -> pny_status {
     at_boundary("pny_finalize", || {
-        let less = |users: u32| users.checked_sub(1);
-        let before = USERS.fetch_update(SeqCst, SeqCst, less);
-        match before {
-            Err(_) => return Err(Failure::new(PNY_ERR_NOT_READY, "there was no pny_init")),
-            Ok(1) => {}
-            Ok(_) => return Ok(()),
+        let left: Vec<String> = STREAMS.left().chain(POOLS.left()).chain(REGISTRIES.left()).collect();
+        let less = |users: u32| match users {
+            1 if !left.is_empty() => None,
+            _ => users.checked_sub(1),
+        };
+        match USERS.fetch_update(SeqCst, SeqCst, less) {
+            Ok(_) => Ok(()),
+            Err(0) => Err(Failure::new(PNY_ERR_NOT_READY, "there was no pny_init")),
+            Err(_) => Err(Failure::new(PNY_ERR_BUSY, format!("not destroyed: {}", named(&left)))),
         }
-        let mut held = Vec::new();
-        for handle in STREAMS.all() {
-            match STREAMS.take(handle, |_| Ok(())).and_then(Streamed::end) {
-                Err(failure) if failure.status != PNY_ERR_STALE => held.push(failure.cause),
-                _ => {}
-            }
-        }
-        for handle in POOLS.all() {
-            match POOLS.take(handle, pools::may_go) {
-                Ok(pool) => pool.end(),
-                Err(failure) if failure.status == PNY_ERR_STALE => {}
-                Err(failure) => {
-                    held.push(format!("pool {:p}: {}", to_pointer::<pny_pool_object>(handle), failure.cause))
-                }
-            }
-        }
-        for handle in REGISTRIES.all() {
-            match REGISTRIES.take(handle, may_go) {
-                Ok(registry) => registry.end(),
-                // Another thread destroyed it meanwhile.
-                Err(failure) if failure.status == PNY_ERR_STALE => {}
-                Err(failure) => held.push(format!(
-                    "registry {:p}: {}",
-                    to_pointer::<pny_registry_object>(handle),
-                    failure.cause
-                )),
-            }
-        }
-        if held.is_empty() {
-            return Ok(());
-        }
-        USERS.fetch_add(1, SeqCst);
-        Err(Failure::new(PNY_ERR_BUSY, held.join("; ")))
     })
+}
+
+/// The first of them, and how many more.
+fn named(left: &[String]) -> String {
+    const MOST: usize = 8;
+    let first = left[..left.len().min(MOST)].join(", ");
+    match left.len().saturating_sub(MOST) {
+        0 => first,
+        more => format!("{first} and {more} more"),
+    }
 }

@@ -4,6 +4,7 @@
 use super::backend::{
     FLAGS, PNY_NOTIFY_ONLY, PNY_TRUST_SHARED_MEMORY, Release, Wanted, pny_backend, pny_backend_ops, pny_flags,
 };
+use super::callbacks::may_destroy;
 use super::handles::{Handles, from_pointer, to_pointer};
 use super::sized::{self, Sized_};
 use super::status::{Failure, at_boundary, pny_status, pny_status::*};
@@ -79,8 +80,9 @@ pub struct pny_registry_config {
     pub budget: usize,
     /// Regions at most, likewise. Default 65,536.
     pub max_regions: usize,
-    /// Grows registrations to aligned blocks of so many bytes within their mapping, so
-    /// that many small buffers share a region. Default: not at all.
+    /// Grows registrations to aligned blocks of so many bytes, rounded up to a power of two
+    /// and to a page, within their mapping, so that many small buffers share a region.
+    /// Default: not at all.
     pub coarsen: usize,
     /// Verbs: the port, from 1, that must be active. Default: any.
     pub port: u32,
@@ -118,7 +120,7 @@ impl From<BuildError> for Failure {
 /// PNY_ERR_ABSENT            the backend's library or device is not there
 /// PNY_ERR_REFUSED           it refuses; or PINYARD_HOOKS or a limit of the system does
 /// PNY_ERR_HOOKS_INCOMPLETE  changes of mappings would go unseen
-/// PNY_ERR_RESOURCES         as many registries as there can be, or no memory
+/// PNY_ERR_RESOURCES         as many registries as there can be, or no thread can be started
 ///
 /// # Safety
 /// `config` is readable for its size; `registry` is writable.
@@ -194,7 +196,8 @@ pub unsafe extern "C" fn pny_registry_create(
 /// PNY_ERR_INVALID  null
 /// PNY_ERR_STALE    not a registry, or one that was destroyed
 /// PNY_ERR_BUSY     leases are held, or pools register their slabs with it; the text says how
-///                  many. Nothing has changed.
+///                  many. Or the caller is a function that pinyard has called. Nothing has
+///                  changed.
 ///
 /// # Safety
 /// No other thread is inside a call with this handle.
@@ -207,7 +210,8 @@ pub unsafe extern "C" fn pny_registry_destroy(registry: pny_registry) -> pny_sta
 }
 
 /// Whether the registry is held by nobody.
-pub(super) fn may_go(Kept { registry, users, forks, .. }: &Kept) -> Result<(), Failure> {
+fn may_go(Kept { registry, users, forks, .. }: &Kept) -> Result<(), Failure> {
+    may_destroy("registry")?;
     let pools = Arc::strong_count(users) - 1;
     if pools > 0 && *forks == pinyard_hooks::fork_generation() {
         let plural = if pools == 1 { "" } else { "s" };

@@ -1,6 +1,7 @@
 //! Streams as pools know them.
 #![allow(unsafe_code, non_camel_case_types)]
 
+use super::callbacks::may_destroy;
 use super::handles::{Handles, from_pointer, to_pointer};
 use super::pools::{Memory, POOLS, Pooled, pny_pool};
 use super::sized;
@@ -141,6 +142,7 @@ pub unsafe extern "C" fn pny_stream_create(
 ///
 /// PNY_ERR_INVALID  null
 /// PNY_ERR_STALE    not a stream
+/// PNY_ERR_BUSY     the caller is a function that pinyard has called. Nothing has changed.
 /// PNY_ERR_BACKEND  the driver refused to mark the end of the stream's work; the handle is
 ///                  gone all the same
 ///
@@ -148,5 +150,5 @@ pub unsafe extern "C" fn pny_stream_create(
 /// No other thread is inside a call with this handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pny_stream_destroy(stream: pny_stream) -> pny_status {
-    at_boundary("pny_stream_destroy", || STREAMS.take(from_pointer(stream), |_| Ok(()))?.end())
+    at_boundary("pny_stream_destroy", || STREAMS.take(from_pointer(stream), |_| may_destroy("stream"))?.end())
 }

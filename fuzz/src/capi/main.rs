@@ -384,13 +384,9 @@ impl Program<'_> {
         match self.inits {
             0 => assert_eq!(status, NOT_READY),
             1 => {
-                assert_eq!(status, if self.held.is_empty() { OK } else { BUSY });
-                // Those that nobody holds are gone.
-                let held = &self.held;
-                let (kept, gone): (Vec<_>, Vec<_>) =
-                    self.live.drain(..).partition(|live| held.iter().any(|(owner, _)| owner == live));
-                (self.live, self.inits) = (kept, u32::from(status != OK));
-                self.gone.extend(gone);
+                // It destroys nothing.
+                assert_eq!(status, if self.live.is_empty() { OK } else { BUSY });
+                self.inits = u32::from(status != OK);
             }
             _ => {
                 assert_eq!(status, OK);

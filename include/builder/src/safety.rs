@@ -44,8 +44,7 @@ fn of(name: &str, comment: &str, of_mpi: bool, refused: bool) -> String {
     let signals = if name == SIGNAL_SAFE { "AS-Safe" } else { "AS-Unsafe" };
     let words = comment.split_whitespace().filter(|word| *word != "*").collect::<Vec<_>>().join(" ");
     let fork = match (words.contains("orked child"), refused) {
-        // Said above.
-        (true, _) => "",
+        (true, _) => "; in a forked child as said above",
         (_, true) => "; refused in a forked child",
         _ => "; a forked child may call it",
     };
@@ -75,6 +74,9 @@ mod tests {
     #[test]
     fn a_signal_handler_may_call_one() {
         assert!(of(SIGNAL_SAFE, "", false, false).contains("; AS-Safe;"));
-        assert_eq!(of("pny_x", "In a\n * forked child it says that.", false, true), "MT-Safe; AS-Unsafe.");
+        assert_eq!(
+            of("pny_x", "In a\n * forked child it says that.", false, true),
+            "MT-Safe; AS-Unsafe; in a forked child as said above."
+        );
     }
 }

@@ -20,7 +20,7 @@ use super::status::tests::{last_error, text as text_of};
 use super::streams::*;
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr::{null, null_mut};
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::SeqCst};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering::SeqCst};
 
 const PAGE: usize = 4096;
 

@@ -499,30 +499,71 @@ fn a_forked_child_gives_up_the_handles_alone() {
     destroy(registry);
 }
 
+/// What a transport's functions may not do: the calls that led there still use the objects.
 #[test]
-fn the_last_finalize_takes_pools_before_registries() {
+fn nothing_is_destroyed_by_a_function_that_pinyard_calls() {
+    static AT: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
+    static REFUSED: AtomicU32 = AtomicU32::new(0);
+    unsafe extern "C" fn destroys(
+        user: *mut c_void,
+        address: *mut c_void,
+        _: usize,
+        _: pny_access,
+        key: *mut pny_key,
+    ) -> c_int {
+        let [registry, pool, stream] = AT.each_ref().map(|at| at.load(SeqCst));
+        // SAFETY: handles, or null; the key is writable, `user` that of `config`.
+        let statuses = unsafe {
+            (*user.cast::<Device>()).registered.fetch_add(1, SeqCst);
+            *key = pny_key { lkey: 100, rkey: 7, handle: address.addr() as u64 };
+            [
+                pny_registry_destroy(core::ptr::without_provenance_mut(registry)),
+                pny_pool_destroy(core::ptr::without_provenance_mut(pool)),
+                pny_stream_destroy(core::ptr::without_provenance_mut(stream)),
+            ]
+        };
+        REFUSED.fetch_add(statuses.iter().filter(|&&status| status == PNY_ERR_BUSY).count() as u32, SeqCst);
+        0
+    }
+    let device = Device::default();
+    let ops = pny_backend_ops { register_memory: Some(destroys), ..ops() };
+    let registry = create(&config(&ops, &device));
+    let gpu = pool(&pool_config(PNY_MEMORY_DEVICE, registry));
+    let on = stream(gpu);
+    for (at, handle) in AT.iter().zip([registry.addr(), gpu.addr(), on.addr()]) {
+        at.store(handle, SeqCst);
+    }
+    let pages = Pages::new(1);
+    done(put(&mut held(registry, pages.0, PAGE)));
+    assert_eq!(REFUSED.load(SeqCst), 3, "{}", last_error());
+    done(free(gpu, block(gpu, 1000, on)));
+    assert_eq!(REFUSED.load(SeqCst), 6, "{}", last_error());
+    retire(on);
+    end(gpu);
+    destroy(registry);
+}
+
+#[test]
+fn the_last_finalize_names_what_is_left() {
     let (device, ops) = (Device::default(), ops());
     done(pny_init());
     let registry = create(&config(&ops, &device));
-    let (host, gpu) =
-        (pool(&pool_config(PNY_MEMORY_HOST, registry)), pool(&pool_config(PNY_MEMORY_DEVICE, registry)));
+    let gpu = pool(&pool_config(PNY_MEMORY_DEVICE, registry));
     let on = stream(gpu);
-    let at = block(host, 1000, null_mut());
-    done(free(gpu, block(gpu, 1000, on)));
     refused(
         pny_finalize(),
         PNY_ERR_BUSY,
-        &["pool 0x", "1 block in use", "registry 0x", "pool registered with it"],
+        &[&format!("not destroyed: pny_stream {on:p}, pny_pool {gpu:p}, pny_registry {registry:p}")],
     );
-    done(free(host, at));
+    // Nothing has changed.
+    done(free(gpu, block(gpu, 1000, on)));
+    retire(on);
+    let many: Vec<_> = (0..9).map(|_| pool(&pool_config(PNY_MEMORY_HOST, registry))).collect();
+    refused(pny_finalize(), PNY_ERR_BUSY, &["and 3 more"]);
+    many.into_iter().for_each(end);
+    end(gpu);
+    destroy(registry);
     done(pny_finalize());
-    assert_eq!((device.released.load(SeqCst), device.left.load(SeqCst)), (1, 0));
-    // SAFETY: handles that are none any more are only compared.
-    unsafe {
-        refused(pny_pool_destroy(host), PNY_ERR_STALE, &[]);
-        refused(pny_pool_destroy(gpu), PNY_ERR_STALE, &[]);
-        refused(pny_stream_destroy(on), PNY_ERR_STALE, &[]);
-    }
     refused(pny_finalize(), PNY_ERR_NOT_READY, &["no pny_init"]);
 }
 
