@@ -144,13 +144,15 @@ guard '4 what a wide event left is applied' registry/src/cache/draining.rs 'self
 guard '2 readers wait for a drain' hooks/src/map/mod.rs 'self.news.fetch_or(DRAINING, AcqRel);' '' \
     $hooks --lib an_event_that_holds_too_much
 guard '5 the reaper buries' registry/src/reaper.rs $'self.bury(&mut unlocked);\n        idle' 'idle' \
-    $registry --test lifetimes the_reaper_unpins
+    $registry --test prompt_release the_reaper_unpins
 guard '5 the reaper retires' registry/src/reaper.rs 'self.tidy(&mut unlocked);' '' \
-    $registry --test lifetimes the_reaper_unpins
+    $registry --test prompt_release the_reaper_unpins
 guard '6 what is held is not buried' registry/src/cache/graveyard.rs 'if cache.counts.is_held(id) {' 'if false {' \
     $registry --test lifetimes a_region_in_use
 guard '8 the byte budget' registry/src/cache.rs '!geometry.budget.take(bytes) {' '!geometry.budget.take(0) {' \
     $registry --test lifetimes the_byte_budget
+guard '8 limits of the groups above count' registry/src/machine.rs 'inside.ancestors().flat_map(files_of)' 'std::iter::once(inside).flat_map(files_of)' \
+    $registry --lib of_nested_groups
 guard '8 graves lend no more than they leave' registry/src/cache/graveyard.rs 'bytes: bytes.min(self.bytes)' 'bytes' \
     $registry --test lifetimes the_device_never
 guard '5 nobody waits for what comes in the place of another' registry/src/miss.rs 'regions::set_gone(inner.cache.slot(grave.slot));' 'let _ = grave;' \
@@ -160,8 +162,8 @@ guard '8 room that comes is no refusal' registry/src/registry.rs 'locked.make_ro
 guard '8 eviction spares what is held' registry/src/cache/graveyard.rs 'cache.counts.is_held(id) || regions::take_touched' 'regions::take_touched' \
     $registry --test lifetimes the_byte_budget
 
-guard '5 the reaper looks in time' registry/src/reaper.rs 'Duration::from_millis(25)' 'Duration::from_secs(1)' \
-    $registry --test lifetimes the_reaper_unpins
+guard '5 the reaper looks in time' registry/src/reaper.rs 'Duration::from_millis(25)' 'Duration::from_millis(150)' \
+    $registry --test prompt_release the_reaper_unpins
 guard '2 the loader announces removals' hooks/src/loader.rs 'if REMOVING.swap(removing, AcqRel) || removing ||' 'if' \
     $coverage --test table dlclose
 guard '2 shared pages are declared' hooks/src/files.rs 'SHARED.store(true, SeqCst);' '' \

@@ -58,6 +58,8 @@ mod lease;
 #[cfg(not(loom))]
 mod limits;
 #[cfg(not(loom))]
+pub mod machine;
+#[cfg(not(loom))]
 pub mod membarrier;
 #[cfg(not(loom))]
 mod miss;

@@ -6,8 +6,10 @@
 mod common;
 
 use common::*;
-use pinyard_registry::backend::{Backend, IoUring, Mlock};
-use pinyard_registry::{Access, GetError, Registry};
+use pinyard_registry::backend::{Backend, Custom, IoUring, Mlock};
+use pinyard_registry::{Access, Events, GetError, MemoryKey, Registry};
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -124,6 +126,86 @@ fn who_can_pin_nothing_waits_once() {
     assert!(began.elapsed() < Duration::from_secs(10), "20 refusals took {:?}", began.elapsed());
 }
 
+/// A control group with a limit, and one below it that would allow more. Removed at its end.
+struct Groups {
+    outer: PathBuf,
+    inner: PathBuf,
+}
+
+impl Groups {
+    /// In the tree that has the memory controller, at its top. The error says why not.
+    fn new(outer_bytes: usize, inner_bytes: usize) -> Result<Groups, String> {
+        let trees = [
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            ("/sys/fs/cgroup", "memory.max"),
+            ("/sys/fs/cgroup/unified", "memory.max"),
+        ];
+        let mut refused = Vec::new();
+        for (tree, file) in trees {
+            let outer = Path::new(tree).join(format!("pinyard-test-{}", std::process::id()));
+            if let Err(error) = fs::create_dir(&outer) {
+                refused.push(format!("mkdir {}: {error}", outer.display()));
+                continue;
+            }
+            let groups = Groups { inner: outer.join("inner"), outer };
+            // Version 2 hands the controller down where it is told to.
+            let _ = fs::write(groups.outer.join("cgroup.subtree_control"), "+memory");
+            let limited = fs::create_dir(&groups.inner)
+                .and_then(|()| fs::write(groups.outer.join(file), outer_bytes.to_string()))
+                .and_then(|()| fs::write(groups.inner.join(file), inner_bytes.to_string()));
+            match limited {
+                Ok(()) => return Ok(groups),
+                Err(error) => refused.push(format!("{file} in {}: {error}", groups.outer.display())),
+            }
+        }
+        Err(refused.join("; "))
+    }
+}
+
+impl Drop for Groups {
+    fn drop(&mut self) {
+        // The kernel takes a moment to see that the last process has gone.
+        for group in [&self.inner, &self.outer] {
+            let removed = || fs::remove_dir(group).is_ok() || !group.exists();
+            (0..100).any(|_| {
+                removed() || {
+                    std::thread::sleep(Duration::from_millis(10));
+                    false
+                }
+            });
+        }
+    }
+}
+
+/// The default budget is half of the lowest limit of the groups that a process is in.
+#[test]
+fn the_default_budget_stays_below_the_control_groups_limit() {
+    const NAME: &str = "the_default_budget_stays_below_the_control_groups_limit";
+    const GROUP: &str = "TEST_CONTROL_GROUP";
+    const LIMIT: usize = 1 << 30;
+    if !is_child() {
+        let groups = match Groups::new(LIMIT, 2 * LIMIT) {
+            Ok(groups) => groups,
+            Err(why) => return eprintln!("skipped: no control group may be made here: {why}"),
+        };
+        return passes(in_child_with(NAME, &[(GROUP, groups.inner.as_os_str())]));
+    }
+    let group = PathBuf::from(std::env::var_os(GROUP).unwrap());
+    fs::write(group.join("cgroup.procs"), "0").unwrap();
+    let backend = || Custom::new("takes all", |_, _| Ok(MemoryKey::default()), |_, _| Ok(()));
+    let build = || Registry::builder().backend(backend()).events(Events::NotifyOnly).build().unwrap();
+    let (one, other) = (build(), build());
+    assert_eq!(one.budget().bytes(), LIMIT / 2);
+    let buffer = |len| ((1_usize << 40) as *const u8, len);
+    let error = one.get(buffer(LIMIT / 2 + PAGE), Access::LOCAL_WRITE).unwrap_err();
+    assert!(matches!(error, GetError::Budget { budget, .. } if budget == LIMIT / 2), "{error}");
+    let held = one.get(buffer(LIMIT / 2), Access::LOCAL_WRITE).unwrap();
+    let error = other.get(((1_usize << 41) as *const u8, PAGE), Access::LOCAL_WRITE).unwrap_err();
+    assert!(matches!(error, GetError::Budget { budget, .. } if budget == LIMIT / 2), "not shared: {error}");
+    drop(held);
+    drop(other.get(((1_usize << 41) as *const u8, PAGE), Access::LOCAL_WRITE).unwrap());
+}
+
 #[test]
 fn memlock_with_mlock() {
     if !is_child() {
@@ -178,7 +260,7 @@ fn io_uring_disabled_by_sysctl() {
         return passes(in_child("io_uring_disabled_by_sysctl"));
     }
     let value = std::env::temp_dir().join(format!("pinyard-io-uring-disabled-{}", std::process::id()));
-    std::fs::write(&value, "2\n").unwrap();
+    fs::write(&value, "2\n").unwrap();
     let (from, to) =
         (std::ffi::CString::new(value.to_str().unwrap()).unwrap(), c"/proc/sys/kernel/io_uring_disabled");
     let bind = libc::MS_BIND;
@@ -195,7 +277,7 @@ fn io_uring_disabled_by_sysctl() {
             && libc::mount(from.as_ptr(), to.as_ptr(), std::ptr::null(), bind, std::ptr::null()) == 0
     };
     let refused = std::io::Error::last_os_error();
-    std::fs::remove_file(&value).unwrap();
+    fs::remove_file(&value).unwrap();
     if !mounted {
         println!(
             "skipped: a mount namespace needs CAP_SYS_ADMIN, and io_uring_disabled Linux 6.6: {refused}"

@@ -1,5 +1,6 @@
 //! Tests that need a process of their own run themselves again as a child.
 
+use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
 
@@ -9,8 +10,14 @@ const PATIENCE: u32 = 60;
 
 /// Runs the test `name` of this file again, as a child that takes its other branch.
 pub fn in_child(name: &str) -> Output {
+    in_child_with(name, &[])
+}
+
+/// As `in_child`, with variables more.
+pub fn in_child_with(name: &str, variables: &[(&str, &OsStr)]) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", name, "--nocapture", "--test-threads=1"]).env(CHILD, "1").output().unwrap()
+    command.args(["--exact", name, "--nocapture", "--test-threads=1"]).env(CHILD, "1");
+    command.envs(variables.iter().copied()).output().unwrap()
 }
 
 pub fn is_child() -> bool {
@@ -21,9 +28,10 @@ fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// The child's test ran to its end.
+/// The child's test ran to its end; what it skipped is said here.
 pub fn passes(output: Output) {
     let text = text(&output);
+    text.lines().filter(|line| line.starts_with("skipped: ")).for_each(|line| eprintln!("{line}"));
     assert!(output.status.success() && text.contains("1 passed"), "{:?}: {text}", output.status);
 }
 

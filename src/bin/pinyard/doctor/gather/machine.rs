@@ -3,7 +3,6 @@
 
 use super::Root;
 use crate::doctor::facts::Kernel;
-use std::path::Path;
 
 pub(super) fn host(root: &Root) -> String {
     let name = root.text("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -36,41 +35,6 @@ fn transparent_huge_pages(root: &Root) -> Option<String> {
 pub(super) fn memory(root: &Root) -> u64 {
     let total = field(root, "/proc/meminfo", "MemTotal").unwrap_or_default();
     total.split(' ').next().and_then(|number| number.parse::<u64>().ok()).unwrap_or(0) << 10
-}
-
-/// CAP_IPC_LOCK in the initial user namespace: elsewhere the kernel's `capable` says no.
-pub(super) fn may_lock_anything(root: &Root) -> bool {
-    const CAP_IPC_LOCK: u32 = 14;
-    let effective = field(root, "/proc/self/status", "CapEff").unwrap_or_default();
-    let bits = u64::from_str_radix(&effective, 16).unwrap_or(0);
-    // All of 32 bits mapped onto themselves: the initial one.
-    let initial =
-        root.text("/proc/self/uid_map").is_none_or(|map| map.split_whitespace().eq(["0", "0", "4294967295"]));
-    bits >> CAP_IPC_LOCK & 1 == 1 && initial
-}
-
-/// The lowest memory limit of the cgroup and those above it, in version 2 or 1. What a
-/// controller has no limit for is `max`, or near 2^63.
-pub(super) fn cgroup_memory(root: &Root) -> Option<u64> {
-    const NONE: u64 = 1 << 60;
-    let lines = root.text("/proc/self/cgroup")?;
-    let lowest = |base: &str, own: &str, file: &str| {
-        let own = Path::new(own.trim_start_matches('/'));
-        let limit = |folder: &Path| root.text(Path::new(base).join(folder).join(file))?.parse::<u64>().ok();
-        own.ancestors().filter_map(limit).filter(|limit| *limit < NONE).min()
-    };
-    let limit = |line: &str| {
-        let mut fields = line.splitn(3, ':');
-        let (_, controllers, own) = (fields.next()?, fields.next()?, fields.next()?);
-        match controllers {
-            "" => lowest("/sys/fs/cgroup", own, "memory.max"),
-            names if names.split(',').any(|name| name == "memory") => {
-                lowest("/sys/fs/cgroup/memory", own, "memory.limit_in_bytes")
-            }
-            _ => None,
-        }
-    };
-    lines.lines().filter_map(limit).min()
 }
 
 /// The numbers of the NUMA nodes.

@@ -9,6 +9,7 @@ mod process;
 
 use super::facts::{Facts, Gpus, Limits};
 use super::settings;
+use pinyard::registry::machine::{may_lock_anything, memory_limit};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -91,8 +92,8 @@ fn of_files(root: &Root) -> Facts {
         pinyard: env!("CARGO_PKG_VERSION").to_owned(),
         kernel: machine::kernel(root),
         limits: Limits {
-            may_lock_anything: machine::may_lock_anything(root),
-            cgroup_memory: machine::cgroup_memory(root),
+            may_lock_anything: may_lock_anything(&|path| root.text(path)),
+            cgroup_memory: memory_limit(&|path| root.text(path)),
             memory: machine::memory(root),
             nodes: machine::nodes(root).len() as u64,
             ..Limits::default()

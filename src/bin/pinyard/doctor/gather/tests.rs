@@ -90,11 +90,13 @@ fn the_machine() {
 fn the_lowest_limit_of_the_cgroups_above_counts() {
     let made = Made::new(&[
         ("/proc/self/cgroup", "0::/system.slice/slurmstepd.scope/job_7/step_0\n"),
+        ("/proc/self/mountinfo", "30 24 0:26 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw\n"),
         ("/sys/fs/cgroup/system.slice/slurmstepd.scope/job_7/memory.max", "8589934592\n"),
         ("/sys/fs/cgroup/system.slice/slurmstepd.scope/job_7/step_0/memory.max", "max\n"),
     ]);
     assert_eq!(made.facts().limits.cgroup_memory, Some(8 << 30));
     made.file("/proc/self/cgroup", "7:cpu:/x\n4:memory:/slurm/job_7\n");
+    made.file("/proc/self/mountinfo", "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
     made.file("/sys/fs/cgroup/memory/slurm/memory.limit_in_bytes", "4294967296\n");
     made.file("/sys/fs/cgroup/memory/slurm/job_7/memory.limit_in_bytes", "9223372036854771712\n");
     assert_eq!(made.facts().limits.cgroup_memory, Some(4 << 30));
