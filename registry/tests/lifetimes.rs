@@ -77,64 +77,6 @@ fn a_registration_under_way_serves_whoever_waits_for_it() {
     assert!(device.counts().0 <= 3, "{:?}", device.counts());
 }
 
-/// Invariant 5: without any further call the pages of an unmapped region are
-/// unpinned within 100 ms. The best of ten runs, for machines that are busy.
-#[test]
-fn the_reaper_unpins_what_was_unmapped() {
-    // Not asked of the registry, which would retire what was unmapped to answer.
-    let gone = Arc::new(AtomicU64::new(0));
-    let count = gone.clone();
-    let ring = Faulty::over(IoUring::new(16).unwrap()).deregistering(move |_| {
-        let count = count.clone();
-        Some(Fault::RunAfter(Arc::new(move |_| _ = count.fetch_add(1, SeqCst))))
-    });
-    let registry = registry(ring);
-    let run = |round: u64| {
-        let pages = Pages::new(16);
-        drop(read(&registry, &pages));
-        assert_eq!(registry.stats().pinned_bytes, pages.len as u64);
-        pages.unmap();
-        let took = eventually(|| gone.load(SeqCst) == round + 1);
-        eventually(|| registry.stats().pinned_bytes == 0 && registry.stats().graveyard == 0);
-        took
-    };
-    // The first is helped by the reaper's own start.
-    let best = (0..11).map(run).skip(1).min().unwrap();
-    assert!(best <= Duration::from_millis(100), "unpinned after {best:?}");
-}
-
-/// A registry that holds nothing sleeps for good; one that holds regions looks 40 times a
-/// second whether they have changed, which costs less than a hundredth of a processor.
-#[test]
-fn at_rest_no_processor_time_goes() {
-    if !is_child() {
-        return passes(in_child("at_rest_no_processor_time_goes"));
-    }
-    let spent = || {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: fills the struct.
-        assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) }, 0);
-        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-    };
-    let registry = registry(Device::new().backend());
-    let pages: Vec<Pages> = (0..1000).map(|_| Pages::new(1)).collect();
-    let hold = || pages.iter().for_each(|pages| drop(read(&registry, pages)));
-    let rest = |empty: bool| {
-        hold();
-        if empty {
-            registry.flush().unwrap();
-        }
-        eventually(|| registry.stats().graveyard == 0);
-        std::thread::sleep(Duration::from_millis(200));
-        let before = spent();
-        std::thread::sleep(Duration::from_secs(1));
-        spent() - before
-    };
-    let (full, empty) = (rest(false), rest(true));
-    assert!(empty < Duration::from_millis(1), "with nothing registered: {empty:?} in a second");
-    assert!(full < Duration::from_millis(10), "with 1000 regions: {full:?} in a second");
-}
-
 /// Invariant 5: memory stays flat although nobody ever looks, and what is
 /// registered beside the storm stays registered.
 #[test]
