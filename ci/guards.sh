@@ -137,8 +137,12 @@ guard '2 a hook looks for registrations under way' hooks/src/map/mod.rs $'self.c
 guard '3 a miss elsewhere does not wait' registry/src/cache.rs \
     'flight.range.contains(range) && flight.access.contains(access) && self.doom(flight.slot).is_none()' 'let _ = (range, access); self.doom(flight.slot).is_none()' \
     $registry --test lifetimes hits_never_wait
-guard '4 what finds no place takes everything out' hooks/src/inbox.rs 'self.overflow.store(true, Release);' '' \
-    $hooks --lib more_wide_events_than_fit
+guard '4 what no event can describe takes everything out' hooks/src/inbox.rs 'self.overflow.store(true, Release);' '' \
+    $hooks --lib a_full_inbox_orders
+guard '4 what finds no place is not dropped' hooks/src/inbox.rs '|| self.near.widen(event))' '|| true)' \
+    $registry --test lifetimes more_wide_events
+guard '4 what finds no place takes out what is near' hooks/src/inbox.rs '|| self.near.widen(event))' ')' \
+    $hooks --lib a_storm_of_wide_events
 guard '4 what a wide event left is applied' registry/src/cache/draining.rs 'self.apply_wide(SLICE);' 'self.writer.wide.clear(); self.cache.map.finish_drain();' \
     $registry --test lifetimes more_wide_events
 guard '2 readers wait for a drain' hooks/src/map/mod.rs 'self.news.fetch_or(DRAINING, AcqRel);' '' \
@@ -261,7 +265,9 @@ guard 'model: in the directory before off the list' registry/src/cache.rs \
     $registry --lib models::register_against_change
 guard 'model: a bracketed change' hooks/src/monitor.rs 'self.0.load(SeqCst) != ticket.0' '{ let _ = ticket.0; false }' \
     $registry --lib models::register_against_change
-guard 'model: a push sets its summary bit' hooks/src/inbox.rs 'self.summary.fetch_or(1 << (index / GROUP), Release);' '' \
+guard 'model: a widened event covers what it was' hooks/src/slots.rs 'Some((event.gap(other), index, pending, event.union(other)?))' 'Some((event.gap(other), index, pending, event.union(other).map(|_| event)?))' \
+    $hooks --test loom_inbox widen
+guard 'model: a push sets its summary bit' hooks/src/slots.rs 'self.summary.fetch_or(1 << (index / GROUP), Release);' '' \
     $hooks --test loom_inbox two_events_two_slots
 
 guard 'model: a device pool is looked at after the sleep is announced' allocator/src/sleep.rs \
@@ -284,13 +290,13 @@ guard 'ordering: a ticket is taken with Acquire' hooks/src/monitor.rs 'Ticket(se
     $registry --lib models::register_against_change
 guard 'check: a walk follows the bounds of what is listed' hooks/src/map/slot.rs '(stands && start <= at && at < end)' '{ let _ = stands; } (start <= at && at < end)' \
     $registry --lib models::a_walk_does_not_follow
-guard 'ordering: the flag after the event' hooks/src/map/mod.rs $'self.later.push(event);\n                // AcqRel: pairs with `begin_drain`, which then finds the event.\n                self.news.fetch_or(PENDING, AcqRel);' $'self.news.fetch_or(PENDING, AcqRel);\n                self.later.push(event);' \
+guard 'ordering: the flag after the event' hooks/src/map/mod.rs $'later.push(event);\n                // AcqRel: pairs with `begin_drain`, which then finds the event.\n                self.news.fetch_or(PENDING, AcqRel);' $'self.news.fetch_or(PENDING, AcqRel);\n                later.push(event);' \
     $registry --lib models::drain_against_a_wide_event
 guard 'ordering: a state is read with Acquire' hooks/src/map/slot.rs 'State(self.state.load(Acquire))' 'State(self.state.load(Relaxed))' \
     $registry --lib models::a_
 guard 'ordering: a drain ends where it began' hooks/src/inbox.rs 'self.news.drained.store(mark.0, Release);' 'let _ = mark.0; self.news.drained.store(self.news.pushed.load(Relaxed), Release);' \
     $hooks --test loom_inbox
-guard 'ordering: a word before its summary bit' hooks/src/inbox.rs 'self.summary.fetch_or(1 << (index / GROUP), Release);' 'self.summary.fetch_or(1 << (index / GROUP), Relaxed);' \
+guard 'ordering: a word before its summary bit' hooks/src/slots.rs 'self.summary.fetch_or(1 << (index / GROUP), Release);' 'self.summary.fetch_or(1 << (index / GROUP), Relaxed);' \
     $hooks --test loom_inbox
 guard 'ordering: whoever takes a dropped block sees its link' allocator/src/inbox.rs \
     'item.into_ptr(), Release, Relaxed)' 'item.into_ptr(), Relaxed, Relaxed)' \

@@ -29,6 +29,13 @@ macro_rules! zero {
 }
 zero!(AtomicU32, AtomicU64, AtomicI64);
 
+// SAFETY: atomics alone, and an empty inbox has all of them 0.
+unsafe impl<const N: usize> Zero for crate::Inbox<N> {
+    fn zero() -> Self {
+        Self::new()
+    }
+}
+
 /// `len` values that start as zero bytes, unmapped on drop.
 #[cfg(not(loom))]
 pub struct Array<T> {

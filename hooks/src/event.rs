@@ -66,6 +66,17 @@ impl Event {
         false
     }
 
+    /// The smallest event that covers both; `None` where it does not fit into one word.
+    pub(crate) fn union(self, other: Event) -> Option<Event> {
+        let start = self.start().min(other.start());
+        Event::new(start, self.end().max(other.end()) - start)
+    }
+
+    /// Bytes between the two, which their union would cover for nothing.
+    pub(crate) fn gap(self, other: Event) -> usize {
+        self.start().max(other.start()).saturating_sub(self.end().min(other.end()))
+    }
+
     #[inline]
     pub(crate) fn word(self) -> u64 {
         self.0.get()
@@ -104,6 +115,20 @@ mod tests {
         assert_eq!(Event::new(usize::MAX, 2), None);
         assert_eq!(Event::new(0, 1 << 40), None);
         assert_eq!(Event::new(1 << 48, 1), None);
+    }
+
+    #[test]
+    fn a_union_covers_both_and_the_gap() {
+        let event = |page: usize, pages: usize| Event::new(page * PAGE_SIZE, pages * PAGE_SIZE).unwrap();
+        let cases = [((1, 2), (5, 1), (1, 5), 2), ((1, 2), (3, 1), (1, 3), 0), ((1, 9), (3, 1), (1, 9), 0)];
+        for ((a, of_a), (b, of_b), (start, pages), gap) in cases {
+            let (one, other) = (event(a, of_a), event(b, of_b));
+            assert_eq!((one.union(other), one.gap(other)), (Some(event(start, pages)), gap * PAGE_SIZE));
+            assert_eq!((other.union(one), other.gap(one)), (Some(event(start, pages)), gap * PAGE_SIZE));
+        }
+        assert_eq!(event(0, 1).union(event((1 << 28) - 1, 1)), None, "1 TiB");
+        let top = Event::new((1 << 48) - PAGE_SIZE, 1).unwrap();
+        assert_eq!(top.union(event((1 << 36) - 2, 1)).unwrap().end(), 1 << 48);
     }
 
     #[test]

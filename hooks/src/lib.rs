@@ -33,6 +33,7 @@ mod filter;
 mod inbox;
 pub mod map;
 mod monitor;
+mod slots;
 mod sync;
 pub mod sys;
 

@@ -43,6 +43,8 @@ mod sizes {
     pub const COMING: usize = 64;
     /// Events that wait for the registry because they are too wide for a hook.
     pub(crate) const LATER: usize = 256;
+    /// Events of an inbox that may be widened over others where it is full.
+    pub(crate) const NEAR: usize = 4096;
     /// Directory entries that a hook reads for one event.
     pub(crate) const LOADS: u32 = 4096;
 }
@@ -52,7 +54,8 @@ mod sizes {
     /// See above.
     pub const COMING: usize = 2;
     pub(crate) const LATER: usize = 2;
+    pub(crate) const NEAR: usize = 1;
     pub(crate) const LOADS: u32 = 4;
 }
 pub use sizes::COMING;
-pub(crate) use sizes::{FANOUT_SHIFT, LATER, LOADS};
+pub(crate) use sizes::{FANOUT_SHIFT, LATER, LOADS, NEAR};

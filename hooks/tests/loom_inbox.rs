@@ -9,51 +9,70 @@ use loom::sync::Arc;
 use loom::thread;
 use pinyard_hooks::{Event, Inbox};
 
+/// Pages so far from each other that no event covers both.
+const FAR: usize = 1 << 30;
+
 fn page(index: usize) -> Event {
     Event::new(index << 12, 1).unwrap()
 }
 
-/// Two producers (of the same event where `same`) against one drainer.
-fn model<const N: usize>(same: bool) {
+fn covers(got: &[Event], index: usize) -> bool {
+    got.iter().any(|event| event.start() <= index << 12 && index << 12 < event.end())
+}
+
+/// Two producers, of a page each, against one drainer; `before` is pending when they begin.
+fn model<const N: usize>(before: &'static [usize], pages: [usize; 2]) {
     loom::model(move || {
         let inbox = Arc::new(Inbox::<N>::new());
-        let producers: Vec<_> = [1, if same { 1 } else { 2 }]
-            .into_iter()
-            .map(|index| {
-                let inbox = inbox.clone();
-                thread::spawn(move || inbox.push(page(index)))
-            })
-            .collect();
-        let mut got = [0; 3];
+        before.iter().for_each(|&index| inbox.push(page(index)));
+        let producers = pages.map(|index| {
+            let inbox = inbox.clone();
+            thread::spawn(move || inbox.push(page(index)))
+        });
+        let mut got = Vec::new();
         let mut everything = drain(&inbox, &mut got);
         for producer in producers {
             producer.join().unwrap();
         }
-        assert!(everything || inbox.has_news() || got[1] > 0, "no news, yet an event is missing");
+        let all = |got: &[Event]| pages.iter().all(|&index| covers(got, index));
+        assert!(everything || inbox.has_news() || all(&got), "no news, yet an event is missing");
         everything |= drain(&inbox, &mut got);
         assert!(!inbox.has_news());
-        assert!(everything || got[1] > 0 && (same || got[2] > 0), "lost: {got:?}");
+        assert!(everything || all(&got), "lost: {got:?}");
+        assert!(everything || before.iter().all(|&index| covers(&got, index)), "lost: {got:?}");
     });
 }
 
-fn drain<const N: usize>(inbox: &Inbox<N>, got: &mut [u32; 3]) -> bool {
+fn drain<const N: usize>(inbox: &Inbox<N>, got: &mut Vec<Event>) -> bool {
     let mark = inbox.begin();
-    let everything = inbox.take(|event| got[event.start() >> 12] += 1);
+    let everything = inbox.take(|event| got.push(event));
     inbox.finish(mark);
     everything
 }
 
 #[test]
 fn two_events_two_slots() {
-    model::<2>(false);
-}
-
-#[test]
-fn one_slot_overflows_to_a_flush() {
-    model::<1>(false);
+    model::<2>(&[], [1, 2]);
 }
 
 #[test]
 fn the_same_event_twice_is_never_lost() {
-    model::<1>(true);
+    model::<1>(&[], [1, 1]);
+}
+
+/// The slots are taken: the one is widened over the other.
+#[test]
+fn one_slot_overflows_to_a_wider_event() {
+    model::<1>(&[3], [1, 2]);
+}
+
+/// Both widen what is pending.
+#[test]
+fn two_events_widen_a_third() {
+    model::<1>(&[3, 4], [1, 2]);
+}
+
+#[test]
+fn where_no_event_covers_both_everything_goes() {
+    model::<1>(&[3], [1, FAR]);
 }

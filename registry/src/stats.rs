@@ -43,8 +43,8 @@ pub struct Stats {
     /// Times that every region was taken out: overflow, lost hooks, `flush`.
     pub flushes: u64,
     /// Events that touched too much to be marked by the hook (more than 4096 entries
-    /// of the directory) and were left to be applied in slices. Where 256 of those
-    /// wait at a time, everything is taken out instead: see `flushes`.
+    /// of the directory) and were left to be applied in slices. Where more than
+    /// 256 of those wait at a time, some become one that covers what lies between them.
     pub overflows: u64,
     /// Registrations made again because the mapping changed meanwhile.
     pub retries: u64,

@@ -135,3 +135,58 @@ fn a_storm_that_touches_a_twentieth_takes_out_at_most_twice_that() {
     let again = device.counts().0 - COUNT as u64;
     assert!((COUNT as u64 / 20..=COUNT as u64 / 10).contains(&again), "{again} registered again");
 }
+
+/// Graceful overflow, where a hook cannot walk what it is told: 100,000 events, each over more
+/// than it may read, each another range, over a twentieth of the regions, in some areas.
+fn storm_of_wide_events(regions: usize, stride: usize, areas: usize, at_least: usize) {
+    const EVENTS: usize = 100_000;
+    let _turn = turn();
+    let device = Device::new();
+    let registry = registry_of_addresses(&device);
+    let region = |number: usize| ((BASE + number * stride * PAGE) as *const u8, PAGE);
+    let key = |number| read(&registry, region(number)).lkey();
+    let keys: Vec<_> = (0..regions).map(key).collect();
+    let (size, apart) = (regions / 20 / areas, regions / areas);
+    let mut random = Random::new(areas as u64);
+    let mut touched = vec![false; regions];
+    for event in 0..EVENTS {
+        let first = random.below(size - at_least);
+        let count = at_least + random.below(size - at_least - first + 1);
+        let first = event % areas * apart + first;
+        touched[first..first + count].fill(true);
+        announce((region(first).0, (count - 1) * stride * PAGE + PAGE));
+    }
+    let again: Vec<bool> = (0..regions).map(|number| key(number) != keys[number]).collect();
+    assert!(touched.iter().zip(&again).all(|(touched, again)| again >= touched), "an event was lost");
+    let count = |of: &[bool]| of.iter().filter(|&&is| is).count();
+    let (touched, again) = (count(&touched), count(&again));
+    assert!(again <= 2 * touched, "{again} registered again, {touched} touched");
+    let stats = registry.stats();
+    assert!(stats.overflows > 0 && stats.flushes == 0, "{stats:?}");
+}
+
+#[test]
+fn a_storm_of_wide_events_over_dense_regions_takes_out_at_most_twice_what_it_touches() {
+    storm_of_wide_events(COUNT, 2, 1, 500);
+    storm_of_wide_events(COUNT, 2, 10, 300);
+}
+
+#[test]
+fn a_storm_of_wide_events_over_sparse_regions_takes_out_at_most_twice_what_it_touches() {
+    storm_of_wide_events(COUNT / 5, 512, 10, 20);
+    storm_of_wide_events(COUNT / 5, 512, 50, 10);
+}
+
+/// What no event can describe takes everything out.
+#[test]
+fn a_change_of_everything_takes_everything_out() {
+    let _turn = turn();
+    let device = Device::new();
+    let registry = registry_of_addresses(&device);
+    let keys: Vec<_> = (0..1000).map(|number| read(&registry, region(number)).lkey()).collect();
+    pinyard_hooks::notify_unmapped(std::ptr::null(), usize::MAX);
+    for (number, old) in keys.into_iter().enumerate() {
+        assert_ne!(read(&registry, region(number)).lkey(), old, "{number}");
+    }
+    assert_eq!(registry.stats().flushes, 1);
+}

@@ -8,17 +8,17 @@ use pinyard_hooks::map::{Map, SlotId};
 use std::ops::Deref;
 
 impl Writer {
-    /// Keeps wide events apart, so that their number is bounded by what lies
-    /// between them: one that is split where a `get` was served stays small.
-    fn add_wide(&mut self, mut range: PageRange) {
-        self.wide.retain(|other| {
-            let apart = !other.overlaps(range);
+    /// Sorts wide events and keeps them apart, so that their number is bounded by what
+    /// lies between them: one that is split where a `get` was served stays small.
+    fn merge_wide(&mut self) {
+        self.wide.sort_unstable_by_key(|range| range.start);
+        self.wide.dedup_by(|range, before| {
+            let apart = !range.overlaps(*before);
             if !apart {
-                range = range.union(*other);
+                *before = before.union(*range);
             }
-            apart
+            !apart
         });
-        self.wide.push(range);
     }
 }
 
@@ -42,8 +42,9 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
                 self.cache.slot(flight.slot).spoil();
             }
             writer.counters.overflows += 1;
-            writer.add_wide(range);
+            writer.wide.push(range);
         });
+        writer.merge_wide();
         let epoch = map.epoch();
         if epoch != writer.epoch {
             writer.epoch = epoch;
@@ -78,17 +79,18 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
 
     #[inline(never)]
     fn settle_each(&mut self, range: PageRange) -> bool {
-        if !self.writer.wide.is_empty() {
-            let wide = std::mem::take(&mut self.writer.wide);
-            for event in wide {
-                if let Some(common) = event.intersection(range) {
-                    while let Some(id) = self.first_in(common) {
-                        self.kill(id, Reason::Invalidated);
-                    }
+        let from = self.writer.wide.partition_point(|event| event.end <= range.start);
+        let to = self.writer.wide.partition_point(|event| event.start < range.end);
+        if from < to {
+            let events = self.writer.wide[from..to].to_vec();
+            for common in events.iter().filter_map(|event| event.intersection(range)) {
+                while let Some(id) = self.first_in(common) {
+                    self.kill(id, Reason::Invalidated);
                 }
-                // What is registered in `range` from now on is newer than the event.
-                self.writer.wide.extend(event.without(range));
             }
+            // What is registered in `range` from now on is newer than the events.
+            let left = events.into_iter().flat_map(|event| event.without(range));
+            self.writer.wide.splice(from..to, left);
         }
         let (mut rest, mut occupied) = (Some(range), false);
         while let Some(id) = rest.and_then(|rest| self.first_in(rest)) {
@@ -185,16 +187,25 @@ mod tests {
         let cache = Cache::new(map, geometry).unwrap();
         let mut unlocked = Unlocked::at_entry();
         let mut locked = cache.lock(&mut unlocked);
-        for first in 1..=100 {
-            locked.writer.add_wide(pages(first, 1000));
+        let add = |locked: &mut Locked<'_, _>, range| {
+            locked.writer.wide.push(range);
+            locked.writer.merge_wide();
+        };
+        add(&mut locked, pages(2000, 2001));
+        for first in (1..=100).rev() {
+            add(&mut locked, pages(first, 1000));
         }
-        locked.writer.add_wide(pages(2000, 2001));
         assert_eq!(locked.writer.wide, [pages(1, 1000), pages(2000, 2001)]);
         for page in 1..50 {
             locked.settle(pages(10 * page, 10 * page + 1));
         }
         assert_eq!(locked.writer.wide.len(), 51);
-        locked.writer.add_wide(pages(5, 2001));
+        locked.settle(pages(15, 36));
+        assert_eq!(locked.writer.wide[..3], [pages(1, 10), pages(11, 15), pages(36, 40)]);
+        assert!(locked.writer.wide.is_sorted_by_key(|range| range.start));
+        locked.settle(pages(1500, 3000));
+        assert_eq!(locked.writer.wide.last(), Some(&pages(491, 1000)));
+        add(&mut locked, pages(5, 2001));
         assert_eq!(locked.writer.wide, [pages(1, 2001)]);
     }
 }
