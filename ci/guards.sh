@@ -202,6 +202,8 @@ guard '10 forks are noticed without hooks' registry/src/builder.rs 'pinyard_hook
     $coverage --test table child-gets
 guard '10 a child keeps a book of its own' registry/src/budget.rs 'while book.forks != forks {' 'while book.forks > forks {' \
     $registry --test scenarios_process a_child_has_all
+guard '10 a child asks for nothing under the lock' registry/src/registry.rs $'if self.inner.is_forked() {\n            return 0;' $'if false {\n            return 0;' \
+    $registry --test scenarios_process a_child_forked_while
 guard 'check: a lookup compares the epoch' registry/src/regions.rs $'slot.epoch() != epoch || !serves(slot, start, len, access) {\n            return None;\n        }\n        let key' $'!serves(slot, start, len, access) {\n            let _ = epoch;\n            return None;\n        }\n        let key' \
     $registry --test lifetimes more_wide_events
 guard 'check: a hit compares the length' registry/src/regions.rs 'offset < size && len.wrapping_sub(1) < size - offset &&' '{ let _ = len; } offset < size &&' \
@@ -210,7 +212,9 @@ guard 'check: a hit compares the access' registry/src/regions.rs 'size - offset 
     $registry --test scenarios_rcache protection_is_widened_where
 guard 'check: what is coming is marked only where it overlaps' hooks/src/map/slot.rs 'start <= last && first < end' 'start <= last && first <= end' \
     $hooks --lib a_registration_under_way
-guard 'check: a wide event spares what is newer' registry/src/cache/draining.rs 'self.writer.wide.extend(event.without(range));' 'self.writer.wide.push(event);' \
+guard 'check: a mark spares what has its place now' registry/src/cache/draining.rs $'&& let Some(reason) = self.doom(id)\n            {' '{ let reason = self.doom(id).unwrap_or(Reason::Invalidated);' \
+    $registry --test scenarios_libfabric late_delivery
+guard 'check: a wide event spares what is newer' registry/src/cache/draining.rs 'self.writer.wide.splice(from..to, left);' 'drop(left);' \
     $registry --lib overlapping_wide_events
 guard 'check: who waits for an invalidate waits for burials' registry/src/cache/draining.rs '.chain(&writer.in_use).chain(&writer.burying);' '.chain(&writer.in_use);' \
     $registry --test answers waits_for_what

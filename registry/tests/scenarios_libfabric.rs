@@ -232,26 +232,39 @@ fn a_signal_handler_that_unmaps_a_registered_page_during_get() {
 /// Case k: an event that is applied late leaves alone what was registered after it.
 #[test]
 fn late_delivery_does_not_take_out_a_newer_entry() {
+    // More than a hook marks and a `get` retires, so that the registry has the rest to do later.
+    const MANY: usize = 1000;
     let device = Device::new();
     let registry = registry_over(device.backend());
-    let pages = Pages::new(8);
-    // Of the same neighbourhood, so that events of it are not filtered out.
-    drop(read(&registry, pages.part(6, 1)));
-    for round in 0..50 {
+    let pages = Pages::new(12 + 2 * MANY);
+    let (beside, entry) = (pages.part(6, 1), pages.part(8 + 2 * MANY, 2));
+    drop(read(&registry, beside));
+    for round in 0..48 {
+        let wide = round % 2 == 0;
+        if wide {
+            (0..MANY).for_each(|number| drop(read(&registry, pages.part(8 + 2 * number, 1))));
+        }
         let made = device.counts().0;
         // Older than the entry, which is there or not; nobody has looked since.
-        pinyard_hooks::notify_unmapped(pages.at as *const u8, 2 * PAGE);
-        let newer = read(&registry, pages.part(0, 2)).key();
+        let (from, _) = if wide { pages.part(8, 1) } else { entry };
+        pinyard_hooks::notify_unmapped(from, entry.0.addr() + 2 * PAGE - from.addr());
+        let newer = read(&registry, entry).key();
         assert_eq!(device.counts().0, made + 1);
+        // What the event has taken out is buried, and its place used again.
+        registry.invalidate_then(pages.part(0, 3), || ()).unwrap();
+        let others = [0, 2].map(|page| read(&registry, pages.part(page, 1)).key());
         // Whatever applies events from now on:
-        match round % 4 {
+        match round / 2 % 4 {
             0 => registry.invalidate(pages.part(4, 1)).unwrap(),
             1 => drop(registry.stats()),
-            2 => drop(read(&registry, pages.part(6, 1))),
+            2 => drop(read(&registry, beside)),
             _ => std::thread::sleep(std::time::Duration::from_millis(30)),
         }
-        assert_eq!(read(&registry, pages.part(0, 2)).key(), newer, "round {round}");
+        assert_eq!(read(&registry, entry).key(), newer, "round {round}");
+        assert_eq!([0, 2].map(|page| read(&registry, pages.part(page, 1)).key()), others, "round {round}");
     }
+    let stats = registry.stats();
+    assert!(stats.overflows > 0 && stats.flushes == 0, "{stats:?}");
 }
 
 /// Open MPI #11125: a cache over a cache. The upper one's entries hold the lower

@@ -8,7 +8,7 @@ mod common;
 
 use common::*;
 use pinyard_registry::backend::{Custom, Fault, Faulty, IoUring, Mlock};
-use pinyard_registry::{Access, Budget, BuildError, GetError, MemoryKey, Registry};
+use pinyard_registry::{Access, Budget, BuildError, Explanation, GetError, MemoryKey, Registry};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::time::Duration;
@@ -37,17 +37,24 @@ fn leave_threads_in_the_cache(count: usize) -> Registry {
 }
 
 /// Case g, and UCX's purge at fork: children forked while other threads hold the
-/// lock change mappings, allocate, and ask the registry, and none hangs.
+/// lock change mappings, allocate, and ask the registry in every way, and none hangs.
 #[test]
 fn a_child_forked_while_others_hold_the_lock_does_not_hang() {
+    const REGIONS: usize = 10_000;
     let device = Device::new();
     let registry = registry_over(device.backend());
     let (pages, done) = (Pages::new(64), AtomicBool::new(false));
+    let many = Pages::new(2 * REGIONS);
+    (0..REGIONS).for_each(|number| drop(read(&registry, many.part(2 * number, 1))));
     std::thread::scope(|scope| {
         let _finally = Finally(&done);
-        for _ in 0..2 {
-            scope.spawn(|| in_the_cache(&registry, &pages, &done));
-        }
+        scope.spawn(|| in_the_cache(&registry, &pages, &done));
+        // Looks at all regions under the lock, and so has it nearly always.
+        scope.spawn(|| {
+            while !done.load(SeqCst) {
+                registry.regions_in_use();
+            }
+        });
         for _ in 0..100 {
             let before = device.counts();
             let status = forked(|| {
@@ -56,10 +63,14 @@ fn a_child_forked_while_others_hold_the_lock_does_not_hang() {
                 drop(Pages::new(4));
                 let refused = matches!(registry.get(&pages, Access::LOCAL_READ), Err(GetError::Forked));
                 let unfound = registry.lookup(pages.part(0, 1), Access::LOCAL_READ).is_none();
-                let refuses = matches!(registry.flush(), Err(GetError::Forked));
-                registry.stats();
+                let part = pages.part(0, 1);
+                let refuses =
+                    [registry.flush(), registry.invalidate(part), registry.invalidate_then(part, || ())];
+                let refuses = refuses.iter().all(|answer| matches!(answer, Err(GetError::Forked)));
+                let explains = matches!(registry.explain(part, Access::LOCAL_READ), Explanation::Forked);
+                let nothing = registry.stats().regions == 0 && registry.regions_in_use() == 0;
                 drop(registry.clone());
-                refused && unfound && refuses && device.counts() == counted
+                refused && unfound && refuses && explains && nothing && device.counts() == counted
             });
             assert_eq!(status, 0, "{before:?}");
         }
