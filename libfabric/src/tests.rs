@@ -279,17 +279,19 @@ fn the_helper_keeps_out_of_what_is_looked_up_again() {
 }
 
 #[test]
-fn an_overflowing_inbox_invalidates_everything() {
-    let (mut memory, libfabric) = (Memory::new(4, 20_000), Libfabric::new(1, 64));
-    let (rest, last) = (memory.at(0, 19_999), memory.at(19_999, 1));
+fn more_events_than_an_inbox_holds_invalidate_what_they_touched() {
+    let (mut memory, libfabric) = (Memory::new(4, 40_000), Libfabric::new(1, 64));
+    let (rest, last, beside) = (memory.at(0, 19_999), memory.at(19_999, 1), memory.at(39_999, 1));
     libfabric.register(&memory, 0, rest);
     libfabric.register(&memory, 0, last);
+    libfabric.register(&memory, 0, beside);
     for page in 0..20_000 {
         memory.remap(page, 1);
     }
     assert_eq!(libfabric.register(&memory, 0, last), Found::Registered, "its own event found no place");
     assert_eq!(libfabric.register(&memory, 0, last), Found::Hit);
     assert_eq!(libfabric.register(&memory, 0, rest), Found::Registered);
+    assert_eq!(libfabric.register(&memory, 0, beside), Found::Hit);
 }
 
 #[test]
