@@ -15,7 +15,7 @@ mod draining;
 mod graveyard;
 
 use graveyard::Grave;
-pub(crate) use graveyard::Graves;
+pub(crate) use graveyard::{Done, Graves};
 
 use crate::access::Access;
 use crate::ahead::Resident;
@@ -366,7 +366,7 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
     /// The backend refused: gives back what `begin` took. Who waits for it is to be
     /// dropped without the lock.
     #[must_use = "dropping it calls somebody back, which is not for under the lock"]
-    pub(crate) fn abandon(&mut self, ticket: Ticket) -> Vec<Completion> {
+    pub(crate) fn abandon(&mut self, ticket: Ticket) -> Done {
         self.land(&ticket);
         let slot = self.cache.slot(ticket.slot);
         slot.retire();
@@ -375,7 +375,7 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         self.writer.regions -= 1;
         self.writer.pinned -= ticket.range.len();
         self.writer.free_slots.push(ticket.slot);
-        let mut done = Vec::new();
+        let mut done = None;
         self.writer.tell(ticket.slot, &mut done);
         done
     }

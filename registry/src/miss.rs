@@ -8,9 +8,8 @@
 use crate::access::Access;
 use crate::backend::{BackendError, MemoryKey, Unlocked};
 use crate::builder::Events;
-use crate::cache::{Graves, Published, Ticket};
+use crate::cache::{Done, Graves, Published, Ticket};
 use crate::clock;
-use crate::completion::Completion;
 use crate::error::GetError;
 use crate::range::PageRange;
 use crate::regions::{self, Held, Wanted};
@@ -209,7 +208,7 @@ fn not_registered(
     attempt: &mut Attempt,
     ticket: Ticket,
     failure: Failure,
-    mut done: Vec<Completion>,
+    done: Done,
     unlocked: &mut Unlocked,
 ) -> Result<Option<Held>, Box<GetError>> {
     if ticket.watched {
@@ -217,7 +216,7 @@ fn not_registered(
     }
     let merged = ticket.range != pages || ticket.access != wanted.access;
     let mut locked = inner.cache.lock(unlocked);
-    done.append(&mut locked.abandon(ticket));
+    let done = (done, locked.abandon(ticket));
     let pinned = locked.writer.pinned;
     let buried = locked.writer.counters.deregistrations;
     // What is only cached may be using up the backend's own limits.

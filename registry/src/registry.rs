@@ -315,7 +315,7 @@ impl Inner {
         let mut locked = self.cache.lock(unlocked);
         let done = locked.buried(graves);
         self.changed.notify_all();
-        if !done.is_empty() {
+        if done.is_some() {
             MutexGuard::unlocked(&mut locked.writer, || drop(done));
         }
         locked

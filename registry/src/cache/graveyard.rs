@@ -37,6 +37,9 @@ pub(crate) struct Graves {
     pub(crate) lent: Room,
 }
 
+/// Who is to be called back, if anybody waits.
+pub(crate) type Done = Option<Vec<Completion>>;
+
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Room {
     pub(crate) regions: usize,
@@ -52,11 +55,17 @@ impl Graves {
 
 impl Writer {
     /// The slot's registration is gone: takes out who waits for that.
-    pub(super) fn tell(&mut self, slot: SlotId, done: &mut Vec<Completion>) {
+    #[inline]
+    pub(super) fn tell(&mut self, slot: SlotId, done: &mut Done) {
         if !self.waiting.is_empty() {
-            let concerned = self.waiting.extract_if(.., |(of, _)| *of == slot);
-            done.extend(concerned.map(|(_, completion)| completion));
+            self.tell_each(slot, done.get_or_insert_default());
         }
+    }
+
+    #[cold]
+    fn tell_each(&mut self, slot: SlotId, done: &mut Vec<Completion>) {
+        let concerned = self.waiting.extract_if(.., |(of, _)| *of == slot);
+        done.extend(concerned.map(|(_, completion)| completion));
     }
 }
 
@@ -162,13 +171,13 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
     /// to be dropped without the lock.
     #[must_use = "dropping it calls somebody back, which is not for under the lock"]
     #[inline]
-    pub(crate) fn buried(&mut self, graves: Graves) -> Vec<Completion> {
-        if graves.list.is_empty() { Vec::new() } else { self.bury(graves) }
+    pub(crate) fn buried(&mut self, graves: Graves) -> Done {
+        if graves.list.is_empty() { None } else { self.bury(graves) }
     }
 
     #[inline(never)]
-    fn bury(&mut self, graves: Graves) -> Vec<Completion> {
-        let mut done = Vec::new();
+    fn bury(&mut self, graves: Graves) -> Done {
+        let mut done = None;
         let Graves { mut list, bytes, lent } = graves;
         let left = bytes - lent.bytes;
         let writer = &mut *self.writer;
