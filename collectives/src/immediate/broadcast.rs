@@ -1,7 +1,8 @@
-//! Bcast that does not block. The ranks of a node all copy from the root's device: there is
-//! no chain, as in the blocking one.
+//! Bcast that does not block. The ranks of a node copy from the root's device; long ones go
+//! along a chain, as in the blocking form.
 #![allow(unsafe_code)] // names device memory to copies that have ended when it is done
 
+use super::chain::chain;
 use super::desk::Desk;
 use super::engine::{Handed, Key};
 use super::lent::{Lent, Marks, Receiving};
@@ -11,7 +12,7 @@ use super::steps::done;
 use crate::buffers::{BufferStream, DeviceBuf};
 use crate::communicator::DeviceCommunicator;
 use crate::error::Error;
-use crate::operations::{Memory, extent, piece};
+use crate::operations::{Memory, extent, is_worth, piece};
 use crate::paths::{Kind, MESSAGE, Message, Path, Relay, Ring, Route};
 use bytemuck::Pod;
 use mpi::topology::Rank;
@@ -95,8 +96,12 @@ async fn with_messages(
 ) -> Result<(), Error> {
     let sends = desk.rank() == root;
     if sends {
+        // Then all ranks are on one node.
         let through = if desk.plan.path == Path::Ipc { Path::Ipc } else { Path::Staged };
-        let kind = desk.kind(ring, memory, through, &mut mine).await;
+        let kind = match desk.kind(ring, memory, through, &mut mine).await {
+            Kind::Ipc(_) if is_worth(desk.later.size(), memory.bytes, desk.plan.chunk_bytes) => Kind::Chain,
+            kind => kind,
+        };
         Message { kind, bytes: memory.bytes as u64 }.write(ring.bytes(0, MESSAGE));
     }
     desk.spread(ring, root).await?;
@@ -119,7 +124,11 @@ async fn with_messages(
                 mine = desk.pull(ring, root, &there, memory).await;
             }
         }
-        Kind::Staged | Kind::Chain => {
+        Kind::Chain => {
+            let moved = chain(desk, BCAST, ring, root, own, message.bytes as usize).await?;
+            mine = mine.and(moved);
+        }
+        Kind::Staged => {
             let moved = relay(desk, root, own, message.bytes as usize).await?;
             mine = mine.and(moved);
         }

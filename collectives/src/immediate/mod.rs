@@ -7,6 +7,7 @@
 //! from one rank with one tag) follow each other, so that their messages are not mixed up.
 
 mod broadcast;
+mod chain;
 mod desk;
 mod engine;
 mod lent;

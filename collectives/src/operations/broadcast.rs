@@ -1,7 +1,7 @@
 //! Bcast of device buffers.
 #![allow(unsafe_code)] // names device memory to copies that have ended when it returns
 
-use super::{Idle, Memory, chain, extent, piece};
+use super::{Idle, Memory, extent, is_worth, piece};
 use crate::buffers::SettledMut;
 use crate::communicator::{DeviceCommunicator, State};
 use crate::error::{Error, Failure};
@@ -125,7 +125,7 @@ impl DeviceCommunicator {
         mine: &mut Result<(), Error>,
         token: &DriverToken,
     ) -> Kind {
-        let chain = chain::is_worth(self.nodes.here.size(), memory.bytes, self.plan.chunk_bytes);
+        let chain = is_worth(self.nodes.here.size(), memory.bytes, self.plan.chunk_bytes);
         // A note carries no bytes: two copies with the host in between would take longer than
         // one between devices.
         if (chain || self.board.is_some()) && mine.is_ok() && memory.bytes > 0 {

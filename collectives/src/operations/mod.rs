@@ -5,6 +5,7 @@ mod broadcast;
 mod chain;
 mod exchange;
 mod idle;
+mod links;
 mod on_device;
 mod on_node;
 mod partition;
@@ -17,6 +18,7 @@ mod varcount;
 mod window;
 
 use self::idle::Idle;
+pub(crate) use self::links::{Lengths, Link, Links, is_worth};
 pub(crate) use self::on_device::{Work, reduces_on_device};
 pub use self::partition::Partition;
 pub(crate) use self::reduce::work;

@@ -2,6 +2,7 @@
 //! what cudarc allocates, and what a C program brings.
 #![allow(unsafe_code)] // names memory of its own buffers as a stranger's
 
+use super::{FORMS, Form, bcast};
 use crate::bench::{Bench, Element, MARGIN, text};
 use pinyard_driver::DevicePtr;
 use pinyard_mpi::{DeviceBuf, Reduction, Settled, SettledMut};
@@ -17,8 +18,8 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     for strange in whose {
         // Within a message, by one copy, and along a chain.
         for length in [100, 2 * bench.chunk + 3, 40 * bench.chunk + 5] {
-            for root in 0..size {
-                broadcast(bench, &strange, root, length)?;
+            for (root, form) in (0..size).flat_map(|root| FORMS.map(|form| (root, form))) {
+                broadcast(bench, form, &strange, root, length)?;
             }
             sums(bench, &strange, length / 4)?;
             messages(bench, &strange, length)?;
@@ -32,7 +33,7 @@ fn middle<T: Element>(buffer: &DeviceBuf<T>) -> DevicePtr {
     DevicePtr(buffer.ptr().0 + (MARGIN * size_of::<T>()) as u64)
 }
 
-fn broadcast(bench: &Bench, strange: &[bool], root: usize, length: usize) -> Result<(), String> {
+fn broadcast(bench: &Bench, form: Form, strange: &[bool], root: usize, length: usize) -> Result<(), String> {
     let theirs: Vec<u8> = (0..length).map(|at| u8::of(at + 1000 * root)).collect();
     let mine: Vec<u8> = (0..length).map(|at| u8::of(at + 13)).collect();
     let mut buffer = bench.buffer(if bench.rank() == root { &theirs } else { &mine })?;
@@ -43,8 +44,10 @@ fn broadcast(bench: &Bench, strange: &[bool], root: usize, length: usize) -> Res
         // SAFETY: settled, and borrowed mutably until after the broadcast.
         into = unsafe { SettledMut::from_raw(&bench.gpu, at, length) };
     }
-    bench.ranks.broadcast_into(root as i32, &mut into).map_err(text)?;
-    bench.holds(&buffer, &theirs, || format!("bcast of {length} from {root}, without handles {strange:?}"))
+    bcast(bench, form, root, &mut into).map_err(text)?;
+    bench.holds(&buffer, &theirs, || {
+        format!("{form:?} bcast of {length} from {root}, without handles {strange:?}")
+    })
 }
 
 fn sums(bench: &Bench, strange: &[bool], length: usize) -> Result<(), String> {

@@ -2,6 +2,7 @@
 //! with buffers lent and given, after a stream, and beside blocking ones.
 #![allow(unsafe_code)] // fills device memory on a stream
 
+mod chains;
 mod exchange;
 mod parts;
 mod reductions;
@@ -29,6 +30,7 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     shares::all(bench)?;
     parts::all(bench)?;
     exchange::all(bench)?;
+    chains::all(bench)?;
     in_no_slab(bench)?;
     several(bench)?;
     same_peer_and_tag(bench)?;

@@ -16,6 +16,7 @@ mod windows;
 pub(crate) use self::refusals::after_finalize;
 pub(crate) use self::told::{heard, says};
 use crate::bench::Bench;
+use pinyard_mpi::{Error, SettledMut, scope};
 
 /// Which form of an operation is checked.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +27,16 @@ enum Form {
 }
 
 const FORMS: [Form; 2] = [Form::Blocking, Form::Immediate];
+
+/// A broadcast of bytes in either form.
+fn bcast(bench: &Bench, form: Form, root: usize, into: &mut SettledMut<'_, u8>) -> Result<(), Error> {
+    match form {
+        Form::Blocking => bench.ranks.broadcast_into(root as i32, into),
+        Form::Immediate => {
+            scope(|scope| bench.ranks.immediate_broadcast_into(scope, root as i32, into)?.wait())
+        }
+    }
+}
 
 /// Lengths in bytes around what one message carries and what chunks do.
 fn lengths(chunk: usize) -> Vec<usize> {

@@ -1,5 +1,6 @@
 //! What must be refused, with the rank and the cause, and leave every rank able to go on.
 
+use super::{FORMS, Form, bcast};
 use crate::bench::{Bench, MARGIN, text};
 use pinyard_driver::{Call, Simulated};
 use pinyard_mpi::{DeviceBuf, DeviceCommunicator, Error, Failure, Gpu, Path, Reduction};
@@ -11,7 +12,7 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     }
     if bench.ranks.plan().path != Path::Direct {
         counts_of_a_broadcast(bench)?;
-        counts_on_the_way(bench)?;
+        FORMS.into_iter().try_for_each(|form| counts_on_the_way(bench, form))?;
         another_device(bench)?;
         driver(bench)?;
         context(bench)?;
@@ -60,17 +61,18 @@ fn counts_of_a_broadcast(bench: &Bench) -> Result<(), String> {
 }
 
 /// A rank in the middle of a long broadcast's way has too little room: all are told.
-fn counts_on_the_way(bench: &Bench) -> Result<(), String> {
+fn counts_on_the_way(bench: &Bench, form: Form) -> Result<(), String> {
     let length = 9 * bench.chunk;
     let mut buffer = zeros(bench, length - usize::from(bench.rank() == 1))?;
-    let result = bench.ranks.broadcast_into(0, &mut buffer.settle_mut().map_err(text)?);
+    let result = bcast(bench, form, 0, &mut buffer.settle_mut().map_err(text)?);
     let named = match bench.rank() {
         1 => matches!(&result, Err(Error::Counts { rank: 1, other: 0, .. })),
         0 => matches!(&result, Err(Error::Peer { rank, .. }) if *rank > 0),
         // Of the one that failed, or of the one before it in the chain.
         _ => matches!(&result, Err(Error::Peer { .. })),
     };
-    bench.check(named, || format!("a long broadcast past a rank with too little room: {result:?}"))?;
+    bench
+        .check(named, || format!("a long {form:?} broadcast past a rank with too little room: {result:?}"))?;
     goes_on(bench)
 }
 
@@ -178,7 +180,7 @@ fn driver(bench: &Bench) -> Result<(), String> {
     bench.check(named, || format!("a refused copy of a broadcast: {result:?}"))?;
     goes_on(bench)?;
     if ranks.plan().path == Path::Ipc && bench.size() > 2 {
-        copy_on_the_way(bench, simulated)
+        FORMS.into_iter().try_for_each(|form| copy_on_the_way(bench, form, simulated))
     } else {
         Ok(())
     }
@@ -186,12 +188,12 @@ fn driver(bench: &Bench) -> Result<(), String> {
 
 /// A rank in the middle of a long broadcast's way cannot copy to the one behind it, though the
 /// one before it has written it everything.
-fn copy_on_the_way(bench: &Bench, simulated: &Simulated) -> Result<(), String> {
+fn copy_on_the_way(bench: &Bench, form: Form, simulated: &Simulated) -> Result<(), String> {
     let mut buffer = zeros(bench, 40 * bench.chunk)?;
     if bench.rank() == 1 {
         simulated.fail_next(Call::CopyOnDevice, 1, 1);
     }
-    let result = bench.ranks.broadcast_into(0, &mut buffer.settle_mut().map_err(text)?);
+    let result = bcast(bench, form, 0, &mut buffer.settle_mut().map_err(text)?);
     simulated.fail_never();
     let named = match bench.rank() {
         1 => matches!(&result, Err(Error::Driver { source, .. }) if source.code == 1),
@@ -199,7 +201,7 @@ fn copy_on_the_way(bench: &Bench, simulated: &Simulated) -> Result<(), String> {
         // Of the one that failed, or of the one before it in the chain.
         _ => matches!(&result, Err(Error::Peer { .. })),
     };
-    bench.check(named, || format!("a refused copy in a long broadcast: {result:?}"))?;
+    bench.check(named, || format!("a refused copy in a long {form:?} broadcast: {result:?}"))?;
     goes_on(bench)
 }
 
