@@ -69,8 +69,12 @@ impl Report {
         }
     }
 
-    /// What the others are told of how it went here.
+    /// What the others are told of how it went here: of a failure that came from another rank,
+    /// that one's.
     pub(crate) fn answer<R>(self, mine: &Result<R, Error>) -> u64 {
+        if let Err(Error::Peer { rank, what, .. }) = mine {
+            return word(Some(*what), *rank);
+        }
         word(mine.as_ref().err().map(Error::failure), self.rank)
     }
 
@@ -94,5 +98,8 @@ mod tests {
         let expected = "MPI_Bcast: rank 70000 failed, seen by rank 3: it says no more";
         assert_eq!(told.to_string(), expected);
         assert!(Report::of(3).told("MPI_Bcast", Report::of(5).answer(&Ok(()))).is_ok());
+        let passed_on: Result<(), Error> = Err(Report::of(3).peer("MPI_Bcast", 2, Failure::Driver));
+        let told = Report::of(4).told("MPI_Bcast", Report::of(3).answer(&passed_on));
+        assert!(matches!(told, Err(Error::Peer { rank: 2, seen_by: 4, what: Failure::Driver, .. })));
     }
 }

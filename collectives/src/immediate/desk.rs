@@ -3,6 +3,7 @@
 #![allow(unsafe_code)] // names device memory to copies that have ended when a step has
 
 use super::lent::Marks;
+use super::slots::Slots;
 use super::steps::{done, gather, largest, passed, swap};
 use crate::buffers::{Gpu, Kernels};
 use crate::calls::Comm;
@@ -85,13 +86,20 @@ impl Desk {
     }
 
     /// None where MPI takes the pointer.
-    pub(super) fn ring_for_chunks(&self) -> Result<Option<Ring>, Error> {
-        (self.plan.path != Path::Direct).then(|| self.ring()).transpose()
+    pub(super) fn ring_for_chunks(&self) -> Option<Result<Ring, Error>> {
+        (self.plan.path != Path::Direct).then(|| self.ring())
     }
 
     /// With slots of `bytes`. No copy or request uses it.
     pub(super) fn grown(&self, mut ring: Ring, bytes: usize) -> Result<Ring, Error> {
         ring.grow(bytes).map_err(|source| self.report.staging(source)).map(|()| ring)
+    }
+
+    /// As `keep`, where there is a ring.
+    pub(super) fn keep_slots(&self, slots: Slots) {
+        if let Slots::Ring(ring) = slots {
+            self.keep(ring);
+        }
     }
 
     /// For the next operation. No copy or request uses it.
@@ -133,8 +141,25 @@ impl Desk {
     /// Marks the end of what was `queued` across, and waits for it.
     pub(super) async fn across(&self, ring: &Ring, queued: Result<(), DriverError>) -> Result<(), Error> {
         let marked = ring.stored(1, &DriverToken::at_entry());
-        let ended = passed(ring, 1).await;
-        queued.and(marked).and(ended).map_err(|error| self.report.driver(error))
+        self.ended(ring, 1, queued, marked).await
+    }
+
+    /// Waits for the end of what was `queued`, which was `marked` in a slot. Where the driver
+    /// refuses to mark or to tell it, the host waits here: what is given back next is used by no
+    /// copy.
+    async fn ended(
+        &self,
+        ring: &Ring,
+        slot: usize,
+        queued: Result<(), DriverError>,
+        marked: Result<(), DriverError>,
+    ) -> Result<(), Error> {
+        let ended = match marked {
+            Ok(()) => passed(ring, slot).await,
+            Err(error) => Err(error),
+        };
+        let waited = if ended.is_ok() { Ok(()) } else { ring.wait_all(&DriverToken::at_entry()) };
+        queued.and(ended).and(waited).map_err(|error| self.report.driver(error))
     }
 
     /// What was lent may be used, once all `marks` have passed.
@@ -188,12 +213,12 @@ impl Desk {
     /// themselves. A rank that has failed, or fails now, says so.
     pub(super) async fn kind(
         &self,
-        ring: &mut Ring,
+        slots: &mut Slots,
         memory: Memory,
         through: Path,
         mine: &mut Result<(), Error>,
     ) -> Kind {
-        if mine.is_ok() {
+        if let (Ok(()), Some(ring)) = (&mine, slots.ring()) {
             match self.describe(ring, memory, through).await {
                 Ok(kind) => return kind,
                 Err(error) => *mine = Err(error),
@@ -210,8 +235,7 @@ impl Desk {
                 // is done; waited for here.
                 let queued = unsafe { ring.load(0, Message::PAYLOAD, memory.at, memory.bytes, &token) };
                 let marked = ring.loaded(0, &token);
-                let ended = passed(ring, 0).await;
-                queued.and(marked).and(ended).map_err(|error| self.report.driver(error))?;
+                self.ended(ring, 0, queued, marked).await?;
             }
             return Ok(Kind::Inline);
         }
@@ -233,8 +257,7 @@ impl Desk {
         // here.
         let queued = unsafe { ring.store(slot, Message::PAYLOAD, memory.at, memory.bytes, &token) };
         let marked = ring.stored(slot, &token);
-        let ended = passed(ring, slot).await;
-        queued.and(marked).and(ended).map_err(|error| self.report.driver(error))
+        self.ended(ring, slot, queued, marked).await
     }
 
     /// Copies to `memory` from that of `from`, which has as many bytes.
@@ -253,10 +276,10 @@ impl Desk {
         self.across(ring, queued).await
     }
 
-    /// A message from `root` in slot 0 of all.
-    pub(super) async fn spread(&self, ring: &mut Ring, root: Rank) -> Result<(), Error> {
-        let at = ring.slot(0);
-        // SAFETY: slot 0 is a message long, and used by nobody else before it is done.
+    /// A message from `root` in message 0 of all.
+    pub(super) async fn spread(&self, slots: &mut Slots, root: Rank) -> Result<(), Error> {
+        let at = slots.message(0).as_mut_ptr();
+        // SAFETY: a message's bytes, used by nobody else before it is done.
         let request = unsafe { self.later.start_broadcast(at, MESSAGE, root) }
             .map_err(|error| self.report.mpi(error))?;
         done(request).await.map_err(|error| self.report.mpi(error)).map(drop)

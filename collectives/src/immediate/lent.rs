@@ -17,22 +17,27 @@ use std::task::Poll;
 pub(crate) struct Marks {
     gpu: Gpu,
     events: Vec<Event>,
+    /// A stream could not be marked: whoever waits is told.
+    failed: Option<DriverError>,
 }
 
 impl Marks {
-    fn of<'s>(gpu: &Gpu, streams: impl Iterator<Item = &'s PoolStream>) -> Result<Marks, BufferError> {
+    fn of<'s>(gpu: &Gpu, mut streams: impl Iterator<Item = &'s PoolStream>) -> Marks {
         let token = DriverToken::at_entry();
-        let mut marks = Marks { gpu: gpu.clone(), events: Vec::new() };
-        for stream in streams {
+        let mut events = Vec::new();
+        let marked = streams.try_for_each(|stream| {
             let event = gpu.driver().event_create(&token)?;
-            marks.events.push(event);
-            gpu.driver().event_record(event, stream.stream(), &token)?;
-        }
-        Ok(marks)
+            events.push(event);
+            gpu.driver().event_record(event, stream.stream(), &token)
+        });
+        Marks { gpu: gpu.clone(), events, failed: marked.err() }
     }
 
     /// Until all have passed.
-    pub(super) async fn passed(self) -> Result<(), DriverError> {
+    pub(super) async fn passed(mut self) -> Result<(), DriverError> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
         for &event in &self.events {
             poll_fn(|_| match self.gpu.driver().event_query(event, &DriverToken::at_entry()) {
                 Ok(false) => Poll::Pending,
@@ -84,6 +89,14 @@ impl<'b> Lent<'b> {
     pub(super) fn memory<T>(&self) -> Memory {
         Memory::of::<T>(self.place, self.elements)
     }
+
+    /// If its streams could be marked.
+    fn made(mut self) -> Result<Lent<'b>, BufferError> {
+        match self.marks.as_mut().and_then(|marks| marks.failed.take()) {
+            Some(error) => Err(error.into()),
+            None => Ok(self),
+        }
+    }
 }
 
 impl<T: Pod, S: BufferStream> DeviceBuf<T, S> {
@@ -91,22 +104,23 @@ impl<T: Pod, S: BufferStream> DeviceBuf<T, S> {
     /// the buffer, have done what they have been given so far. The host does not wait.
     /// Not during a capture.
     pub fn after(&self, stream: &S) -> Result<After<'_, T>, BufferError> {
-        Ok(After { lent: self.marked(&stream.known(self.gpu())?)?, borrows: PhantomData })
+        Ok(After { lent: self.marked(&stream.known(self.gpu())?).made()?, borrows: PhantomData })
     }
 
     /// The same for writing.
     pub fn after_mut(&mut self, stream: &S) -> Result<AfterMut<'_, T>, BufferError> {
-        Ok(AfterMut { lent: self.marked(&stream.known(self.gpu())?)?, borrows: PhantomData })
+        Ok(AfterMut { lent: self.marked(&stream.known(self.gpu())?).made()?, borrows: PhantomData })
     }
 
     /// As it is once `stream`, and those that use it, have come as far as they are now.
-    fn marked(&self, stream: &PoolStream) -> Result<Lent<'_>, BufferError> {
-        let marks = Some(Marks::of(self.gpu(), self.users_and(stream).iter())?);
-        Ok(Lent { place: self.place(), elements: self.len(), marks })
+    fn marked(&self, stream: &PoolStream) -> Lent<'_> {
+        let marks = Some(Marks::of(self.gpu(), self.users_and(stream).iter()));
+        Lent { place: self.place(), elements: self.len(), marks }
     }
 
-    /// For an operation that has the buffer, when all that uses it so far is done.
-    pub(super) fn lent_whole(&mut self) -> Result<Lent<'_>, BufferError> {
+    /// For an operation that has the buffer, when all that uses it so far is done. Where that
+    /// cannot be known the operation fails, which is for it to tell the other ranks.
+    pub(super) fn lent_whole(&mut self) -> Lent<'_> {
         self.marked(self.home())
     }
 }

@@ -7,6 +7,7 @@ use super::lent::{Lent, Marks, Receiving, Sending};
 use super::pipeline::{Copy, flow};
 use super::request::{OwnedRequest, Request};
 use super::scope::Scope;
+use super::slots::Slots;
 use super::steps::{done, receive_word, send_word};
 use crate::buffers::{BufferStream, DeviceBuf};
 use crate::calls::Comm;
@@ -57,7 +58,7 @@ impl DeviceCommunicator {
         tag: i32,
         mut buffer: DeviceBuf<T, S>,
     ) -> Result<OwnedRequest<T, S>, Error> {
-        let id = self.begin_message::<T>(Way::To, to, tag, self.lend_mut(&mut buffer)?)?;
+        let id = self.begin_message::<T>(Way::To, to, tag, buffer.lent_whole())?;
         Ok(OwnedRequest::new(&self.engine, id, buffer))
     }
 
@@ -69,7 +70,7 @@ impl DeviceCommunicator {
         tag: i32,
         mut buffer: DeviceBuf<T, S>,
     ) -> Result<OwnedRequest<T, S>, Error> {
-        let id = self.begin_message::<T>(Way::From, from, tag, self.lend_mut(&mut buffer)?)?;
+        let id = self.begin_message::<T>(Way::From, from, tag, buffer.lent_whole())?;
         Ok(OwnedRequest::new(&self.engine, id, buffer))
     }
 
@@ -108,14 +109,6 @@ impl DeviceCommunicator {
         Ok(Request::new(scope, &self.engine, id, |bytes| bytes / size_of::<T>().max(1)))
     }
 
-    /// What an operation with a buffer of its own waits for.
-    pub(super) fn lend_mut<'b, T: Pod, S: BufferStream>(
-        &self,
-        buffer: &'b mut DeviceBuf<T, S>,
-    ) -> Result<Lent<'b>, Error> {
-        buffer.lent_whole().map_err(|source| self.report.staging(source))
-    }
-
     fn begin_message<T: Pod>(&self, way: Way, peer: Rank, tag: i32, buffer: Lent<'_>) -> Result<u64, Error> {
         let Ready { key, handed, work } = self.message::<T>(way, peer, tag, buffer)?;
         Ok(self.engine.submit(key, handed, work))
@@ -131,7 +124,7 @@ impl DeviceCommunicator {
         if self.desk.plan.path == Path::Direct && memory.bytes > i32::MAX as usize {
             return Err(Error::TooLong { rank: self.rank(), bytes: memory.bytes });
         }
-        let ring = self.desk.ring_for_chunks()?;
+        let ring = self.desk.ring_for_chunks();
         let (desk, handed) = (self.desk.clone(), Handed::default());
         let leg = Leg { peer, tag, memory };
         let work = message(desk, ring, handed.clone(), way, leg, buffer.marks, own);
@@ -165,7 +158,7 @@ struct Leg {
 
 async fn message(
     desk: Rc<Desk>,
-    ring: Option<Ring>,
+    ring: Option<Result<Ring, Error>>,
     handed: Handed,
     way: Way,
     leg: Leg,
@@ -173,15 +166,16 @@ async fn message(
     mine: Result<(), Error>,
 ) -> Result<usize, Error> {
     let mine = desk.passed([marks], mine).await;
-    let Some(mut ring) = ring else {
+    let Some(ring) = ring else {
         let moved = directly(&desk, &handed, way, leg).await;
         return mine.and(moved);
     };
+    let (mut slots, mine) = Slots::of(ring, mine);
     let done = match way {
-        Way::To => send(&desk, &mut ring, leg, mine).await,
-        Way::From => receive(&desk, &mut ring, leg, mine).await,
+        Way::To => send(&desk, &mut slots, leg, mine).await,
+        Way::From => receive(&desk, &mut slots, leg, mine).await,
     };
-    desk.keep(ring);
+    desk.keep_slots(slots);
     done
 }
 
@@ -200,58 +194,56 @@ async fn directly(desk: &Desk, handed: &Handed, way: Way, leg: Leg) -> Result<us
 }
 
 /// As the blocking one: a message, and then on the path that it tells.
-async fn send(desk: &Desk, ring: &mut Ring, leg: Leg, mut mine: Result<(), Error>) -> Result<usize, Error> {
+async fn send(desk: &Desk, slots: &mut Slots, leg: Leg, mut mine: Result<(), Error>) -> Result<usize, Error> {
     let Leg { peer, tag, memory } = leg;
     let failed = |error| desk.report.mpi(error);
     let through = if desk.is_near(peer) { Path::Ipc } else { Path::Staged };
-    let kind = desk.kind(ring, memory, through, &mut mine).await;
-    Message { kind, bytes: memory.bytes as u64 }.write(ring.bytes(0, MESSAGE));
-    let at = ring.slot(0);
-    // SAFETY: slot 0 is a message long, and not written before the request is done.
+    let kind = desk.kind(slots, memory, through, &mut mine).await;
+    Message { kind, bytes: memory.bytes as u64 }.write(slots.message(0));
+    let at = slots.message(0).as_ptr();
+    // SAFETY: a message's bytes, not written before the request is done.
     let request = unsafe { desk.whole.start_send(at, MESSAGE, peer, tag) }.map_err(failed)?;
     done(request).await.map_err(failed)?;
-    match kind {
-        Kind::Ipc(_) => {
-            let answer = receive_word(&desk.answers, peer, tag).await.map_err(failed)?;
-            mine = mine.and_then(|()| desk.report.told(SEND, answer));
-        }
-        Kind::Staged => {
-            let (bytes, piece) = (memory.bytes, piece(memory.bytes, desk.plan.chunk_bytes / 2));
-            // SAFETY: lent memory of these bytes, which stands until the operation is done; a
-            // piece fits a slot.
-            let outcome = unsafe {
-                flow(
-                    ring,
-                    bytes.div_ceil(piece),
-                    |number| {
-                        let (start, length) = extent(bytes, piece, number);
-                        Some((memory.byte(start), 0, length))
-                    },
-                    |number, slot| desk.whole.start_send(slot, extent(bytes, piece, number).1, peer, tag),
-                    |_| None::<Copy>,
-                )
-            };
-            let moved = desk.report.ended(outcome.await)?;
-            mine = mine.and(moved);
-        }
-        Kind::Inline | Kind::Chain | Kind::Failed(_) => {}
+    if let (Kind::Staged, Some(ring)) = (kind, slots.ring()) {
+        let (bytes, piece) = (memory.bytes, piece(memory.bytes, desk.plan.chunk_bytes / 2));
+        // SAFETY: lent memory of these bytes, which stands until the operation is done; a piece
+        // fits a slot.
+        let outcome = unsafe {
+            flow(
+                ring,
+                bytes.div_ceil(piece),
+                |number| {
+                    let (start, length) = extent(bytes, piece, number);
+                    Some((memory.byte(start), 0, length))
+                },
+                |number, slot| desk.whole.start_send(slot, extent(bytes, piece, number).1, peer, tag),
+                |_| None::<Copy>,
+            )
+        };
+        mine = desk.report.ended(outcome.await)?;
+        // Behind the pieces: whether they are what was to be sent.
+        send_word(&desk.whole, desk.report.answer(&mine), peer, tag).await.map_err(failed)?;
+    }
+    if kind.is_answered() && peer != desk.rank() {
+        let answer = receive_word(&desk.answers, peer, tag).await.map_err(failed)?;
+        mine = mine.and_then(|()| desk.report.told(SEND, answer));
     }
     mine.map(|()| 0)
 }
 
 async fn receive(
     desk: &Desk,
-    ring: &mut Ring,
+    slots: &mut Slots,
     leg: Leg,
     mut mine: Result<(), Error>,
 ) -> Result<usize, Error> {
     let Leg { peer, tag, memory } = leg;
     let failed = |error| desk.report.mpi(error);
-    let at = ring.slot(0);
-    // SAFETY: slot 0 is a message long, and used by nobody else before the request is done.
+    let at = slots.message(0).as_mut_ptr();
+    // SAFETY: a message's bytes, used by nobody else before the request is done.
     let request = unsafe { desk.whole.start_receive(at, MESSAGE, peer, tag) }.map_err(failed)?;
     done(request).await.map_err(failed)?;
-    let told = desk.report.understood(RECEIVE, ring.bytes(0, MESSAGE))?;
+    let told = desk.report.understood(RECEIVE, slots.message(0))?;
     let bytes = told.bytes as usize;
     if let Kind::Failed(what) = told.kind {
         mine = mine.and(Err(desk.report.peer(RECEIVE, peer, what)));
@@ -259,33 +251,58 @@ async fn receive(
         mine = mine.and(Err(desk.report.unequal(RECEIVE, memory.bytes, peer, told.bytes)));
     }
     let target = mine.is_ok().then_some(Memory { bytes, ..memory });
-    match (told.kind, target) {
-        (Kind::Inline, Some(target)) => mine = desk.unpack(ring, 0, target).await,
-        (Kind::Ipc(there), target) => {
-            if let Some(target) = target {
-                mine = desk.pull(ring, peer, &there, target).await;
-            }
-            send_word(&desk.answers, desk.report.answer(&mine), peer, tag).await.map_err(failed)?;
-        }
-        (Kind::Staged, target) => {
-            let piece = piece(bytes, desk.plan.chunk_bytes / 2);
-            // SAFETY: as in `send`, and nobody's until the operation is done.
-            let outcome = unsafe {
-                flow(
-                    ring,
-                    bytes.div_ceil(piece),
-                    |_| None::<Copy>,
-                    |number, slot| desk.whole.start_receive(slot, extent(bytes, piece, number).1, peer, tag),
-                    |number| {
-                        let (start, length) = extent(bytes, piece, number);
-                        target.map(|memory| (memory.byte(start), 0, length))
-                    },
-                )
-            };
-            let moved = desk.report.ended(outcome.await)?;
-            mine = mine.and(moved);
+    match (told.kind, target, slots.ring()) {
+        (Kind::Inline, Some(target), Some(ring)) => mine = desk.unpack(ring, 0, target).await,
+        (Kind::Ipc(there), Some(target), Some(ring)) => mine = desk.pull(ring, peer, &there, target).await,
+        (Kind::Staged, target, ring) => {
+            let moved = receive_pieces(desk, ring, Leg { memory: Memory { bytes, ..memory }, ..leg }, target);
+            mine = mine.and(moved.await?);
+            let word = receive_word(&desk.whole, peer, tag).await.map_err(failed)?;
+            mine = mine.and(desk.report.told(RECEIVE, word));
         }
         _ => {}
     }
+    if told.kind.is_answered() && peer != desk.rank() {
+        send_word(&desk.answers, desk.report.answer(&mine), peer, tag).await.map_err(failed)?;
+    }
     mine.map(|()| bytes)
+}
+
+/// Pieces of the message to `target`. A rank that has failed, as one without a ring has, takes
+/// them out of MPI all the same. The outer error is MPI's.
+async fn receive_pieces(
+    desk: &Desk,
+    ring: Option<&mut Ring>,
+    Leg { peer, tag, memory: Memory { bytes, .. } }: Leg,
+    target: Option<Memory>,
+) -> Result<Result<(), Error>, Error> {
+    let piece = piece(bytes, desk.plan.chunk_bytes / 2);
+    let pieces = bytes.div_ceil(piece);
+    // SAFETY: of the caller's: a slot or memory of a piece, used by nobody else before the request
+    // is done.
+    let start =
+        |number, slot| unsafe { desk.whole.start_receive(slot, extent(bytes, piece, number).1, peer, tag) };
+    let Some(ring) = ring else {
+        let mut slot = vec![0; piece];
+        for number in 0..pieces {
+            let request = start(number, slot.as_mut_ptr()).map_err(|error| desk.report.mpi(error))?;
+            done(request).await.map_err(|error| desk.report.mpi(error))?;
+        }
+        return Ok(Ok(()));
+    };
+    // SAFETY: lent memory of these bytes, which is nobody's until the operation is done; a piece
+    // fits a slot.
+    let outcome = unsafe {
+        flow(
+            ring,
+            pieces,
+            |_| None::<Copy>,
+            start,
+            |number| {
+                let (start, length) = extent(bytes, piece, number);
+                target.map(|memory| (memory.byte(start), 0, length))
+            },
+        )
+    };
+    desk.report.ended(outcome.await)
 }

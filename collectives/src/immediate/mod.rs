@@ -18,6 +18,7 @@ mod reduce;
 mod request;
 mod scope;
 mod shares;
+mod slots;
 mod steps;
 mod varcount;
 

@@ -61,7 +61,7 @@ impl DeviceCommunicator {
         mut buffer: DeviceBuf<T, S>,
         reduction: Reduction,
     ) -> Result<OwnedRequest<T, S>, Error> {
-        let lent = self.lend_mut(&mut buffer)?;
+        let lent = buffer.lent_whole();
         let id = self.begin_reduce::<T>(None, lent, Target::InPlace, reduction)?;
         Ok(OwnedRequest::new(&self.engine, id, buffer))
     }
@@ -90,7 +90,7 @@ impl DeviceCommunicator {
         mut buffer: DeviceBuf<T, S>,
         reduction: Reduction,
     ) -> Result<OwnedRequest<T, S>, Error> {
-        let lent = self.lend_mut(&mut buffer)?;
+        let lent = buffer.lent_whole();
         let id = self.begin_reduce::<T>(Some(root), lent, Target::InPlace, reduction)?;
         Ok(OwnedRequest::new(&self.engine, id, buffer))
     }

@@ -163,8 +163,7 @@ impl DeviceCommunicator {
                     None => Ok(()),
                 };
                 mine = mine.and(pulled);
-                let answer = self.report.answer(&mine);
-                self.reply(leg.peer, tag, answer)?;
+                self.reply(leg.peer, tag, self.report.answer(&mine))?;
             }
         }
         send.map(Request::wait).transpose().map_err(failed)?;
@@ -173,9 +172,16 @@ impl DeviceCommunicator {
         if staged_out.is_some() || staged_in.is_some() {
             let incoming = staged_in.map(|leg| (leg.peer, told.bytes as usize));
             let moved = self.staged_legs(state, staged_out, incoming, target, tag, &token)?;
-            mine = mine.and(moved);
+            // Behind the pieces: whether they are what was to be sent.
+            let goes = staged_out.map(|leg| (self.report.answer(&moved), leg.peer));
+            let comes = staged_in.map(|leg| leg.peer);
+            let told = self.whole.exchange_words(goes, comes, tag).map_err(failed)?;
+            mine = mine.and(moved).and(self.report.told(RECEIVE, told.unwrap_or(0)));
+            if let Some(leg) = staged_in {
+                self.reply(leg.peer, tag, self.report.answer(&mine))?;
+            }
         }
-        if let (Some(leg), Some(Kind::Ipc(_))) = (out, sent) {
+        if let Some(leg) = out.filter(|_| sent.is_some_and(Kind::is_answered)) {
             let answer = self.await_reply(leg.peer, tag)?;
             mine = mine.and(self.report.told(SEND, answer));
         }

@@ -35,6 +35,13 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    /// Whether the receiver of a message tells its sender how it went: so that what it copies
+    /// from stands meanwhile, and that no failure is taken for success. To itself a rank has
+    /// nothing to say.
+    pub(crate) fn is_answered(self) -> bool {
+        matches!(self, Kind::Ipc(_) | Kind::Staged)
+    }
+
     /// For the log.
     pub(crate) fn name(self) -> &'static str {
         match self {

@@ -4,6 +4,7 @@
 
 mod chains;
 mod exchange;
+mod failures;
 mod parts;
 mod reductions;
 mod shares;
@@ -31,6 +32,7 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     parts::all(bench)?;
     exchange::all(bench)?;
     chains::all(bench)?;
+    failures::all(bench)?;
     in_no_slab(bench)?;
     several(bench)?;
     same_peer_and_tag(bench)?;

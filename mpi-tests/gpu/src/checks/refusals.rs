@@ -3,7 +3,7 @@
 use super::{FORMS, Form, bcast};
 use crate::bench::{Bench, MARGIN, text};
 use pinyard_driver::{Call, Simulated};
-use pinyard_mpi::{DeviceBuf, DeviceCommunicator, Error, Failure, Gpu, Path, Reduction};
+use pinyard_mpi::{DeviceBuf, DeviceCommunicator, Error, Failure, Gpu, Path, Reduction, scope};
 
 pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     arguments(bench)?;
@@ -178,12 +178,51 @@ fn driver(bench: &Bench) -> Result<(), String> {
         matches!(&result, Err(Error::Peer { rank, what: Failure::Driver, .. }) if *rank == last as i32)
     };
     bench.check(named, || format!("a refused copy of a broadcast: {result:?}"))?;
+    for (form, sends) in FORMS.into_iter().flat_map(|form| [(form, true), (form, false)]) {
+        copy_of_a_message(bench, form, sends, simulated)?;
+    }
     goes_on(bench)?;
     if ranks.plan().path == Path::Ipc && bench.size() > 2 {
         FORMS.into_iter().try_for_each(|form| copy_on_the_way(bench, form, simulated))
     } else {
         Ok(())
     }
+}
+
+/// A copy of a long message from the first rank to the last, at the one that sends or at the other:
+/// neither takes it for a success. Where the receiver copies, the sender has none.
+fn copy_of_a_message(bench: &Bench, form: Form, sends: bool, simulated: &Simulated) -> Result<(), String> {
+    let (ranks, rank, last) = (&bench.ranks, bench.rank(), bench.size() - 1);
+    let plan = ranks.plan();
+    if (rank > 0 && rank < last) || (sends && plan.path != Path::Staged && plan.nodes == 1) {
+        return Ok(());
+    }
+    let culprit = if sends { 0 } else { last };
+    let mut buffer = zeros(bench, 5 * bench.chunk)?;
+    let mut settled = buffer.settle_mut().map_err(text)?;
+    if rank == culprit {
+        for call in [Call::CopyToHost, Call::CopyToDevice, Call::CopyOnDevice] {
+            simulated.fail_next(call, 1, 1);
+        }
+    }
+    let result = match (form, rank) {
+        (Form::Blocking, 0) => ranks.send(last as i32, 7, &settled.as_settled()),
+        (Form::Blocking, _) => ranks.receive_into(0, 7, &mut settled).map(drop),
+        (Form::Immediate, 0) => {
+            let sent = settled.as_settled();
+            scope(|scope| ranks.immediate_send(scope, last as i32, 7, &sent)?.wait())
+        }
+        (Form::Immediate, _) => {
+            scope(|scope| ranks.immediate_receive_into(scope, 0, 7, &mut settled)?.wait().map(drop))
+        }
+    };
+    simulated.fail_never();
+    let named = if rank == culprit {
+        matches!(&result, Err(Error::Driver { source, .. }) if source.code == 1)
+    } else {
+        matches!(&result, Err(Error::Peer { rank, what: Failure::Driver, .. }) if *rank == culprit as i32)
+    };
+    bench.check(named, || format!("a refused copy at rank {culprit} of a {form:?} message: {result:?}"))
 }
 
 /// A rank in the middle of a long broadcast's way cannot copy to the one behind it, though the
