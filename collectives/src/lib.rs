@@ -68,8 +68,8 @@ pub use self::{
     error::{BufferError, CommunicatorError, Error, Failure, MpiError, OpenError},
     immediate::{After, AfterMut, OwnedRequest, Receiving, Request, Returned, Scope, Sending, scope},
     operations::{
-        Epoch, Got, Lock, LockWindow, Locked, LockedAll, Number, Own, Partition, Reduction, Sent, Window,
-        WindowMemory,
+        Epoch, EpochMemory, Got, Lock, LockWindow, Locked, LockedAll, Number, Own, Partition, Reduction,
+        Sent, Window, WindowMemory,
     },
     paths::{Path, Plan},
 };

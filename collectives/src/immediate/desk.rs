@@ -25,8 +25,9 @@ const SPARE: usize = 4;
 pub(crate) struct Desk {
     pub(super) whole: Rc<Comm>,
     pub(super) answers: Rc<Comm>,
-    /// For collectives, which blocking ones may overtake.
-    pub(super) later: Comm,
+    /// For collectives, which blocking ones may overtake. Messages on it are those of windows,
+    /// which block.
+    pub(crate) later: Comm,
     /// Of `later`.
     pub(super) nodes: Nodes,
     /// Those that broadcasts over `later` go through. None where all goes directly.

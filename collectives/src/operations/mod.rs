@@ -27,7 +27,9 @@ use self::shares::WORTH;
 pub(crate) use self::shares::{Shares, Whole};
 pub(crate) use self::traffic::{Told, Traffic};
 pub(crate) use self::varcount::Parted;
-pub use self::window::{Epoch, Got, Lock, LockWindow, Locked, LockedAll, Own, Sent, Window, WindowMemory};
+pub use self::window::{
+    Epoch, EpochMemory, Got, Lock, LockWindow, Locked, LockedAll, Own, Sent, Window, WindowMemory,
+};
 
 use crate::buffers::Place;
 use crate::communicator::DeviceCommunicator;

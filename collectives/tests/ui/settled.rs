@@ -21,6 +21,22 @@ fn through_a_window(ranks: &DeviceCommunicator, part: &mut DeviceBuf<f32>, mine:
     ranks.send(1, 0, &window.local()).unwrap();
 }
 
+fn through_a_window_of_the_host(
+    ranks: &DeviceCommunicator,
+    part: &mut PinnedBuf<f32>,
+    mine: &mut HostBuf<f32>,
+) {
+    let mut settled = part.settle_mut().unwrap();
+    let mut window = ranks.window(&mut settled[..]).unwrap();
+    let mut epoch = window.epoch();
+    epoch.put(1, 0, mine).unwrap();
+    epoch.close().unwrap();
+    let mut epoch = window.epoch();
+    epoch.get(1, 0, mine).unwrap();
+    epoch.close().unwrap();
+    let _: f32 = window.local()[0];
+}
+
 fn through_a_locked_part(ranks: &DeviceCommunicator, part: DeviceBuf<f32>, host: HostBuf<f32>) {
     let mut window = ranks.lock_window(host).unwrap();
     let mut got = [0.0; 4];

@@ -4,16 +4,20 @@
 //! put, get     noted: nothing moves
 //! close        all ranks are here
 //!              ipc         who asked copies, to or from the others' devices
-//!              elsewhere   ranks tell each other what they asked for; pieces through chunks
+//!              elsewhere   ranks tell each other what they asked for; pieces through chunks, or
+//!                          of the host's memory MPI's messages
 //!              all have done so
 //! ```
 //!
 //! So memory of a window is touched by others only while its rank is inside `close`, which
 //! has it borrowed: an epoch or a window that is dropped or leaked leaves nothing under way.
-#![allow(unsafe_code)] // names device memory to copies that have ended when it returns
+#![allow(unsafe_code)] // names memory to copies and messages that have ended when it returns
 
+use super::memory::EpochMemory;
+use super::memory::sealed::{Lent as _, Lies, Part as _};
 use super::{Asked, Memory, Part, Way};
 use crate::buffers::{Settled, SettledMut};
+use crate::calls::{Answer, Request};
 use crate::communicator::{DeviceCommunicator, State};
 use crate::error::Error;
 use crate::operations::Traffic;
@@ -25,19 +29,24 @@ use pinyard_allocator::DriverToken;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-const WINDOW: &str = "MPI_Win_create of device memory";
-const EPOCH: &str = "MPI_Win_fence of device memory";
+const WINDOW: &str = "MPI_Win_create for epochs";
+const EPOCH: &str = "MPI_Win_fence";
+/// Of messages from host to host, on the communicator that has collectives alone besides.
+const TAG: i32 = 0;
+/// Longest of them: counts are of `int`.
+const LONGEST: usize = 1 << 30;
 
 /// Memory of every rank, as long as each gives, that all ranks read and write in
 /// [`epoch`](Window::epoch)s. Between two of them a rank sees its own part as
-/// [`local`](Window::local).
-pub struct Window<'w, T> {
+/// [`local`](Window::local). `M` is a device's memory, or `&mut [T]` of the host's.
+pub struct Window<'w, T, M = SettledMut<'w, T>> {
     ranks: &'w DeviceCommunicator,
-    memory: SettledMut<'w, T>,
+    memory: M,
     /// By rank.
     parts: Vec<Part>,
     /// Every rank can open every other's memory.
     is_open: bool,
+    elements: PhantomData<&'w mut [T]>,
 }
 
 impl Asked {
@@ -61,40 +70,43 @@ impl Asked {
 /// A stretch in which ranks put to and get from each other's parts of a window. Nothing has
 /// moved before [`close`](Epoch::close), and everything has after it.
 #[must_use = "operations are carried out by `close`"]
-pub struct Epoch<'e, T> {
+pub struct Epoch<'e, T, M = SettledMut<'e, T>> {
     ranks: &'e DeviceCommunicator,
     memory: Memory,
     parts: &'e [Part],
     is_open: bool,
     asked: Vec<Asked>,
     /// The window, and the buffers of the operations.
-    borrows: PhantomData<&'e mut [T]>,
+    borrows: PhantomData<(&'e mut [T], M)>,
 }
 
 impl DeviceCommunicator {
-    /// A window of every rank's `memory`, of whichever length. Collective.
+    /// A window of every rank's `memory`, of whichever length: a device's, [`SettledMut`], or the
+    /// host's, `&mut [T]` of a [`HostBuf`](crate::HostBuf), of a settled
+    /// [`PinnedBuf`](crate::PinnedBuf) or of anything else, which MPI then carries from host to host
+    /// on every path. Collective.
     ///
     /// # Errors
-    /// [`Error::OtherDevice`], and what the driver says where a slab cannot be exported; the
-    /// other ranks get [`Error::Peer`].
-    pub fn window<'w, T: Pod>(&'w self, memory: SettledMut<'w, T>) -> Result<Window<'w, T>, Error> {
+    /// [`Error::OtherDevice`]; [`Error::Unsupported`] where some ranks give a device's memory and
+    /// others the host's; what the driver says where a slab cannot be exported. The other ranks get
+    /// [`Error::Peer`].
+    pub fn window<'w, M: EpochMemory + 'w>(
+        &'w self,
+        mut memory: M,
+    ) -> Result<Window<'w, M::Element, M>, Error> {
         self.ready(&[])?;
-        let place = memory.place();
-        let own = Memory::of::<T>(place, memory.len());
+        let Lies { memory: own, place } = memory.lies_mut();
+        let mine = place.map_or(Ok(()), |place| self.own(place));
         let _call = self.traced(WINDOW, own.bytes);
-        let parts = self.tell_parts(WINDOW, own, self.own(place))?;
+        let mine = mine.and(self.of_one_kind(WINDOW, M::ON_DEVICE)?);
+        let parts = self.tell_parts(WINDOW, own, mine)?;
         let opens = |part: &Part| part.bytes == 0 || !part.place.is_none();
-        let is_open = self.plan.path == Path::Ipc && parts.iter().all(opens);
-        Ok(Window { ranks: self, memory, parts, is_open })
+        let is_open = M::ON_DEVICE && self.plan.path == Path::Ipc && parts.iter().all(opens);
+        Ok(Window { ranks: self, memory, parts, is_open, elements: PhantomData })
     }
 }
 
-impl<'w, T: Pod> Window<'w, T> {
-    /// Elements of a rank's part. Like a slice's index, it panics if there is no such rank.
-    pub fn len_of(&self, rank: Rank) -> usize {
-        self.parts[rank as usize].bytes / size_of::<T>().max(1)
-    }
-
+impl<T: Pod> Window<'_, T, SettledMut<'_, T>> {
     /// This rank's part, for reading.
     pub fn local(&self) -> Settled<'_, T> {
         self.memory.as_settled()
@@ -104,12 +116,31 @@ impl<'w, T: Pod> Window<'w, T> {
     pub fn local_mut(&mut self) -> SettledMut<'_, T> {
         self.memory.slice_mut(..)
     }
+}
+
+impl<T: Pod> Window<'_, T, &mut [T]> {
+    /// This rank's part, for reading.
+    pub fn local(&self) -> &[T] {
+        self.memory
+    }
+
+    /// This rank's part, for writing.
+    pub fn local_mut(&mut self) -> &mut [T] {
+        self.memory
+    }
+}
+
+impl<T: Pod, M: EpochMemory<Element = T>> Window<'_, T, M> {
+    /// Elements of a rank's part. Like a slice's index, it panics if there is no such rank.
+    pub fn len_of(&self, rank: Rank) -> usize {
+        self.parts[rank as usize].bytes / size_of::<T>().max(1)
+    }
 
     /// Begins an epoch, which every rank begins and closes as often. It waits for nobody.
-    pub fn epoch(&mut self) -> Epoch<'_, T> {
+    pub fn epoch(&mut self) -> Epoch<'_, T, M> {
         Epoch {
             ranks: self.ranks,
-            memory: Memory::of::<T>(self.memory.place(), self.memory.len()),
+            memory: self.memory.lies_mut().memory,
             parts: &self.parts,
             is_open: self.is_open,
             asked: Vec::new(),
@@ -118,7 +149,7 @@ impl<'w, T: Pod> Window<'w, T> {
     }
 }
 
-impl<'e, T: Pod> Epoch<'e, T> {
+impl<'e, T: Pod> Epoch<'e, T, SettledMut<'_, T>> {
     /// Puts `from` into the part of rank `target`, at its element `at`. Of operations of one
     /// epoch that touch the same elements, one of which is a put, any may come first.
     ///
@@ -136,7 +167,27 @@ impl<'e, T: Pod> Epoch<'e, T> {
         self.ranks.own(into.place())?;
         self.ask(Way::Get, target, at, Memory::of::<T>(into.place(), into.len()))
     }
+}
 
+impl<'e, T: Pod> Epoch<'e, T, &mut [T]> {
+    /// Puts `from` into the part of rank `target`, at its element `at`. Of operations of one
+    /// epoch that touch the same elements, one of which is a put, any may come first.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchRank`]; [`Error::Range`] for elements that the part does not have. Nothing
+    /// is noted then.
+    pub fn put(&mut self, target: Rank, at: usize, from: &'e [T]) -> Result<(), Error> {
+        self.ask(Way::Put, target, at, from.lies().memory)
+    }
+
+    /// Gets elements of the part of rank `target`, from its element `at` on, as many as `into`
+    /// has. Otherwise as [`put`](Epoch::put).
+    pub fn get(&mut self, target: Rank, at: usize, mut into: &'e mut [T]) -> Result<(), Error> {
+        self.ask(Way::Get, target, at, into.lies_mut().memory)
+    }
+}
+
+impl<T: Pod, M: EpochMemory> Epoch<'_, T, M> {
     fn ask(&mut self, way: Way, target: Rank, at: usize, own: Memory) -> Result<(), Error> {
         self.asked.extend(self.ranks.ask(self.parts, way, target, at, own, size_of::<T>())?);
         Ok(())
@@ -159,12 +210,12 @@ impl<'e, T: Pod> Epoch<'e, T> {
             let mine = unsafe { ranks.copy_asked(state, self.parts, &self.asked, &token) };
             return ranks.agree(EPOCH, mine);
         }
-        self.through_chunks(state, &token)
+        self.in_rounds(state, &token)
     }
 
     /// Both ranks of an operation know of it, and it goes as parts do: of each pair of ranks
     /// one at a time, first those that put, then those that get.
-    fn through_chunks(&self, state: &mut State, token: &DriverToken) -> Result<(), Error> {
+    fn in_rounds(&self, state: &mut State, token: &DriverToken) -> Result<(), Error> {
         let (ranks, size) = (self.ranks, self.parts.len());
         let failed = |error| ranks.report.mpi(error);
         let mut own: Vec<Vec<&Asked>> = vec![Vec::new(); size];
@@ -201,27 +252,65 @@ impl<'e, T: Pod> Epoch<'e, T> {
                 };
                 let asked = (0..size).map(asked).collect();
                 let served = (0..size).map(served).collect();
-                let traffic = match way {
-                    Way::Put => Traffic::of_addresses(asked, served),
-                    Way::Get => Traffic::of_addresses(served, asked),
+                let (sends, receives) = match way {
+                    Way::Put => (asked, served),
+                    Way::Get => (served, asked),
                 };
-                ranks.parts_staged(state, EPOCH, &traffic, Ok(()), token)?;
+                if M::ON_DEVICE {
+                    let traffic = Traffic::of_addresses(sends, receives);
+                    ranks.parts_staged(state, EPOCH, &traffic, Ok(()), token)?;
+                } else {
+                    // SAFETY: the part is borrowed by the window, which is in this call, and the buffers
+                    // by the epoch; the other ranks are in it as well, with as many bytes for each.
+                    unsafe { ranks.between_hosts(&sends, &receives) }.map_err(failed)?;
+                }
             }
         }
         Ok(())
     }
 }
 
-impl<T> std::fmt::Debug for Window<'_, T> {
+impl DeviceCommunicator {
+    /// Bytes at these addresses of the host's memory to and from each rank, and waits.
+    ///
+    /// # Safety
+    /// Nobody writes what is sent, or uses what is received. Each rank receives as much as is
+    /// sent to it.
+    unsafe fn between_hosts(&self, sends: &[Range<usize>], receives: &[Range<usize>]) -> Answer<()> {
+        let ranks = &self.desk.later;
+        let mut requests: Vec<Request> = Vec::new();
+        for (rank, at, bytes) in messages(receives) {
+            let into = std::ptr::with_exposed_provenance_mut(at);
+            // SAFETY: the caller's contract; waited for here.
+            requests.push(unsafe { ranks.start_receive(into, bytes, rank, TAG) }?);
+        }
+        for (rank, at, bytes) in messages(sends) {
+            let from = std::ptr::with_exposed_provenance(at);
+            // SAFETY: the caller's contract; waited for here.
+            requests.push(unsafe { ranks.start_send(from, bytes, rank, TAG) }?);
+        }
+        requests.into_iter().try_for_each(Request::wait)
+    }
+}
+
+/// Rank, address and bytes of the messages that carry a range of each rank.
+fn messages(ranges: &[Range<usize>]) -> impl Iterator<Item = (Rank, usize, usize)> {
+    ranges.iter().enumerate().flat_map(|(rank, range)| {
+        let end = range.end;
+        range.clone().step_by(LONGEST).map(move |at| (rank as Rank, at, LONGEST.min(end - at)))
+    })
+}
+
+impl<T, M> std::fmt::Debug for Window<'_, T, M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Window")
-            .field("memory", &self.memory)
+            .field("rank", &self.ranks.rank())
             .field("is_open", &self.is_open)
             .finish_non_exhaustive()
     }
 }
 
-impl<T> std::fmt::Debug for Epoch<'_, T> {
+impl<T, M> std::fmt::Debug for Epoch<'_, T, M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Epoch").field("asked", &self.asked.len()).finish_non_exhaustive()
     }

@@ -82,11 +82,7 @@ impl DeviceCommunicator {
                  to take part: use DeviceCommunicator::window with its epochs, or pinned memory"
             ))));
         }
-        let mixed = self.kinds_differ(B::ON_DEVICE)?;
-        if mixed {
-            mine =
-                mine.and(Err(unsupported("some ranks give a device's memory, others the host's".to_owned())));
-        }
+        let mine = mine.and(self.of_one_kind(WINDOW, B::ON_DEVICE)?);
         let parts = self.tell_parts(WINDOW, own, mine)?;
         let means = if alone {
             Some(Means::Alone { on_device: B::ON_DEVICE })
@@ -119,13 +115,6 @@ impl DeviceCommunicator {
             win.map(Means::Mpi)
         };
         Ok(LockWindow { ranks: self, memory: Some(memory), parts, means, locked: Cell::new(None) })
-    }
-
-    /// Whether some ranks have a device's memory and some the host's.
-    fn kinds_differ(&self, on_device: bool) -> Result<bool, Error> {
-        let kinds = [u64::from(on_device), u64::from(!on_device)];
-        let found = self.whole.largest(kinds).map_err(|error| self.report.mpi(error))?;
-        Ok(found == [1, 1])
     }
 }
 

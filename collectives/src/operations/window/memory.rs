@@ -5,7 +5,11 @@ use crate::error::BufferError;
 use crate::operations::Memory;
 use bytemuck::Pod;
 use pinyard_driver::DevicePtr;
-use sealed::{Lent, Lies, Sealed};
+use sealed::{Lent, Lies, Part, Sealed};
+
+/// What a [`Window`](crate::Window) is made of: [`SettledMut`], or a slice of the host's memory, as
+/// of a [`HostBuf`] or of a settled [`PinnedBuf`].
+pub trait EpochMemory: Part {}
 
 /// What a [`LockWindow`](crate::LockWindow) is made of: [`DeviceBuf`], [`PinnedBuf`], [`HostBuf`].
 pub trait WindowMemory: Sealed {}
@@ -17,7 +21,7 @@ pub trait Sent<'b, B>: Lent<'b> {}
 pub trait Got<'b, B>: Lent<'b> {}
 
 pub(super) mod sealed {
-    use super::{BufferError, Memory, Place};
+    use super::{BufferError, Memory, Place, Pod};
 
     /// Where memory is: a device's, or without a place the host's.
     pub struct Lies<'b> {
@@ -34,6 +38,14 @@ pub(super) mod sealed {
         fn settled(&mut self) -> Result<Lies<'_>, BufferError>;
     }
 
+    pub trait Part {
+        /// Whether it is a device's.
+        const ON_DEVICE: bool;
+        type Element: Pod;
+        /// Where it is, which nothing queued uses.
+        fn lies_mut(&mut self) -> Lies<'_>;
+    }
+
     pub trait Lent<'b> {
         /// Where it is, which nothing queued uses.
         fn lies(&self) -> Lies<'b>;
@@ -48,6 +60,28 @@ fn on_device<T>(place: Place<'_>, elements: usize) -> Lies<'_> {
 fn on_host<'b, T>(at: *const T, elements: usize) -> Lies<'b> {
     let at = DevicePtr(at.expose_provenance() as u64);
     Lies { memory: Memory { at, bytes: elements * size_of::<T>(), slab: None }, place: None }
+}
+
+impl<T: Pod> EpochMemory for SettledMut<'_, T> {}
+
+impl<T: Pod> Part for SettledMut<'_, T> {
+    const ON_DEVICE: bool = true;
+    type Element = T;
+
+    fn lies_mut(&mut self) -> Lies<'_> {
+        on_device::<T>(self.place(), self.len())
+    }
+}
+
+impl<T: Pod> EpochMemory for &mut [T] {}
+
+impl<T: Pod> Part for &mut [T] {
+    const ON_DEVICE: bool = false;
+    type Element = T;
+
+    fn lies_mut(&mut self) -> Lies<'_> {
+        on_host(self.as_mut_ptr(), self.len())
+    }
 }
 
 impl<T: Pod, S: BufferStream> WindowMemory for DeviceBuf<T, S> {}

@@ -1,7 +1,7 @@
 //! One-sided Put and Get on windows: memory of every rank that the others write and read.
 //!
 //! ```text
-//! fences.rs   all ranks begin and close an epoch together: any device memory, on every path
+//! fences.rs   all ranks begin and close an epoch together: any memory, on every path
 //! locks.rs    a rank locks a part, whose rank takes no part in it: memory that the window has
 //! guards.rs   what it may do then
 //! held.rs     and how that is carried out
@@ -19,7 +19,7 @@ pub use self::fences::{Epoch, Window};
 pub use self::guards::{Locked, LockedAll, Own};
 pub use self::held::Lock;
 pub use self::locks::LockWindow;
-pub use self::memory::{Got, Sent, WindowMemory};
+pub use self::memory::{EpochMemory, Got, Sent, WindowMemory};
 
 use super::Memory;
 use crate::communicator::{DeviceCommunicator, State};
@@ -83,6 +83,16 @@ impl DeviceCommunicator {
         let told = self.whole.gather_all(&tells).map_err(|error| self.report.mpi(error))?;
         let read = |told: &[u8]| Part { bytes: word(told, 0) as usize, place: Exported::read(&told[WORD..]) };
         Ok(told.chunks_exact(Part::BYTES).map(read).collect())
+    }
+
+    /// A window that `operation` makes has memory of one kind at all ranks, a device's or the host's.
+    /// Else each has failed. The outer error is MPI's.
+    fn of_one_kind(&self, operation: &'static str, on_device: bool) -> Result<Result<(), Error>, Error> {
+        let kinds = [u64::from(on_device), u64::from(!on_device)];
+        let found = self.whole.largest(kinds).map_err(|error| self.report.mpi(error))?;
+        let reason = "some ranks give a device's memory, others the host's".to_owned();
+        let mixed = Error::Unsupported { operation, rank: self.rank(), reason };
+        Ok(if found == [1, 1] { Err(mixed) } else { Ok(()) })
     }
 
     /// An operation on elements of `element` bytes of a part; none where it has no bytes.

@@ -44,7 +44,7 @@ fn of<K: Kind>(bench: &Bench) -> Result<(), String> {
 }
 
 /// One kind of memory, and how its elements are put and got at once.
-trait Kind: WindowMemory + Sized {
+pub(super) trait Kind: WindowMemory + Sized {
     fn make(bench: &Bench, elements: &[u64]) -> Result<Self, String>;
     fn elements(self) -> Result<Vec<u64>, String>;
     fn own(own: &mut Own<'_, Self>) -> Result<Vec<u64>, String>;

@@ -1,5 +1,7 @@
-//! Windows: puts and gets of every rank to and from every other, several in an epoch, epoch
+//! Windows of device memory: puts and gets of every rank to and from every other, several in an epoch, epoch
 //! after epoch, and what is refused.
+
+mod host;
 
 use super::lengths;
 use crate::bench::{Bench, Element, MARGIN, text};
@@ -13,7 +15,8 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     several::<f64>(bench, bench.chunk)?;
     of_own_lengths(bench)?;
     abandoned(bench)?;
-    refused(bench)
+    refused(bench)?;
+    host::all(bench)
 }
 
 fn elements<T: Element>(rank: usize, epoch: usize, length: usize) -> Vec<T> {
