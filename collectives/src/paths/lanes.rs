@@ -20,7 +20,10 @@ impl Lanes {
     pub(super) fn new(gpu: &Gpu, slots: usize, token: &DriverToken) -> Result<Lanes, DriverError> {
         let driver = gpu.driver();
         let down = driver.stream_create(token)?;
-        let up = driver.stream_create(token)?;
+        let up = driver.stream_create(token).inspect_err(|_| {
+            // SAFETY: just made, used by nobody. Its own failure would say less than the first.
+            let _ = unsafe { driver.stream_destroy(down, token) };
+        })?;
         // From here on what was made goes with the value.
         let mut lanes = Lanes { gpu: gpu.clone(), down, up, events: Vec::with_capacity(slots) };
         for _ in 0..slots {
@@ -88,5 +91,28 @@ impl Drop for Lanes {
             // SAFETY: ours, used no more.
             let _ = unsafe { driver.stream_destroy(stream, &token) };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pinyard_driver::Simulated;
+    use std::sync::Arc;
+
+    #[test]
+    fn nothing_is_left_of_lanes_that_could_not_be_made() {
+        let simulated = Arc::new(Simulated::new(1 << 20));
+        let gpu = Gpu::new(simulated.clone()).unwrap();
+        let (token, before) = (DriverToken::at_entry(), simulated.outstanding());
+        // Two streams, and an event for each of three slots.
+        for failing in 0..5 {
+            simulated.fail_at(simulated.all_calls() + failing, 2);
+            assert_eq!(Lanes::new(&gpu, 3, &token).err().map(|error| error.code), Some(2), "call {failing}");
+            assert_eq!(simulated.outstanding(), before, "call {failing}");
+        }
+        simulated.fail_never();
+        drop(Lanes::new(&gpu, 3, &token).unwrap());
+        assert_eq!(simulated.outstanding(), before);
     }
 }
