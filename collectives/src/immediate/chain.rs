@@ -14,8 +14,8 @@ use pinyard_allocator::DriverToken;
 
 const TAG: i32 = 0;
 
-/// The bytes of `root` to all of this node. A rank without memory of its own has failed: those
-/// behind it are told. The outer error is MPI's. Nobody changes its memory, or uses what is
+/// The bytes of `root` to all of this node. A rank without memory of its own has failed: it
+/// takes part, and a rank behind that reads from it is told. The outer error is MPI's. Nobody changes its memory, or uses what is
 /// written there, before the ranks have agreed.
 pub(super) async fn chain(
     desk: &Desk,

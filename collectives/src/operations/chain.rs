@@ -15,7 +15,7 @@ const TAG: i32 = 0;
 
 impl DeviceCommunicator {
     /// The bytes of the rank at `root` to all of this node. A rank without memory of its own
-    /// has failed: those behind it are told. The outer error is MPI's. Nobody changes its
+    /// has failed: it takes part, and a rank behind that reads from it is told. The outer error is MPI's. Nobody changes its
     /// memory, or uses what is written there, before the ranks have agreed.
     pub(super) fn chain(
         &self,

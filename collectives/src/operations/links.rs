@@ -84,8 +84,8 @@ pub(crate) struct Link<'a> {
 }
 
 impl<'a> Link<'a> {
-    /// Of a rank whose memory is `memory`: without it the rank has failed before, and those
-    /// behind it are told.
+    /// Of a rank whose memory is `memory`: without it the rank has failed before, and one behind
+    /// it that reads from it is told.
     pub(crate) fn new(
         (imports, report): (&'a Imports, Report),
         operation: &'static str,
