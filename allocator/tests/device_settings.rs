@@ -67,7 +67,7 @@ fn a_wrong_variable_is_named() {
     assert!(ok && text.contains(wanted), "{text}");
     let (ok, text) = child("uses_a_pool", &[("PINYARD_POOL_LIMITS", "1G")]);
     assert!(
-        ok && text.contains("there is no setting PINYARD_POOL_LIMITS: there are PINYARD_POOL_LIMIT,"),
+        ok && text.contains("there is no setting \"PINYARD_POOL_LIMITS\": there are PINYARD_POOL_LIMIT,"),
         "{text}"
     );
 }

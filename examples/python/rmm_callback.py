@@ -10,6 +10,7 @@ import sys
 
 try:
     import rmm
+    from rmm.pylibrmm.stream import Stream
 except ImportError:
     sys.exit(77)
 
@@ -23,8 +24,11 @@ device = 0
 
 
 def handle(stream):
-    """The CUstream of RMM's stream: newer ones speak CUDA's stream protocol."""
-    return stream.__cuda_stream__()[1] if hasattr(stream, "__cuda_stream__") else 0
+    """The CUstream of RMM's stream, by CUDA's stream protocol. Without it the pool would not
+    know in whose order a block is used, and would hand it out too early."""
+    if not hasattr(stream, "__cuda_stream__"):
+        raise RuntimeError(f"{type(stream).__name__} has no __cuda_stream__: a newer RMM has it")
+    return stream.__cuda_stream__()[1]
 
 
 def allocate(size, stream):
@@ -42,4 +46,10 @@ rmm.mr.set_current_device_resource(rmm.mr.CallbackMemoryResource(allocate, deall
 buffers = [rmm.DeviceBuffer.to_device(bytes([number]) * (1000 * number)) for number in range(1, 100)]
 for number, buffer in enumerate(buffers, 1):
     assert buffer.tobytes() == bytes([number]) * (1000 * number), number
-print("99 buffers from pinyard's pool: contents agree")
+# Of a stream of their own: freed there, and handed out again in that stream's order.
+side = Stream()
+for number in range(1, 100):
+    wanted = bytes([number]) * (1 << 20)
+    buffer = rmm.DeviceBuffer.to_device(wanted, stream=side)
+    assert buffer.tobytes(stream=side) == wanted, number
+print("99 buffers from pinyard's pool, and as many of another stream: contents agree")

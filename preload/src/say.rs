@@ -10,13 +10,35 @@ fn rank() -> Option<u64> {
     variables.into_iter().find_map(|variable| std::env::var(variable).ok()?.parse().ok())
 }
 
+/// What variables and paths say is others' words: no terminal obeys them, and a line stays one.
+fn in_a_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter.is_control() {
+            true => line.extend(letter.escape_default()),
+            false => line.push(letter),
+        }
+    }
+    line
+}
+
 /// Writes a line where `PINYARD_LOG` asks for its level, with one write.
 pub(crate) fn say(level: Level, text: fmt::Arguments<'_>) {
     if settings().log < level {
         return;
     }
     let who = rank().map_or(String::new(), |rank| format!("rank {rank}, "));
-    let line = format!("pinyard: {who}pid {}: {text}\n", std::process::id());
+    let line = format!("pinyard: {who}pid {}: {}\n", std::process::id(), in_a_line(&text.to_string()));
     // Nowhere to say that it cannot be said.
     let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_of_others_makes_a_line_of_its_own() {
+        assert_eq!(in_a_line("a\u{1b}[31m\nb\u{9b}é"), "a\\u{1b}[31m\\nb\\u{9b}é");
+    }
 }

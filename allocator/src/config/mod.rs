@@ -29,7 +29,7 @@ pub const PREFIX: &str = "PINYARD_POOL_";
 #[non_exhaustive]
 pub enum ConfigError {
     /// There is no such setting.
-    #[error("there is no setting {name}: there are {known}")]
+    #[error("there is no setting {name:?}: there are {known}")]
     Unknown {
         /// The name that was given.
         name: String,
@@ -184,7 +184,7 @@ mod tests {
         assert!(error("marks=word").contains("best or events"), "{}", error("marks=word"));
         assert!(error("poison=maybe").contains("0 or 1"), "{}", error("poison=maybe"));
         assert!(error("poison").contains("0 or 1"));
-        assert!(error("slabs=1").starts_with("there is no setting slabs: there are limit, slab_bytes"));
+        assert!(error("slabs=1").starts_with("there is no setting \"slabs\": there are limit, slab_bytes"));
         assert!(error("trace=15").contains("16"), "{}", error("trace=15"));
         assert!(error("slab_bytes=99999999999999999999999").contains("refused"));
         assert!(error("slab_bytes=99999999999T").contains("refused"));
@@ -192,7 +192,7 @@ mod tests {
             [("PINYARD_POOL_SLAB", "1"), ("HOME", "/")].map(|(name, value)| (name.into(), value.into()));
         let unknown = Overrides::from_variables(variables).unwrap_err().to_string();
         assert!(
-            unknown.contains("PINYARD_POOL_SLAB:") && unknown.contains("PINYARD_POOL_SLAB_BYTES"),
+            unknown.contains("\"PINYARD_POOL_SLAB\":") && unknown.contains("PINYARD_POOL_SLAB_BYTES"),
             "{unknown}"
         );
     }

@@ -1,7 +1,7 @@
 //! Files into a run.
 
 use crate::run::Run;
-use crate::text::short;
+use crate::text::{short, shown};
 use pinyard_trace::Reader;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -14,7 +14,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum LoadError {
     /// A path that was named could not be read.
-    #[error("{call}({}) failed: {source}", path.display())]
+    #[error("{call}({}) failed: {source}", shown(path))]
     Path {
         /// The system call.
         call: &'static str,
@@ -56,7 +56,7 @@ fn files(paths: &[PathBuf]) -> Result<BTreeSet<PathBuf>, LoadError> {
         }
     }
     if files.is_empty() {
-        let folders = paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
+        let folders = paths.iter().map(|path| shown(path)).collect::<Vec<_>>().join(", ");
         return Err(LoadError::Nothing { folders });
     }
     Ok(files)
@@ -82,7 +82,7 @@ pub fn load(paths: &[PathBuf]) -> Result<Run, LoadError> {
         });
         match reader {
             Ok(reader) => readers.push((file_name(&path), reader)),
-            Err(reason) => run.warnings.push(format!("{}: {reason}", path.display())),
+            Err(reason) => run.warnings.push(format!("{}: {reason}", shown(&path))),
         }
     }
     if readers.is_empty() {

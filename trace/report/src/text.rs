@@ -1,5 +1,7 @@
 //! Numbers and names as text.
 
+use std::path::Path;
+
 /// `1234567` as `1,234,567`.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -52,10 +54,18 @@ pub(crate) fn escaped(text: &str) -> String {
     safe
 }
 
+fn visible(letter: char) -> char {
+    if letter.is_control() { '\u{fffd}' } else { letter }
+}
+
+/// A path, in one line, whatever others have named their files.
+pub(crate) fn shown(path: &Path) -> String {
+    path.to_string_lossy().chars().map(visible).collect()
+}
+
 /// Some of a name that may be of any length.
 pub(crate) fn short(text: &str) -> String {
     const MOST: usize = 80;
-    let visible = |letter: char| if letter.is_control() { '\u{fffd}' } else { letter };
     let mut short: String = text.chars().take(MOST).map(visible).collect();
     if text.chars().nth(MOST).is_some() {
         short.push('…');

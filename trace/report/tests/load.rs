@@ -100,3 +100,14 @@ fn nothing_to_show_is_an_error_that_says_what_to_do() {
     let text = error(folder.path()).to_string();
     assert!(text.contains("x.trace") && text.contains("the file is empty"), "{text}");
 }
+
+/// Folders of traces come from others: what they call a file is no line of ours.
+#[test]
+fn a_file_s_name_stays_in_its_line() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a\npinyard: all is well\u{1b}[2K\n.trace"), b"none").unwrap();
+    let error = load(&[folder.path().to_owned()]).unwrap_err().to_string();
+    let lines: Vec<&str> = error.lines().collect();
+    assert!(lines.len() == 2 && lines[1].contains("all is well"), "{error:?}");
+    assert!(!error.contains('\u{1b}'), "{error:?}");
+}
