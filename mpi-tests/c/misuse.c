@@ -60,6 +60,51 @@ static void *give_back(void *good)
 	return NULL;
 }
 
+/* A pool, its blocks and a stream: null, of another kind, twice, and after the end. */
+static void pools(pny_registry registry)
+{
+	pny_pool_config config;
+	pny_pool pool = NULL, device = NULL;
+	pny_stream stream = NULL;
+	void *block = NULL, *other = NULL;
+
+	memset(&config, 0, sizeof(config));
+	EXPECT(pny_pool_create(&config, &pool), PNY_ERR_INVALID, "sizeof(pny_pool_config)");
+	config.size = sizeof(config);
+	EXPECT(pny_pool_create(&config, &pool), PNY_ERR_INVALID, "registry");
+	config.registry = registry;
+	config.slab_bytes = 2u << 20;
+	EXPECT(pny_pool_create(&config, &pool), PNY_OK, "");
+	EXPECT(pny_pool_alloc(NULL, 100, NULL, &block), PNY_ERR_INVALID, "pny_pool is null");
+	EXPECT(pny_pool_alloc((pny_pool) registry, 100, NULL, &block), PNY_ERR_STALE, "pny_pool");
+	EXPECT(pny_pool_alloc(pool, 100, NULL, NULL), PNY_ERR_INVALID, "null pointer");
+	EXPECT(pny_pool_alloc(pool, (size_t) -1, NULL, &block), PNY_ERR_INVALID, "exceed the address space");
+	EXPECT(pny_pool_alloc(pool, 100, NULL, &block), PNY_OK, "");
+	EXPECT(pny_registry_destroy(registry), PNY_ERR_BUSY, "1 pool registered with it");
+	EXPECT(pny_pool_destroy(pool), PNY_ERR_BUSY, "1 block in use");
+	EXPECT(pny_pool_free(pool, (char *) block + 1), PNY_ERR_INVALID, "not at its beginning");
+	EXPECT(pny_pool_free(pool, block), PNY_OK, "");
+	EXPECT(pny_pool_free(pool, block), PNY_ERR_STALE, "freed before");
+
+	memset(&config, 0, sizeof(config));
+	config.size = sizeof(config);
+	config.memory = PNY_MEMORY_DEVICE;
+	config.driver = PNY_DRIVER_SIMULATED;
+	EXPECT(pny_pool_create(&config, &device), PNY_OK, "");
+	EXPECT(pny_stream_create(pool, NULL, &stream), PNY_ERR_INVALID, "no streams");
+	EXPECT(pny_stream_create(device, NULL, &stream), PNY_OK, "");
+	EXPECT(pny_pool_alloc(device, 100, stream, &other), PNY_OK, "");
+	EXPECT(pny_pool_free(pool, other), PNY_ERR_STALE, "another's");
+	EXPECT(pny_pool_free(device, other), PNY_OK, "");
+	EXPECT(pny_pool_destroy(device), PNY_ERR_BUSY, "stream");
+	EXPECT(pny_stream_destroy(stream), PNY_OK, "");
+	EXPECT(pny_stream_destroy(stream), PNY_ERR_STALE, "destroyed");
+	EXPECT(pny_pool_destroy(device), PNY_OK, "");
+	EXPECT(pny_pool_destroy(device), PNY_ERR_STALE, "destroyed");
+	EXPECT(pny_pool_destroy(pool), PNY_OK, "");
+	EXPECT(pny_pool_trim(pool, NULL), PNY_ERR_STALE, "destroyed");
+}
+
 int main(int argc, char **argv)
 {
 	pny_registry registry = NULL, none = NULL;
@@ -118,6 +163,17 @@ int main(int argc, char **argv)
 	EXPECT(pny_explain(registry, pages, 8, 0, NULL, 9, NULL), PNY_ERR_INVALID, "text is a null");
 	EXPECT(pny_explain(registry, pages, 8, 0, text, sizeof(text), &length), PNY_OK, "");
 	TRUE(strlen(text) == sizeof(text) - 1 && length > sizeof(text));
+
+	EXPECT(pny_invalidate(registry, pages, (size_t) -1), PNY_ERR_INVALID, "wraps around");
+	EXPECT(pny_invalidate(NULL, pages, 8), PNY_ERR_INVALID, "is null");
+	if (config.flags == PNY_NOTIFY_ONLY) {
+		EXPECT(pny_hooks_report(text, sizeof(text), &length), PNY_ERR_NOT_READY, "pny_init");
+	} else {
+		EXPECT(pny_hooks_report(NULL, 8, &length), PNY_ERR_INVALID, "null pointer");
+		EXPECT(pny_hooks_report(text, sizeof(text), &length), PNY_OK, "");
+		TRUE(strlen(text) == sizeof(text) - 1 && length > sizeof(text));
+	}
+	pools(registry);
 
 	answer = EIO;
 	EXPECT(pny_get(registry, pages, 8, 0, &lease), PNY_ERR_BACKEND, "errno 5");

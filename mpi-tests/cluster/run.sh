@@ -179,10 +179,11 @@ suites() {
 
 # A test that this case has spoiled the node for, and the node afterwards as before.
 # spoiled NAME BEFORE AFTER RUNNER: it ran, and was not skipped.
+# The program is where every user may look: the tree may be in somebody's home.
 spoiled() {
     local how=$1 before=$2 after=$3 runner=$4
-    on $node 60 "export $rxe PINYARD_TEST_SPOILED=$how; $before || exit 3
-        $runner $devices --nocapture spoiled_ > /tmp/spoiled 2>&1; status=\$?; $after
+    on $node 60 "export $rxe PINYARD_TEST_SPOILED=$how; install -m 755 $devices /tmp/devices || exit 3; $before || exit 3
+        $runner /tmp/devices --nocapture spoiled_ > /tmp/spoiled 2>&1; status=\$?; $after
         cat /tmp/spoiled; ! grep -q 'its $how spoiled' /tmp/spoiled && exit \$status"
 }
 
