@@ -185,8 +185,8 @@ gpu_without_driver() {
     submit "$templates/gpu-bcast.sbatch" || return 1
     ends 1 && tells '^FAILED: n[12]: ' && grep -q 'libcuda.so.1' "$folder/output" && ! grep -q 'cells are right' "$folder/output"
 }
-# Four GPUs and two NICs on each node, as the kernel would show them: the first two GPUs are
-# below one switch with the first NIC, the others with the second.
+# Four GPUs, two NICs and a slow one on each node, as the kernel would show them: the first two GPUs
+# are below one switch with the first NIC and the slow one, the others with the second NIC.
 with_devices() { # COMMAND...
     local node status=0
     for node in n1 n2; do
@@ -198,17 +198,19 @@ with_devices() { # COMMAND...
                 folder=/sys/class/made-up/pci0000:${1}a/0000:${1}a:00.0/0000:${1}b:00.0/0000:$1$2:00.0
                 mkdir -p $folder && echo $1 > $folder/numa_node
             }
-            nic() { # name, node
-                mkdir -p /sys/class/infiniband/$1/ports/1
-                echo "4: ACTIVE" > /sys/class/infiniband/$1/ports/1/state
-                device $2 c && ln -s $folder /sys/class/infiniband/$1/device
+            nic() { # name, node, place, rate, link layer
+                port=/sys/class/infiniband/$1/ports/1
+                mkdir -p $port
+                echo "4: ACTIVE" > $port/state; echo "$4" > $port/rate; echo "$5" > $port/link_layer
+                device $2 $3 && ln -s $folder /sys/class/infiniband/$1/device
             }
             gpu() { # its number, node, place
                 mkdir -p /proc/driver/nvidia/gpus/0000:$2$3:00.0
                 printf "Model: \t Made Up\nDevice Minor: \t %s\n" $1 > /proc/driver/nvidia/gpus/0000:$2$3:00.0/information
                 device $2 $3 && ln -s $folder /sys/bus/pci/devices/
             }
-            nic mlx5_0 0; nic mlx5_1 1
+            nic mlx5_0 0 c "200 Gb/sec (4X HDR)" InfiniBand; nic mlx5_1 1 c "200 Gb/sec (4X HDR)" InfiniBand
+            nic manage0 0 f "25 Gb/sec (1X EDR)" Ethernet # as near as mlx5_0, and the first by its name
             gpu 0 0 d; gpu 1 0 e; gpu 2 1 d; gpu 3 1 e' || return 1
     done
     "$@" || status=$?

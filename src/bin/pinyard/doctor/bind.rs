@@ -152,6 +152,13 @@ mod tests {
     }
 
     #[test]
+    fn a_nic_for_storage_does_not_shut_the_fabric_out() {
+        let facts = made_up::mixed_node();
+        assert_eq!(chosen(&facts, 0, &[]), ["0", "mlx5_0:1", "mlx5_0"]);
+        assert_eq!(chosen(&facts, 1, &[]), ["1", "mlx5_1:1", "mlx5_1"]);
+    }
+
+    #[test]
     fn what_the_job_was_given_and_what_the_user_chose_is_kept() {
         let facts = made_up::gpu_node();
         assert_eq!(chosen(&facts, 0, &[(VISIBLE, "1,0")]), ["1", "mlx5_1:1", "mlx5_1"]);

@@ -157,6 +157,22 @@ pub(crate) struct Port {
     pub(crate) link: String,
 }
 
+impl Port {
+    pub(crate) fn is_active(&self) -> bool {
+        self.state == "ACTIVE"
+    }
+
+    pub(crate) fn is_infiniband(&self) -> bool {
+        self.link == "InfiniBand"
+    }
+
+    /// Its rate in Gbit/s; 0 where it says none.
+    pub(crate) fn gigabits(&self) -> f64 {
+        let number = self.rate.split(' ').next().and_then(|number| number.parse().ok());
+        number.filter(|rate: &f64| rate.is_finite()).unwrap_or_default()
+    }
+}
+
 /// Where a device is.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Place {

@@ -1,6 +1,6 @@
 //! What is wrong with the facts, what comes of it, and what mends it. Pure.
 
-use super::facts::{CudaAware, Facility, Facts, Library, Nic};
+use super::facts::{CudaAware, Facility, Facts, Library, Nic, Port};
 use super::known::{self, Of};
 use super::nearness::{Nearness, pairs};
 use super::settings;
@@ -308,7 +308,6 @@ fn variables(facts: &Facts, findings: &mut Findings) {
 }
 
 fn network(nic: &Nic, findings: &mut Findings) {
-    let is_active = |state: &str| state == "ACTIVE";
     let name = &nic.name;
     if let Facility::Refused(why) = &nic.verbs {
         findings.add(
@@ -326,10 +325,10 @@ fn network(nic: &Nic, findings: &mut Findings) {
     let down: Vec<String> = nic
         .ports
         .iter()
-        .filter(|port| !is_active(&port.state))
+        .filter(|port| !port.is_active())
         .map(|port| format!("port {} is {}", port.number, port.state))
         .collect();
-    let some = nic.ports.iter().any(|port| is_active(&port.state));
+    let some = nic.ports.iter().any(Port::is_active);
     if !down.is_empty() {
         findings.add(
             if some { Weight::Note } else { Weight::Mend },
@@ -380,7 +379,7 @@ fn devices(facts: &Facts, findings: &mut Findings) {
             findings.add(
                 Weight::Note,
                 address,
-                format!("GPU {address} has no active NIC on its NUMA node"),
+                format!("GPU {address} has no NIC of the fabric on its NUMA node"),
                 "its messages cross the link between the sockets",
                 "",
             );

@@ -66,6 +66,26 @@ pub(crate) fn gpu_node() -> Facts {
     Facts { gpus, environment, mpi, ..good_node() }
 }
 
+/// That, with both InfiniBand NICs far from the first GPU, and one for storage beside it.
+pub(crate) fn mixed_node() -> Facts {
+    let mut facts = gpu_node();
+    facts.nics[0].place = place("0000:9d:00.0", 1);
+    facts.nics.insert(
+        0,
+        Nic {
+            name: "mlx5_storage".to_owned(),
+            place: place("0000:3d:00.0", 0),
+            ports: vec![Port {
+                rate: "100 Gb/sec (4X EDR)".to_owned(),
+                link: "Ethernet".to_owned(),
+                ..facts.nics[0].ports[0].clone()
+            }],
+            ..facts.nics[0].clone()
+        },
+    );
+    facts
+}
+
 pub(crate) fn mpi(path: &str, name: &str) -> Mpi {
     Mpi { path: path.to_owned(), name: Some(name.to_owned()), silent: None, cuda: CudaAware::No }
 }
