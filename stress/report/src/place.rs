@@ -1,9 +1,9 @@
-//! Files that a run leaves: their owner's alone (0600), and no symbolic link is followed that
-//! somebody put in their place.
+//! Files that a run leaves: their owner's alone (0600) unless another user's program is to read
+//! them, and no symbolic link is followed that somebody put in their place.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 /// How the name of a file ends that is not whole yet.
@@ -17,9 +17,33 @@ pub fn put_in_place(
     path: &Path,
     fill: impl FnOnce(&mut BufWriter<&mut File>) -> io::Result<()>,
 ) -> io::Result<()> {
+    put(path, 0o600, fill)
+}
+
+/// The same for a file that a program of another user reads, such as node_exporter: mode 0644,
+/// less what the umask forbids. It must say nothing that only its owner may know.
+///
+/// # Errors
+/// Those of [`put_in_place`].
+pub fn publish_in_place(
+    path: &Path,
+    fill: impl FnOnce(&mut BufWriter<&mut File>) -> io::Result<()>,
+) -> io::Result<()> {
+    put(path, 0o644, fill)
+}
+
+fn put(
+    path: &Path,
+    mode: u32,
+    fill: impl FnOnce(&mut BufWriter<&mut File>) -> io::Result<()>,
+) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?;
-    let mut file = tempfile::Builder::new().prefix(name).suffix(UNFINISHED).tempfile_in(folder)?;
+    let mut file = tempfile::Builder::new()
+        .prefix(name)
+        .suffix(UNFINISHED)
+        .permissions(Permissions::from_mode(mode))
+        .tempfile_in(folder)?;
     let mut buffered = BufWriter::new(file.as_file_mut());
     fill(&mut buffered)?;
     buffered.flush()?;
@@ -53,7 +77,7 @@ pub fn new_folder(path: &Path) -> io::Result<()> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::os::unix::fs::symlink;
 
     #[test]
     fn a_file_is_its_owner_s_and_follows_no_link() {
@@ -77,6 +101,27 @@ mod tests {
             }
             assert_eq!(write(&folder.path().join("none/a")).unwrap_err().kind(), io::ErrorKind::NotFound);
         }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left beside");
+    }
+
+    #[test]
+    fn what_others_read_is_whole_at_any_moment() {
+        let folder = tempfile::tempdir().unwrap();
+        let page = folder.path().join("pinyard.prom");
+        publish_in_place(&page, |file| file.write_all(b"first")).unwrap();
+        // What the umask leaves of 0644, as a file has it that this process makes with that mode.
+        let made = folder.path().join("made");
+        OpenOptions::new().write(true).create_new(true).mode(0o644).open(&made).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode(&page), mode(&made));
+        let interrupted = publish_in_place(&page, |file| {
+            file.write_all(b"second")?;
+            file.flush()?;
+            assert_eq!(fs::read(&page)?, b"first", "what was there stays until the end");
+            Err(io::ErrorKind::StorageFull.into())
+        });
+        assert_eq!(interrupted.unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert_eq!(fs::read(&page).unwrap(), b"first");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left beside");
     }
 }

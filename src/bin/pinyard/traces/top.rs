@@ -8,6 +8,7 @@ use crate::terminal::{complain, print, visible};
 use anstyle::{AnsiColor, Style};
 use comfy_table::{CellAlignment, Table, TableStyle};
 use pinyard::prometheus::Page;
+use pinyard_stress_report::place;
 use pinyard_trace::counters::{Counters, Document, SIGN_OF_LIFE};
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +24,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 Example: PINYARD_TRACE=traces PINYARD_TRACE_EVENTS=0 mpirun -n 4 ./solver & pinyard top traces
 
 Ends when every process has ended, or with Ctrl-C.
-For a dashboard: pinyard top traces --prometheus > /var/lib/node_exporter/pinyard.prom")]
+For a dashboard: pinyard top traces --prometheus --output /var/lib/node_exporter/pinyard.prom")]
 pub(crate) struct Options {
     /// What PINYARD_TRACE names
     #[arg(value_name = "FOLDER")]
@@ -34,6 +35,9 @@ pub(crate) struct Options {
     /// Print the processes that run as Prometheus reads it, and end
     #[arg(long, conflicts_with_all = ["once", "every"])]
     prometheus: bool,
+    /// Put that into FILE instead, whole or not at all; others may read it (mode 0644 less the umask)
+    #[arg(short, long, value_name = "FILE", requires = "prometheus")]
+    output: Option<PathBuf>,
     /// Seconds between two looks
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
     every: f64,
@@ -58,13 +62,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         return ExitCode::from(2);
     }
     if options.prometheus {
-        let mut page = Page::new();
-        for (document, _) in seen.values().filter(|(document, _)| state(document, now()) == "runs") {
-            page.process(document);
-        }
-        // The text ends its last line itself.
-        print(page.to_string().trim_end());
-        return ExitCode::SUCCESS;
+        return prometheus(&seen, options.output.as_deref());
     }
     if options.once {
         thread::sleep(Duration::from_millis(600));
@@ -93,6 +91,27 @@ pub(crate) fn run(options: &Options) -> ExitCode {
         if let Err(reason) = look(&options.folder, &mut seen) {
             complain(format_args!("pinyard: {reason}"));
             return ExitCode::from(2);
+        }
+    }
+}
+
+/// The processes that run, for a scraper.
+fn prometheus(seen: &Seen, output: Option<&Path>) -> ExitCode {
+    let mut page = Page::new();
+    for (document, _) in seen.values().filter(|(document, _)| state(document, now()) == "runs") {
+        page.process(document);
+    }
+    let Some(path) = output else {
+        // The text ends its last line itself.
+        print(page.to_string().trim_end());
+        return ExitCode::SUCCESS;
+    };
+    // node_exporter runs as a user of its own, and reads at any moment.
+    match place::publish_in_place(path, |file| write!(file, "{page}")) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(format_args!("pinyard: write({}) failed: {error}", path.display()));
+            ExitCode::from(2)
         }
     }
 }
@@ -281,5 +300,27 @@ mod tests {
         assert!(
             look(Path::new("/nonexistent"), &mut Seen::new()).unwrap_err().contains("readdir(/nonexistent)")
         );
+    }
+
+    #[test]
+    fn the_page_is_put_in_its_place_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pinyard.prom");
+        fs::write(&path, "of an earlier look").unwrap();
+        let open = fs::File::open(&path).unwrap();
+        let seconds = now() / 1_000_000_000;
+        let seen: Seen = [
+            ("a".into(), (document(3, 41, seconds, false), None)),
+            ("b".into(), (document(4, 42, seconds, true), None)),
+        ]
+        .into();
+        assert_eq!(prometheus(&seen, Some(&path)), ExitCode::SUCCESS);
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.contains("pinyard_process_hits_total{") && text.ends_with('\n'), "{text}");
+        assert!(text.contains("rank=\"3\"") && !text.contains("rank=\"4\""), "the other has ended: {text}");
+        // Who reads the old one reads all of it.
+        assert_eq!(io::read_to_string(open).unwrap(), "of an earlier look");
+        assert_eq!(prometheus(&seen, Some(&folder.path().join("none/a.prom"))), ExitCode::from(2));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }
