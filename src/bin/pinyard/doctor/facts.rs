@@ -84,6 +84,9 @@ pub(crate) struct Hooks {
     pub(crate) functions: u64,
     /// Who owns how many of them.
     pub(crate) owners: BTreeMap<String, u64>,
+    /// Whose code runs when a function is called: function to owner.
+    #[serde(default)]
+    pub(crate) owner_of: BTreeMap<String, String>,
     /// A line for each that is not seen, with the reason.
     pub(crate) unseen: Vec<String>,
 }

@@ -1,7 +1,7 @@
 //! The facts as lines of a screen: what [`super::show`] prints and [`super::compare`]
 //! holds beside another node's. Pure.
 
-use super::facts::{CudaAware, Facility, Facts, Gpu, Library, Mpi, Nic, Version};
+use super::facts::{CudaAware, Facility, Facts, Gpu, Hooks, Library, Mpi, Nic, Version};
 use super::judge::{Finding, Weight, bytes, subject};
 use super::known::{self, Of};
 use super::nearness::{distance, pairs};
@@ -102,8 +102,14 @@ impl Page<'_> {
 
     fn hooks(&self) -> Line {
         let hooks = &self.facts.hooks;
-        let owners: Vec<String> =
-            hooks.owners.iter().map(|(owner, functions)| format!("{owner} {functions}")).collect();
+        let owners: Vec<String> = hooks
+            .owners
+            .iter()
+            .map(|(owner, functions)| match others(hooks, owner) {
+                names if names.is_empty() => format!("{owner} {functions}"),
+                names => format!("{owner} {functions} ({})", names.join(" ")),
+            })
+            .collect();
         let unseen = hooks.unseen.len();
         let value = match hooks.functions {
             0 => "not tried".to_owned(),
@@ -249,6 +255,12 @@ impl Page<'_> {
         let about = gpu.place.pci.clone().unwrap_or_default();
         self.line(&about, &format!("GPU {at}"), value, place)
     }
+}
+
+/// The functions of an owner who is not pinyard.
+fn others<'a>(hooks: &'a Hooks, owner: &str) -> Vec<&'a str> {
+    let own = hooks.owner_of.iter().filter(|(_, of)| *of == owner && owner != "pinyard");
+    own.map(|(function, _)| function.as_str()).collect()
 }
 
 /// How far every NIC is from the GPU, as the firmware counts between NUMA nodes.

@@ -34,6 +34,9 @@ pub(crate) fn good_node() -> Facts {
             complete: true,
             functions: 16,
             owners: [("pinyard".to_owned(), 15), ("absent".to_owned(), 1)].into(),
+            owner_of: [("munmap", "pinyard"), ("process_madvise", "absent")]
+                .map(|(function, owner)| (function.to_owned(), owner.to_owned()))
+                .into(),
             unseen: Vec::new(),
         },
         mpi: vec![mpi("/usr/lib/libmpi.so.40", "Open MPI v4.1.4")],

@@ -76,6 +76,7 @@ fn summary(report: &Report) -> Hooks {
             Owner::Interposed => "interposed",
         };
         *hooks.owners.entry(owner.to_owned()).or_default() += 1;
+        hooks.owner_of.insert(line.function.name().to_owned(), owner.to_owned());
         if matches!(line.seen, Seen::No(_)) {
             hooks.unseen.push(line.to_string());
         }

@@ -232,3 +232,13 @@ fn names_of_mpis_are_cut_where_the_rest_begins() {
     );
     assert_eq!(libraries::short(""), "");
 }
+
+#[test]
+fn every_function_of_the_hooks_has_an_owner() {
+    let hooks = process::hooks();
+    assert!(hooks.functions > 0 && hooks.owner_of.contains_key("munmap"), "{hooks:?}");
+    assert_eq!(hooks.owner_of.len() as u64, hooks.functions);
+    for (owner, functions) in &hooks.owners {
+        assert_eq!(hooks.owner_of.values().filter(|of| *of == owner).count() as u64, *functions, "{owner}");
+    }
+}

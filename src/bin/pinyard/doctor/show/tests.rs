@@ -106,6 +106,26 @@ fn what_was_tried_and_how_far_the_nics_are_is_shown() {
 }
 
 #[test]
+fn functions_that_are_not_pinyard_s_are_named_with_their_owner() {
+    let mut facts = good_node();
+    let owners = |facts: &Facts| {
+        let text = rendered(facts, Paper { width: WIDEST, ..PLAIN });
+        text.split_once("owners: ").map(|(_, rest)| rest.lines().next().unwrap_or_default().to_owned())
+    };
+    assert_eq!(owners(&facts).unwrap(), "absent 1 (process_madvise), pinyard 15");
+    facts.hooks.owners = [("libucm.so.0".to_owned(), 2), ("pinyard".to_owned(), 14)].into();
+    for function in ["munmap", "brk"] {
+        facts.hooks.owner_of.insert(function.to_owned(), "libucm.so.0".to_owned());
+    }
+    assert_eq!(owners(&facts).unwrap(), "libucm.so.0 2 (brk munmap), pinyard 14");
+    // Of an earlier version's answer, how many there are.
+    let mut earlier = serde_json::to_value(&facts).unwrap();
+    earlier["hooks"].as_object_mut().unwrap().remove("owner_of").unwrap();
+    let earlier: Facts = serde_json::from_value(earlier).unwrap();
+    assert_eq!(owners(&earlier).unwrap(), "libucm.so.0 2, pinyard 14");
+}
+
+#[test]
 fn a_machine_with_nothing_says_so() {
     let text = rendered(&nothing(), PLAIN);
     for what in ["MPI", "libfabric", "UCX", "NIC", "GPU"] {
