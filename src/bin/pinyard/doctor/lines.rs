@@ -164,22 +164,21 @@ impl Page<'_> {
     /// The version and what it has, with what of it cannot happen here.
     fn faults(&self, which: Of, version: Version) -> String {
         let mut text = version.to_string();
-        let (mut open, mut cured, mut elsewhere) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut open, mut cured, mut elsewhere) = (Vec::new(), Vec::new(), 0);
         for fault in known::of(which, version) {
-            let kind = match ((fault.bites)(self.facts), (fault.cured)(self.facts)) {
-                (false, _) => &mut elsewhere,
-                (true, true) => &mut cured,
-                (true, false) => &mut open,
-            };
-            kind.push(fault.incident);
+            match ((fault.bites)(self.facts), (fault.cured)(self.facts)) {
+                (false, _) => elsewhere += 1,
+                (true, true) => cured.push(fault.incident),
+                (true, false) => open.push(fault.incident),
+            }
         }
-        let kinds = [
-            ("known faults", open),
-            ("known faults that what is set cures", cured),
-            ("known faults that need a NIC or a GPU", elsewhere),
-        ];
+        let kinds = [("known faults", open), ("known faults that what is set cures", cured)];
         for (words, faults) in kinds.iter().filter(|(_, faults)| !faults.is_empty()) {
             text += &format!("; {words}: {}", faults.join("; "));
+        }
+        if elsewhere > 0 {
+            let faults = counted(elsewhere, "known fault");
+            text += &format!("; {faults} with other hardware or programs: the book's page Incidents");
         }
         text
     }

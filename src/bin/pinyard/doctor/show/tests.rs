@@ -126,6 +126,16 @@ fn functions_that_are_not_pinyard_s_are_named_with_their_owner() {
 }
 
 #[test]
+fn faults_that_nothing_here_has_are_counted_and_not_named() {
+    let mut facts =
+        Facts { libfabric: vec![library("/lib/libfabric.so.1", Version(1, 18, 0))], ..good_node() };
+    facts.nics.clear();
+    let text = rendered(&facts, Paper { width: WIDEST, ..PLAIN });
+    assert!(text.contains("1.18; 5 known faults with other hardware or programs: the book's page"), "{text}");
+    assert!(!text.contains("#13149"), "{text}");
+}
+
+#[test]
 fn a_machine_with_nothing_says_so() {
     let text = rendered(&nothing(), PLAIN);
     for what in ["MPI", "libfabric", "UCX", "NIC", "GPU"] {
