@@ -26,7 +26,7 @@ pub(crate) struct Finding {
     pub(crate) what: String,
     /// What comes of it.
     pub(crate) consequence: String,
-    /// The one command or setting that mends it; empty where nothing does.
+    /// The one command or setting that mends it, or the step that comes first.
     pub(crate) remedy: String,
 }
 
@@ -140,6 +140,8 @@ fn memory(facts: &Facts, findings: &mut Findings) {
     }
 }
 
+const USERFAULTFD_IN_CONTAINER: &str = "userfaultfd allowed in the container's seccomp profile";
+
 fn kernel(facts: &Facts, findings: &mut Findings) {
     let kernel = &facts.kernel;
     let verbs = facts.nics.iter().any(|nic| nic.verbs == Facility::Works);
@@ -149,7 +151,7 @@ fn kernel(facts: &Facts, findings: &mut Findings) {
         } else if kernel.seccomp {
             "io_uring_setup, io_uring_enter and io_uring_register allowed in the container's seccomp profile"
         } else {
-            "Linux 5.1 or newer, or the backend mlock"
+            "Linux 5.1 or newer; until then the backend mlock in the program"
         };
         findings.add(
             if verbs { Weight::Note } else { Weight::Mend },
@@ -166,7 +168,7 @@ fn kernel(facts: &Facts, findings: &mut Findings) {
             why,
             "changes of code that calls the kernel past libc (Go, rustix) go unseen: a registry refuses to start beside it",
             if kernel.seccomp {
-                "userfaultfd allowed in the container's seccomp profile"
+                USERFAULTFD_IN_CONTAINER
             } else {
                 "Linux 5.11 or newer with CONFIG_USERFAULTFD"
             },
@@ -198,12 +200,17 @@ fn hooks(facts: &Facts, findings: &mut Findings) {
         } else {
             "a registry refuses to start"
         },
-        if watched {
-            "PINYARD_HOOKS=userfaultfd, to say so"
-        } else {
-            "writing to libc's text allowed to the program (SELinux: execmod), or userfaultfd"
+        match (watched, facts.kernel.seccomp) {
+            (true, _) => "PINYARD_HOOKS=userfaultfd, to say so",
+            (false, true) => USERFAULTFD_IN_CONTAINER,
+            (false, false) => "setsebool -P selinuxuser_execmod on, where SELinux keeps programs from writing to libc's text",
         },
     );
+}
+
+/// For a library that does not load: what it lacks is in the loader's list.
+fn to_load(path: &str) -> String {
+    format!("LD_LIBRARY_PATH with the folders of what ldd {path} calls \"not found\"")
 }
 
 fn libraries(facts: &Facts, findings: &mut Findings) {
@@ -214,7 +221,7 @@ fn libraries(facts: &Facts, findings: &mut Findings) {
                 &mpi.path,
                 format!("{}: {why}", mpi.path),
                 "programs that are linked with it do not start either",
-                "",
+                to_load(&mpi.path),
             );
         }
         if mpi.cuda == CudaAware::No && !facts.gpus.devices.is_empty() {
@@ -242,14 +249,14 @@ fn faults(facts: &Facts, which: Of, library: &Library, findings: &mut Findings) 
             &library.path,
             format!("{}: {why}", library.path),
             format!("programs that use this {name} do not start either, or it is not known what they do"),
-            "",
+            to_load(&library.path),
         );
         return;
     };
     for fault in known::of(which, version).filter(|fault| (fault.bites)(facts) && !(fault.cured)(facts)) {
         let remedy = match &facts.preload {
-            Some(path) => fault.remedy.replace("libpinyard_preload.so", path),
-            None => fault.remedy.to_owned(),
+            Some(path) if fault.preload => format!("LD_PRELOAD={path}"),
+            _ => fault.remedy.to_owned(),
         };
         findings.add(
             if fault.can_be_mended { Weight::Mend } else { Weight::Note },
@@ -285,6 +292,9 @@ fn corruption_of_5_0_11(facts: &Facts, findings: &mut Findings) {
 }
 
 fn variables(facts: &Facts, findings: &mut Findings) {
+    // Where no libfabric is found, the program may still have one.
+    let hangs = facts.libfabric.is_empty()
+        || facts.libfabric.iter().any(|one| one.version.is_none_or(known::hangs_by_patches));
     if let Some(value) = facts.environment.get(settings::MONITOR)
         && (settings::preloaded(facts) || settings::imports(facts))
     {
@@ -294,6 +304,18 @@ fn variables(facts: &Facts, findings: &mut Findings) {
             format!("{}={value} does not do what it says", settings::MONITOR),
             settings::effect(facts, settings::MONITOR, value),
             format!("unset {}", settings::MONITOR),
+        );
+    }
+    if settings::patched_by_libfabric(facts) && hangs {
+        findings.add(
+            Weight::Note,
+            settings::MEMORY,
+            format!("{} does not end the hang of Open MPI #13149", settings::MEMORY),
+            settings::effect(facts, settings::MEMORY, "^patcher"),
+            facts
+                .preload
+                .as_ref()
+                .map_or("FI_MR_CACHE_MONITOR=userfaultfd".to_owned(), |path| format!("LD_PRELOAD={path}")),
         );
     }
     if settings::is(facts, "UCX_MEM_EVENTS", &["n", "no", "0"]) {
@@ -316,9 +338,11 @@ fn network(nic: &Nic, findings: &mut Findings) {
             why,
             format!("no program of this user reaches {name}; MPI falls back to TCP without a word"),
             if why.contains("Permission") {
-                "read and write for the user on /dev/infiniband/uverbs* (a udev rule of rdma-core does so)"
+                "chmod a+rw /dev/infiniband/uverbs* as root: the mode that the kernel gives them"
+            } else if why.contains("no uverbs device") {
+                "modprobe ib_uverbs"
             } else {
-                "modprobe ib_uverbs, and in a container --device /dev/infiniband"
+                "docker run --device=/dev/infiniband"
             },
         );
     }
@@ -340,9 +364,10 @@ fn network(nic: &Nic, findings: &mut Findings) {
                 "MPI falls back to another NIC or to TCP without a word"
             },
             if down.iter().any(|port| port.ends_with("INIT")) {
-                "a subnet manager that runs (sminfo shows it)".to_owned()
+                "systemctl start opensm on one node of the fabric, if sminfo finds no subnet manager"
+                    .to_owned()
             } else {
-                format!("the cable and the switch's port (ibstat {name})")
+                format!("a cable, and a switch's port, with which ibstat {name} says Active")
             },
         );
     }
@@ -351,13 +376,14 @@ fn network(nic: &Nic, findings: &mut Findings) {
 fn devices(facts: &Facts, findings: &mut Findings) {
     let gpus = &facts.gpus;
     if let Facility::Refused(why) = &gpus.cuda {
-        findings.add(
-            Weight::Mend,
-            subject::CUDA,
-            why,
-            "no program of this user reaches a GPU",
-            "nvidia-smi says more; under Slurm, --gpus-per-node in the job",
-        );
+        let no_library = why.contains("libcuda.so");
+        let remedy = match (no_library, facts.kernel.seccomp, facts.under_slurm) {
+            (_, true, _) => "docker run --gpus=all, of the NVIDIA container toolkit",
+            (true, false, _) => "apt-get install libcuda1, in the version of /proc/driver/nvidia/version",
+            (false, false, true) => "#SBATCH --gpus-per-node=1",
+            (false, false, false) => "nvidia-modprobe -u -c=0 as root, which makes the missing files of /dev",
+        };
+        findings.add(Weight::Mend, subject::CUDA, why, "no program of this user reaches a GPU", remedy);
     }
     if gpus.devices.is_empty() || facts.nics.is_empty() {
         return;
@@ -381,7 +407,7 @@ fn devices(facts: &Facts, findings: &mut Findings) {
                 address,
                 format!("GPU {address} has no NIC of the fabric on its NUMA node"),
                 "its messages cross the link between the sockets",
-                "",
+                "eval \"$(pinyard doctor bind)\" in each rank, which takes the nearest there is",
             );
         }
     }

@@ -19,8 +19,10 @@ pub(crate) struct Fault {
     pub(crate) versions: (Version, Option<Version>),
     /// What happens.
     pub(crate) what: &'static str,
-    /// What ends it.
+    /// What ends it where `libpinyard_preload.so` is not installed, or does not end it.
     pub(crate) remedy: &'static str,
+    /// Whether that library ends it.
+    pub(crate) preload: bool,
     /// Whether it can be ended. What cannot is worth knowing, and fails nothing.
     pub(crate) can_be_mended: bool,
     /// Where it can happen.
@@ -36,7 +38,8 @@ impl Fault {
     }
 }
 
-const PRELOAD: &str = "LD_PRELOAD=libpinyard_preload.so";
+/// libfabric registers anew for each transfer: slower, and never stale.
+const NO_CACHE: &str = "FI_MR_CACHE_MAX_COUNT=0";
 
 /// Whether there is a NIC whose provider (verbs, efa) has libfabric's cache over it.
 fn has_nic(facts: &Facts) -> bool {
@@ -49,7 +52,8 @@ pub(crate) const FAULTS: &[Fault] = &[
         of: Of::Libfabric,
         versions: (Version(1, 13, 0), Some(Version(2, 6, 0))),
         what: "a rank hangs in malloc when the allocator gives pages back (mimalloc, jemalloc)",
-        remedy: PRELOAD,
+        remedy: NO_CACHE,
+        preload: true,
         can_be_mended: true,
         bites: has_nic,
         cured: |facts| {
@@ -63,7 +67,8 @@ pub(crate) const FAULTS: &[Fault] = &[
         of: Of::Libfabric,
         versions: (Version(1, 13, 0), Some(Version(1, 21, 0))),
         what: "MPI_Finalize crashes where both mtl/ofi and btl/ofi of Open MPI are in use",
-        remedy: PRELOAD,
+        remedy: "OMPI_MCA_btl=^ofi",
+        preload: true,
         can_be_mended: true,
         bites: |facts| has_nic(facts) && settings::has_open_mpi(facts),
         cured: |facts| settings::under_libfabric(facts) || settings::is(facts, "OMPI_MCA_btl", &["^ofi"]),
@@ -73,7 +78,8 @@ pub(crate) const FAULTS: &[Fault] = &[
         of: Of::Libfabric,
         versions: (Version(1, 13, 0), None),
         what: "hang: a thread in the CUDA driver unmaps while another looks a device buffer up",
-        remedy: PRELOAD,
+        remedy: "FI_MR_CUDA_CACHE_MONITOR_ENABLED=0",
+        preload: true,
         can_be_mended: true,
         bites: |facts| has_nic(facts) && !facts.gpus.devices.is_empty(),
         cured: |facts| {
@@ -87,7 +93,8 @@ pub(crate) const FAULTS: &[Fault] = &[
         of: Of::Libfabric,
         versions: (Version(1, 13, 0), None),
         what: "stale registrations in programs that unmap past libc (Go, rustix, syscall())",
-        remedy: PRELOAD,
+        remedy: NO_CACHE,
+        preload: true,
         can_be_mended: false,
         bites: has_nic,
         cured: |facts| settings::under_libfabric(facts) || settings::no_cache(facts),
@@ -97,7 +104,8 @@ pub(crate) const FAULTS: &[Fault] = &[
         of: Of::Libfabric,
         versions: (Version(1, 0, 0), None),
         what: "stale if another thread unmaps the buffer while it is being registered",
-        remedy: "FI_MR_CACHE_MAX_COUNT=0, or a pinyard registry in the program",
+        remedy: NO_CACHE,
+        preload: false,
         can_be_mended: false,
         bites: has_nic,
         cured: settings::no_cache,
@@ -107,10 +115,15 @@ pub(crate) const FAULTS: &[Fault] = &[
         of: Of::Ucx,
         versions: (Version(1, 17, 0), Some(Version(1, 21, 0))),
         what: "memory grows in programs that map much and communicate seldom",
-        remedy: PRELOAD,
+        remedy: "UCX_RCACHE_ENABLE=n",
+        preload: true,
         can_be_mended: true,
         bites: has_nic,
-        cured: settings::under_ucx,
+        cured: |facts| {
+            settings::under_ucx(facts)
+                || settings::is(facts, "UCX_RCACHE_ENABLE", &["n", "no", "0"])
+                || settings::is(facts, "UCX_MEM_MMAP_HOOK_MODE", &["none"])
+        },
     },
     Fault {
         incident: "hits wait for a registration",
@@ -118,11 +131,17 @@ pub(crate) const FAULTS: &[Fault] = &[
         versions: (Version(1, 0, 0), None),
         what: "lookups stand still while another thread registers",
         remedy: "register large buffers before communication begins, or take them from a pinyard pool",
+        preload: false,
         can_be_mended: false,
         bites: has_nic,
         cured: |_| false,
     },
 ];
+
+/// Whether this libfabric hangs with its own patches and with those that it imports.
+pub(crate) fn hangs_by_patches(libfabric: Version) -> bool {
+    FAULTS.first().is_some_and(|fault| fault.of == Of::Libfabric && fault.is_in(libfabric))
+}
 
 /// The faults of a version.
 pub(crate) fn of(which: Of, version: Version) -> impl Iterator<Item = &'static Fault> {

@@ -22,7 +22,7 @@ const NAMES: &[&str] = &[
     "UCX_RCACHE_PURGE_ON_FORK",
     "UCX_NET_DEVICES",
     "UCX_TLS",
-    "OMPI_MCA_memory",
+    MEMORY,
     "OMPI_MCA_mpi_leave_pinned",
     "OMPI_MCA_pml",
     "OMPI_MCA_mtl",
@@ -47,6 +47,8 @@ pub(crate) fn is_looked_at(name: &str) -> bool {
 }
 
 pub(crate) const MONITOR: &str = "FI_MR_CACHE_MONITOR";
+/// Open MPI's own patches, which libfabric imports.
+pub(crate) const MEMORY: &str = "OMPI_MCA_memory";
 pub(crate) const COUNT: &str = "FI_MR_CACHE_MAX_COUNT";
 pub(crate) const CUDA_MONITOR: &str = "FI_MR_CUDA_CACHE_MONITOR_ENABLED";
 
@@ -84,8 +86,16 @@ pub(crate) fn has_open_mpi(facts: &Facts) -> bool {
 /// Whether Open MPI hands libfabric a monitor of its own, in place of the one that
 /// [`MONITOR`] chooses.
 pub(crate) fn imports(facts: &Facts) -> bool {
-    let without = facts.environment.get("OMPI_MCA_memory").is_some_and(|value| value.contains("^patcher"));
+    let without = facts.environment.get(MEMORY).is_some_and(|value| value.contains("^patcher"));
     has_open_mpi(facts) && !without
+}
+
+/// Whether Open MPI is told to import no monitor, and libfabric has no other than its own patches.
+pub(crate) fn patched_by_libfabric(facts: &Facts) -> bool {
+    facts.environment.get(MEMORY).is_some_and(|value| value.contains("^patcher"))
+        && !told_by_the_kernel(facts)
+        && !under_libfabric(facts)
+        && !no_cache(facts)
 }
 
 /// Whether libfabric hears of changes from the kernel: its own patches, and the hang with
@@ -135,18 +145,17 @@ pub(crate) fn effect(facts: &Facts, name: &str, value: &str) -> String {
         "UCX_RCACHE_PURGE_ON_FORK" => "every fork has UCX register everything anew",
         "UCX_NET_DEVICES" => "the only devices that UCX uses",
         "UCX_TLS" => "the only transports that UCX uses",
-        "OMPI_MCA_memory" if value.contains("^patcher") && told_by_the_kernel(facts) => {
+        MEMORY if value.contains("^patcher") && told_by_the_kernel(facts) => {
             "Open MPI imports no monitor: libfabric hears of changes by userfaultfd, as it was told to"
         }
-        "OMPI_MCA_memory" if value.contains("^patcher") => {
-            "Open MPI imports no monitor; libfabric then patches libc itself, with the same hang"
+        MEMORY if value.contains("^patcher") && patched_by_libfabric(facts) => {
+            "Open MPI imports no monitor; libfabric then patches libc itself, and before 2.6 hangs the same"
         }
+        MEMORY if value.contains("^patcher") => "Open MPI imports no monitor",
         "OMPI_MCA_mpi_leave_pinned" => {
             "Open MPI's own cache, of btl openib, uct and ofi; not UCX's nor libfabric's"
         }
-        "OMPI_MCA_memory" | "OMPI_MCA_pml" | "OMPI_MCA_mtl" | "OMPI_MCA_btl" => {
-            "Open MPI's choice of components"
-        }
+        MEMORY | "OMPI_MCA_pml" | "OMPI_MCA_mtl" | "OMPI_MCA_btl" => "Open MPI's choice of components",
         "MPIR_CVAR_ENABLE_GPU" if no => "MPICH takes no pointers to device memory",
         "MPIR_CVAR_ENABLE_GPU" => "MPICH takes pointers to device memory, if it was built for it",
         "IBV_FORK_SAFE" | "RDMAV_FORK_SAFE" => {

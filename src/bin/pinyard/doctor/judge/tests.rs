@@ -1,6 +1,7 @@
 use super::*;
-use crate::doctor::facts::{Gpu, Version};
+use crate::doctor::facts::{Gpu, Limits, Mpi, Version};
 use crate::doctor::made_up::{self, good_node, gpu_node, library, mpi};
+use std::collections::BTreeSet;
 
 fn set(facts: &mut Facts, name: &str, value: &str) {
     assert!(settings::is_looked_at(name), "{name} is looked at");
@@ -61,7 +62,7 @@ fn a_libfabric_before_2_6_hangs_until_it_is_preloaded_or_does_not_cache() {
         let mut findings = about(facts, path).into_iter();
         findings.find(|one| one.what.contains("#13149") && one.weight == Weight::Mend)
     };
-    assert_eq!(hang(&facts).unwrap().remedy, "LD_PRELOAD=libpinyard_preload.so");
+    assert_eq!(hang(&facts).unwrap().remedy, "FI_MR_CACHE_MAX_COUNT=0");
     facts.preload = Some("/opt/lib/libpinyard_preload.so".to_owned());
     assert_eq!(hang(&facts).unwrap().remedy, "LD_PRELOAD=/opt/lib/libpinyard_preload.so");
     for (name, value) in [("LD_PRELOAD", "/opt/lib/libpinyard_preload.so"), ("FI_MR_CACHE_MAX_COUNT", "0")] {
@@ -179,7 +180,7 @@ fn ports_and_files_of_nics() {
     facts.nics[1].verbs =
         Facility::Refused("open(/dev/infiniband/uverbs1): Permission denied (os error 13)".into());
     let findings = about(&facts, "mlx5_1");
-    assert!(findings[0].remedy.starts_with("read and write for the user"), "{findings:?}");
+    assert!(findings[0].remedy.starts_with("chmod a+rw /dev/infiniband"), "{findings:?}");
 }
 
 #[test]
@@ -213,6 +214,129 @@ fn gpus_and_what_cannot_reach_them() {
     assert_eq!(about(&facts, subject::CUDA)[0].weight, Weight::Mend);
     facts.environment.clear();
     assert!(mends(&facts).iter().any(|what| what.contains("#9003")), "{:?}", mends(&facts));
+}
+
+/// Machines on which everything is wrong that can be, each in a way of its own.
+fn wrong_in_every_way() -> Vec<Facts> {
+    let refused = |why: &str| Facility::Refused(why.to_owned());
+    let mut all = gpu_node();
+    all.limits = Limits { memlock: Some(64 << 10), cgroup_memory: Some(1 << 20), ..all.limits };
+    all.kernel.io_uring = refused("io_uring_setup: Operation not permitted");
+    all.kernel.userfaultfd = refused("userfaultfd: Operation not permitted");
+    all.kernel.transparent_huge_pages = Some("never".to_owned());
+    (all.hooks.complete, all.hooks.unseen) = (false, vec!["munmap: mprotect (errno 13)".to_owned()]);
+    let silent = |path: &str| Library { path: path.to_owned(), silent: Some("no".into()), version: None };
+    all.mpi = vec![
+        Mpi { path: "/lib/libmpi.so".to_owned(), silent: Some("no".into()), ..Mpi::default() },
+        mpi("/venv/lib/libmpi.so.40", "Open MPI v5.0.11"),
+    ];
+    let old = |path: &str, version| library(path, version);
+    all.libfabric = vec![
+        silent("/lib/libfabric.so"),
+        old("/lib/libfabric.so.1", Version(1, 18, 0)),
+        old("/lib/libfabric.so.2", Version(2, 0, 0)),
+    ];
+    all.ucx = vec![silent("/lib/libucp.so"), old("/lib/libucp.so.0", Version(1, 18, 0))];
+    all.environment.clear();
+    for (name, value) in [("UCX_MEM_EVENTS", "n"), (settings::MONITOR, "memhooks")] {
+        set(&mut all, name, value);
+    }
+    all.gpus.cuda = refused("the CUDA driver refuses: cuInit(0) failed");
+    all.gpus.devices.iter_mut().for_each(|gpu| gpu.dma_buf = Some(false));
+    all.nics[0].verbs = refused("open(/dev/infiniband/uverbs0): Permission denied (os error 13)");
+    all.nics[1].ports[0].state = "DOWN".to_owned();
+    let with = |change: fn(&mut Facts)| {
+        let mut facts = all.clone();
+        change(&mut facts);
+        facts
+    };
+    vec![
+        with(|facts| facts.kernel.seccomp = true),
+        with(|facts| facts.under_slurm = true),
+        with(|facts| facts.nics.clear()),
+        with(|facts| facts.limits.memlock_hard = Some(64 << 10)),
+        with(|facts| facts.preload = Some("/opt/lib/libpinyard_preload.so".to_owned())),
+        with(|facts| facts.gpus.cuda = Facility::Refused("dlopen(libcuda.so.1): no file".to_owned())),
+        with(|facts| facts.nics[0].verbs = Facility::Refused("mlx5_0 has no uverbs device: is".to_owned())),
+        with(|facts| facts.nics[0].ports[0].state = "INIT".to_owned()),
+        with(|facts| {
+            facts.environment.remove(settings::MONITOR);
+            set(facts, settings::MEMORY, "^patcher");
+        }),
+        all,
+    ]
+}
+
+#[test]
+fn whatever_is_wrong_has_a_remedy() {
+    let mut mended = BTreeSet::new();
+    for facts in wrong_in_every_way() {
+        for Finding { weight, subject, remedy, .. } in judge(&facts) {
+            assert!(!remedy.trim().is_empty(), "{subject}: {facts:?}");
+            // A bare name is found only where the loader looks.
+            assert!(!remedy.contains("LD_PRELOAD=") || remedy.contains("LD_PRELOAD=/opt/"), "{remedy}");
+            if weight == Weight::Mend {
+                mended.insert(subject);
+            }
+        }
+    }
+    let all = [
+        subject::MEMLOCK,
+        subject::IO_URING,
+        subject::HOOKS,
+        subject::CUDA,
+        subject::PEER,
+        settings::MONITOR,
+        "/venv/lib/libmpi.so.40",
+        "/lib/libfabric.so.1",
+        "/lib/libucp.so.0",
+        "mlx5_0",
+        "mlx5_1",
+    ];
+    let missed: Vec<_> = all.iter().filter(|subject| !mended.contains(**subject)).collect();
+    assert!(missed.is_empty(), "{missed:?} of {mended:?}");
+}
+
+#[test]
+fn a_setting_that_is_to_mend_something_does() {
+    for preload in [None, Some("/opt/lib/libpinyard_preload.so".to_owned())] {
+        let mut facts = gpu_node();
+        facts.environment.clear();
+        facts.preload = preload;
+        facts.mpi = vec![mpi("/venv/lib/libmpi.so.40", "Open MPI v5.0.11")];
+        facts.libfabric = vec![library("/lib/libfabric.so.1", Version(2, 5, 0))];
+        facts.ucx = vec![library("/lib/libucp.so.0", Version(1, 18, 0))];
+        set(&mut facts, settings::MONITOR, "memhooks");
+        // Twice, as what hides a fault is among what is to be mended.
+        for _ in 0..2 {
+            let to_mend = judge(&facts).into_iter().filter(|one| one.weight == Weight::Mend);
+            for Finding { remedy, .. } in to_mend {
+                match (remedy.strip_prefix("unset "), remedy.split_once('=')) {
+                    (Some(name), _) => drop(facts.environment.remove(name)),
+                    (None, Some((name, value))) => set(&mut facts, name, value),
+                    (None, None) => panic!("no setting: {remedy}"),
+                }
+            }
+        }
+        assert_eq!(mends(&facts), [""; 0], "{:?}", facts.environment);
+        assert!(!facts.environment.is_empty());
+    }
+}
+
+#[test]
+fn what_is_set_and_hangs_all_the_same_is_noted() {
+    let mut facts = good_node();
+    set(&mut facts, settings::MEMORY, "^patcher");
+    assert_eq!(about(&facts, settings::MEMORY), [], "libfabric 2.6 does not hang");
+    facts.libfabric = vec![library("/usr/lib/libfabric.so.1", Version(1, 18, 0))];
+    let finding = &about(&facts, settings::MEMORY)[0];
+    assert_eq!((finding.weight, &finding.remedy[..]), (Weight::Note, "FI_MR_CACHE_MONITOR=userfaultfd"));
+    assert!(finding.consequence.contains("hangs the same"), "{finding:?}");
+    set(&mut facts, settings::MONITOR, "userfaultfd");
+    assert_eq!(about(&facts, settings::MEMORY), []);
+    facts.environment.remove(settings::MONITOR);
+    set(&mut facts, "LD_PRELOAD", "/opt/lib/libpinyard_preload.so");
+    assert_eq!(about(&facts, settings::MEMORY), []);
 }
 
 #[test]
