@@ -38,7 +38,7 @@
     ["deregister", "deregistrations", ["deregister"]],
     ["evict", "evictions", ["evict"]],
     ["invalidate", "invalidations, failures", ["invalidate", "oom"]],
-    ["mpi", "MPI calls", ["mpi"]],
+    ["mpi", "MPI on device buffers", ["mpi"]],
   ];
   const N = CATEGORIES.length;
   const categoryOf = new Uint8Array(256);

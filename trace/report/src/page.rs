@@ -7,11 +7,12 @@
 //! whatever the number of events.
 
 use crate::run::{Lane, Row, Run};
-use crate::text::{bytes, escaped, grouped, time};
+use crate::text::{bytes, counted, escaped, grouped, time};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use pinyard_trace::Kind;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("page.css");
@@ -63,13 +64,13 @@ struct SlabMeta<'a> {
 }
 
 impl Run {
-    /// One HTML page.
-    pub fn page(&mut self, title: &str) -> String {
-        let title = escaped(&crate::text::short(title));
+    /// One HTML page. `paths` is where the traces were.
+    pub fn page(&mut self, paths: &str) -> String {
+        let (title, paths) = (escaped(&self.title()), escaped(&crate::text::short(paths)));
         let mut page = format!(
             "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
-             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n<style>\n{STYLE}</style>\n<main>\n\
-             <h1>pinyard report</h1>\n<p class=\"soft\">{title}</p>\n"
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}, pinyard report</title>\n<style>\n{STYLE}</style>\n<main>\n\
+             <h1>{title}</h1>\n<p class=\"soft\">pinyard report of {paths}</p>\n"
         );
         page += &self.warnings_html();
         page += &self.figures();
@@ -160,6 +161,24 @@ impl Run {
         column("name", &mut rows().map(|row: &Row| row.name));
     }
 
+    /// The programs and when the first of their processes began, as far as the traces say.
+    fn title(&self) -> String {
+        let processes = || self.ranks.iter().filter_map(|rank| rank.process.as_ref());
+        let programs: BTreeSet<&str> = processes().map(|process| process.program.as_str()).collect();
+        let programs: Vec<String> =
+            programs.into_iter().filter(|name| !name.is_empty()).map(crate::text::short).collect();
+        let name = match &programs[..] {
+            [] => "A run".to_owned(),
+            [first, second, rest @ ..] if !rest.is_empty() => {
+                format!("{first}, {second} and {} more", rest.len())
+            }
+            few => few.join(", "),
+        };
+        let began = processes().map(|process| process.wall_ns).filter(|&ns| ns != 0).min();
+        let date = began.and_then(|ns| jiff::Timestamp::from_nanosecond(ns.into()).ok());
+        date.map_or_else(|| name.clone(), |date| format!("{name}, {}", date.strftime("%Y-%m-%d %H:%M UTC")))
+    }
+
     fn warnings_html(&self) -> String {
         const SHOWN: usize = 12;
         if self.warnings.is_empty() {
@@ -177,7 +196,7 @@ impl Run {
 
     fn figures(&self) -> String {
         let sum = |kind| self.ranks.iter().map(|rank| rank.count(kind)).sum::<u64>();
-        let hosts: std::collections::BTreeSet<_> =
+        let hosts: BTreeSet<_> =
             self.ranks.iter().filter_map(|rank| rank.process.as_ref()).map(|process| &process.host).collect();
         let pinned = self.ranks.iter().map(|rank| rank.peak_pinned).max().unwrap_or(0);
         let figure = |value: String, name: &str| format!("<div class=\"card\"><b>{value}</b>{name}</div>");
@@ -186,14 +205,18 @@ impl Run {
             [
                 figure(
                     grouped(self.ranks.len() as u64),
-                    &format!("processes on {} nodes", hosts.len().max(1))
+                    &format!(
+                        "{} on {}",
+                        if self.ranks.len() == 1 { "process" } else { "processes" },
+                        counted(hosts.len().max(1) as u64, "node")
+                    )
                 ),
                 figure(time(self.span), "from first to last event"),
                 figure(grouped(self.events()), "events"),
                 figure(grouped(sum(Kind::Alloc)), "allocations"),
                 figure(grouped(sum(Kind::Register)), "registrations"),
                 figure(grouped(sum(Kind::Invalidate)), "invalidations"),
-                figure(grouped(sum(Kind::Mpi)), "MPI calls"),
+                figure(grouped(sum(Kind::Mpi)), "MPI operations of pinyard's on device buffers"),
                 figure(bytes(pinned), "pinned at most by one"),
             ]
             .concat()
@@ -224,7 +247,7 @@ impl Run {
             ("in use at most", |of| Some(of.peak_live), bytes),
             ("register, median", |of| Some(of.registered.as_ref()?.quantile(0.5)), time),
             ("register, 99 %", |of| Some(of.registered.as_ref()?.quantile(0.99)), time),
-            ("MPI calls", |of| Some(of.count(Kind::Mpi)), grouped),
+            ("MPI on device buffers", |of| Some(of.count(Kind::Mpi)), grouped),
             ("MPI bytes", |of| Some(of.mpi_bytes), bytes),
             ("MPI, 99 %", |of| Some(of.mpi.as_ref()?.quantile(0.99)), time),
         ];

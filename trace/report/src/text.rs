@@ -15,6 +15,11 @@ pub(crate) fn grouped(number: u64) -> String {
     grouped
 }
 
+/// `1 node`, `2 nodes`.
+pub(crate) fn counted(number: u64, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{} {what}s", grouped(number)) }
+}
+
 pub(crate) fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;

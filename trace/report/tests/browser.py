@@ -222,7 +222,7 @@ def main():
             x, y = box[0] + 210 + (box[2] - 210) * 0.5, box[1] + 62
             seen = set()
             for tip in tips(x, box[1]):
-                seen.update(kind for kind in ("MPI calls", "registrations", "stream 7") if kind in tip)
+                seen.update(kind for kind in ("MPI on device buffers", "registrations", "stream 7") if kind in tip)
                 if len(seen) == 3:
                     break
             check("the pointer is told of MPI's calls, of registrations and of a stream's blocks", len(seen) == 3, seen)

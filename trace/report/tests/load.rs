@@ -111,3 +111,28 @@ fn a_file_s_name_stays_in_its_line() {
     assert!(lines.len() == 2 && lines[1].contains("all is well"), "{error:?}");
     assert!(!error.contains('\u{1b}'), "{error:?}");
 }
+
+/// A page of processes on nodes, each with its program and the second at which it began.
+fn page_of(processes: &[(&str, &str, u64)]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    for (rank, (host, program, second)) in processes.iter().enumerate() {
+        let process = json!({ "host": host, "pid": 1, "rank": rank, "program": program, "wall_ns": second * 1_000_000_000 });
+        let header = json!({ "format": "pinyard-trace", "version": 2, "process": process });
+        fs::write(folder.path().join(format!("r{rank}.trace")), format!("{header}\n")).unwrap();
+    }
+    load(&[folder.path().to_owned()]).unwrap().page("/scratch/traces")
+}
+
+#[test]
+fn the_heading_is_the_program_and_when_it_ran() {
+    let page = page_of(&[("n1", "solver", 1_700_000_060), ("n2", "solver", 1_700_000_000)]);
+    assert!(page.contains("<h1>solver, 2023-11-14 22:13 UTC</h1>"), "{}", &page[..4000]);
+    assert!(page.contains("<title>solver, 2023-11-14 22:13 UTC, pinyard report</title>"));
+    assert!(page.contains("pinyard report of /scratch/traces") && page.contains("</b>processes on 2 nodes<"));
+    let page = page_of(&[("n1", "solver", 0)]);
+    assert!(page.contains("<h1>solver</h1>") && page.contains("</b>process on 1 node<"));
+    assert!(page_of(&[("n1", "", 0)]).contains("<h1>A run</h1>"));
+    let page = page_of(&[("n1", "a", 0), ("n1", "b", 0), ("n1", "c", 0), ("n1", EVIL, 0)]);
+    assert!(page.contains("and 2 more</h1>") && !page.contains("<b>\"x\""));
+    assert!(page.contains("</b>processes on 1 node<"));
+}
