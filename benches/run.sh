@@ -83,7 +83,7 @@ PYTHON
 }
 # Of ranks, on simulated devices where there are no GPUs.
 ranks() {
-    bench 0 mpi.gpu --quick --programs "$openmpi" --mpirun mpirun.openmpi --save "$work/ranks.json" --plot "$work/ranks" &&
+    bench 0 mpi.gpu --quick --programs "$target" --programs "$openmpi" --mpirun mpirun.openmpi --save "$work/ranks.json" --plot "$work/ranks" &&
         narrow && python3 - "$work/ranks.json" << 'PYTHON'
 import json, sys
 document = json.load(open(sys.argv[1]))

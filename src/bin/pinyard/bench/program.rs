@@ -3,7 +3,7 @@
 use crate::demo::{Refusal, own_folder};
 use pinyard_bench_report::Absence;
 use pinyard_bench_report::catalogue::{Benchmark, Program};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The folders in which they are looked for, in this order.
 pub(crate) struct Programs {
@@ -20,16 +20,16 @@ fn known(program: Program) -> (&'static str, &'static str) {
         Program::Mpi => (
             "gpu-bandwidth",
             "build it with `cargo build --release -p pinyard-gpu-tests` (needs an MPI's development files \
-             and libclang), and name its folder with --programs",
+             and libclang), and name its folder with one more --programs",
         ),
     }
 }
 
 impl Programs {
-    /// `named` alone, or this command's folder and where `make install` puts programs.
-    pub(crate) fn of(named: Option<&Path>) -> Result<Programs, Refusal> {
-        if let Some(folder) = named {
-            return Ok(Programs { folders: vec![folder.to_owned()] });
+    /// Those `named` alone, or this command's folder and where `make install` puts programs.
+    pub(crate) fn of(named: &[PathBuf]) -> Result<Programs, Refusal> {
+        if !named.is_empty() {
+            return Ok(Programs { folders: named.to_owned() });
         }
         let own = own_folder()?;
         let installed = own.join("../libexec/pinyard");
@@ -45,5 +45,32 @@ impl Programs {
                 self.folders.iter().map(|folder| folder.display().to_string()).collect();
             Absence::new(format!("{name} is not in {}", folders.join(" or ")), remedy)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use pinyard_bench_report::catalogue;
+    use std::fs;
+
+    #[test]
+    fn each_program_is_taken_from_the_first_named_folder_that_has_it() {
+        let root = tempfile::tempdir().unwrap();
+        let folders = ["bench", "mpi"].map(|name| root.path().join(name));
+        for (folder, programs) in
+            folders.iter().zip([&["pinyard-bench"][..], &["pinyard-bench", "gpu-bandwidth"]])
+        {
+            fs::create_dir(folder).unwrap();
+            programs.iter().for_each(|name| fs::write(folder.join(name), "").unwrap());
+        }
+        let of = |named: &[PathBuf], name: &str| {
+            let wanted = catalogue::find(&[name.to_owned()]).unwrap();
+            Programs::of(named).unwrap().of_benchmark(wanted[0])
+        };
+        assert_eq!(of(&folders, "cache.hit").unwrap(), folders[0].join("pinyard-bench"));
+        assert_eq!(of(&folders, "mpi.gpu").unwrap(), folders[1].join("gpu-bandwidth"));
+        assert!(of(&folders[..1], "mpi.gpu").is_err());
     }
 }
