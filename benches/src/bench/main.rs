@@ -19,8 +19,15 @@ mod tell;
 use clap::Parser;
 use pinyard_benches::turns::fail;
 
+const AFTER_HELP: &str = "\
+Examples:
+  pinyard-bench cache.hit --quick
+  pinyard-bench pools.host --threads 4
+For tables, plots and comparisons: pinyard bench --help";
+
 /// Runs a benchmark of `pinyard bench`, which reads what this prints.
 #[derive(Parser)]
+#[command(name = "pinyard-bench", after_help = AFTER_HELP)]
 struct Arguments {
     /// Its name, as `pinyard bench --list` has it
     benchmark: String,
@@ -121,5 +128,26 @@ fn main() {
         ("pools.pinned", None) => pools::pinned::run(&settings),
         ("instructions", None) => instructions::run(),
         (name, _) => fail(&format!("no benchmark {name:?}: pinyard bench --list has all of them")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use clap::CommandFactory;
+    use pinyard_bench_report::catalogue::ALL;
+
+    #[test]
+    fn the_help_has_examples_that_are_taken() {
+        Arguments::command().debug_assert();
+        let help = Arguments::command().render_help().to_string();
+        let examples: Vec<&str> =
+            help.lines().filter(|line| line.trim_start().starts_with("pinyard-bench ")).collect();
+        assert!(examples.len() > 1, "{help}");
+        for line in examples {
+            let taken = Arguments::try_parse_from(line.split_whitespace()).unwrap();
+            assert!(ALL.iter().any(|known| known.name == taken.benchmark), "{line}");
+        }
     }
 }

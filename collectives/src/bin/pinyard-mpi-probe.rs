@@ -31,6 +31,23 @@ const MARK: &str = "pinyard-mpi-probe:";
 const SIZES: [usize; 3] = [64, 64 << 10, 4 << 20];
 const PATIENCE: Duration = Duration::from_secs(60);
 
+const HELP: &str = "\
+Finds out whether an MPI takes device pointers, by giving it some, and keeps the answer
+
+Usage: pinyard-mpi-probe [--plan] [--launch COMMAND]
+       pinyard-mpi-probe show
+
+  --launch COMMAND  what starts two ranks [default: mpirun -n 2]
+  --plan            try nothing: how a communicator of COMMAND's ranks would carry operations out
+  show              the answers that are kept
+
+Examples:
+  pinyard-mpi-probe --launch \"srun --mpi=pmix -n 2\"
+  pinyard-mpi-probe --plan --launch \"mpirun -n 4\"
+  pinyard-mpi-probe show
+Exit status: 0 it takes them, 1 it does not, 2 that could not be tried; of --plan that of COMMAND
+";
+
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -49,8 +66,12 @@ fn main() -> ExitCode {
         ["rank"] => rank(&Memory::Cuda),
         ["rank", "--simulated", "host"] => rank(&Memory::Host),
         ["rank", "--simulated", "device"] => rank(&Memory::Device),
+        ["--help" | "-h" | "help"] => {
+            print!("{HELP}");
+            ExitCode::SUCCESS
+        }
         _ => {
-            eprintln!("usage: pinyard-mpi-probe [--plan] [--launch \"mpirun -n 2\"] | show");
+            eprint!("pinyard-mpi-probe: not its arguments: {}\n{HELP}", words.join(" "));
             ExitCode::from(2)
         }
     }
