@@ -35,8 +35,8 @@
 # be locked, gives no answer, or has something to be mended that not all have; mend: also
 # if all have it; warn: it says so and goes on; off: no look.
 : "${PREFLIGHT:=strict}"
-# yes: each rank leaves a trace in the job's folder (PINYARD_TRACE), of which trace.html is
-# made at the end. counters: for `pinyard top` alone, while the job runs.
+# yes: each rank that links pinyard leaves a trace in the job's folder (PINYARD_TRACE), of
+# which trace.html is made at the end. counters: for `pinyard top` alone, while the job runs.
 : "${TRACE:=no}"
 # What the time limit does after the ranks have been told to end: yes, the job is queued
 # again, and begins anew; no, it ends.
@@ -218,7 +218,7 @@ verdict() {
 }
 
 # ---- The program --------------------------------------------------------------------
-limited=no cancelled=no interrupted=no step=''
+limited=no cancelled=no interrupted=no started=no step=''
 
 # end_ranks WHY: every rank gets SIGTERM; what it makes of it is its own: pinyard-stress
 # writes its record. USR1 comes before the limit, see --signal in the template; TERM to this
@@ -256,7 +256,7 @@ run() {
         mpirun:*) set -- "$MPIRUN" -bootstrap slurm -n "$ranks" "${options[@]}" "$@" ;;
     esac
     "$@" &
-    step=$!
+    step=$! started=yes
     # A signal ends `wait`, and not what it waits for.
     while :; do
         interrupted=no
@@ -275,15 +275,16 @@ run() {
 # the output. Makes `status` that rank's own: srun's is now this rank's and now that of one
 # that srun ended for it.
 cause() {
-    local line
-    line=$(tail -n +"$(($2 + 1))" "$RESULTS/output" |
-        grep -m 1 -E '^srun: error: .*: (task|tasks) [0-9,-]+: |^(mpirun|prterun) noticed that process rank|^ *Process name: |BAD TERMINATION' |
+    local said line
+    # Not what an earlier start of the job has said.
+    said=$(tail -n +"$(($2 + 1))" "$RESULTS/output")
+    line=$(grep -m 1 -E '^srun: error: .*: (task|tasks) [0-9,-]+: |^(mpirun|prterun) noticed that process rank|^ *Process name: |BAD TERMINATION' <<< "$said" |
         sed 's/^srun: error: //')
     # Two launchers say it in several lines: Hydra the node and the end below its banner, Open
     # MPI's the status below a rank's name.
     case $line in
-        *'BAD TERMINATION'*) line=$(grep -m 3 -oE 'PID [0-9]+ RUNNING AT [^ ]+|EXIT CODE: [0-9]+|KILLED BY SIGNAL: [^=]*' "$RESULTS/output" | paste -sd ' ') ;;
-        *'Process name: '*) line=$(grep -m 2 -oE 'Process name: .*|Exit code: .*' "$RESULTS/output" | tr -s ' ' | paste -sd ' ') ;;
+        *'BAD TERMINATION'*) line=$(grep -m 3 -oE 'PID [0-9]+ RUNNING AT [^ ]+|EXIT CODE: [0-9]+|KILLED BY SIGNAL: [^=]*' <<< "$said" | paste -sd ' ') ;;
+        *'Process name: '*) line=$(grep -m 2 -oE 'Process name: .*|Exit code: .*' <<< "$said" | tr -s ' ' | paste -sd ' ') ;;
     esac
     case $line in
         *'Exited with exit code '*) status=${line##* } ;;
@@ -314,6 +315,8 @@ finish() {
     trap '' USR1 TERM
     if [ "$TRACE" = yes ] && compgen -G "$PINYARD_TRACE/*.trace" > /dev/null; then
         "$pinyard" report "$PINYARD_TRACE" -o "$RESULTS/trace.html"
+    elif [ "$TRACE" = yes ] && [ "$started" = yes ]; then
+        say "no rank left a trace: only what links pinyard writes one, not the preload library"
     fi
     if [ "$limited" = yes ]; then
         status=$LIMIT

@@ -159,6 +159,9 @@ program_in_path() {
 traced() { # SETTINGS STRESS
     host_with "TRACE=yes,$1" "$2" && [ "$(find "$folder/trace" -name '*.trace' | wc -l)" -eq 2 ] && grep -q '</html>' "$folder/trace.html"
 }
+untraced() {
+    TRACE=yes submit "$templates/preload-existing-app.sbatch" ./who && ends 0 && tells '^no rank left a trace: only what links pinyard'
+}
 own_program() {
     submit "$templates/host.sbatch" ./who one "two three" && ends 0 &&
         grep -q '^rank 0 of 2 on n1, arguments: one two three, preloaded: 0' "$folder/output" &&
@@ -346,6 +349,13 @@ fails() { submit "$templates/host.sbatch" ./three && ends 3 && tells '^FAILED: n
 fails_by_mpirun() { # STATUS SETTINGS PATTERN
     submit --export="ALL,LAUNCH=mpirun,$2" "$templates/host.sbatch" ./falls "$1" && ends "$1" && tells "^FAILED: .*$3"
 }
+# What an earlier start of the job has left in the output is not its cause.
+fails_again() {
+    submit --hold --export="ALL,LAUNCH=mpirun,MPI=mpich,MPIRUN=mpirun.mpich" "$templates/host.sbatch" ./falls 9 || return 1
+    folder=pinyard-host-$job && mkdir "$folder" || return 1
+    printf '%s\n' '=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES' '=   PID 11 RUNNING AT n9' '=   EXIT CODE: 7' > "$folder/output"
+    scontrol release "$job" && ends 9 && tells '^FAILED: PID [0-9]+ RUNNING AT n[12] EXIT CODE: 9'
+}
 faulty() {
     TIME=20 STRESS_OPTIONS="--fault kill-rank --fault-rank 1 --fault-after 1 --backend io_uring --max-bytes 64K" \
         submit --ntasks-per-node=1 "$templates/ib-stress.sbatch" && ends 137 &&
@@ -531,6 +541,7 @@ check "host.sbatch: the stress test, reports in the job's folder" host_default
 check "host.sbatch: a program of one's own, with arguments" own_program
 check "host.sbatch: a program in PATH" program_in_path
 check "host.sbatch, TRACE=yes: a trace of each rank, and the page" traced MPI=openmpi "$prefix/bin/pinyard-stress"
+check "preload-existing-app.sbatch, TRACE=yes: no trace, and why" untraced
 check "host.sbatch, TRACE=yes, by mpirun" traced LAUNCH=mpirun,MPIRUN=mpirun.openmpi,LAUNCH_OPTIONS="--mca plm_slurm_args --mpi=none" "$prefix/bin/pinyard-stress"
 check "host.sbatch: MPICH, srun --mpi=pmi2" host_with MPI=mpich "$target/mpich/release/pinyard-stress"
 check "host.sbatch: Open MPI by mpirun" host_with LAUNCH=mpirun,MPIRUN=mpirun.openmpi,LAUNCH_OPTIONS="--mca plm_slurm_args --mpi=none" "$prefix/bin/pinyard-stress"
@@ -568,6 +579,7 @@ check "a rank that fails: the node and its status" fails
 check "a rank that fails, Open MPI by mpirun: which one, and its status" fails_by_mpirun 3 \
     MPIRUN=mpirun.openmpi,LAUNCH_OPTIONS="--mca plm_slurm_args --mpi=none" '(Process name: .*Exit code: 3|ended with status 3)'
 # Of a rank that only exits, Hydra says nothing.
+check "a killed rank after an earlier start, MPICH by mpirun" fails_again
 check "a killed rank, MPICH by mpirun: the node and its end" fails_by_mpirun 9 \
     MPI=mpich,MPIRUN=mpirun.mpich 'RUNNING AT n2.*EXIT CODE: 9'
 check "ib-stress.sbatch, a rank is killed: the others' records are a report" faulty
