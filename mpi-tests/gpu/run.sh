@@ -89,6 +89,25 @@ example() {
 	[ "$(grep -cE '^rank [0-9]+: .* are right' "$temporary/out")" -eq "$count" ]
 }
 
+# What each rank's trace has of the example's two broadcasts, for the report's rows.
+traced() {
+	local folder=$temporary/trace-$mpi
+	mkdir -p "$folder"
+	program=("$programs/examples/bcast_gpu")
+	ranks 2 PINYARD_MPI_PATH=auto PINYARD_TRACE="$folder" || return 1
+	python3 - "$folder"/*.trace <<-'END'
+		import json, sys
+		traces = [[json.loads(line) for line in open(path)] for path in sys.argv[1:]]
+		assert sorted(trace[0]["process"]["rank"] for trace in traces) == [0, 1], [trace[0] for trace in traces]
+		for trace in traces:
+		    calls = [event for event in trace if event.get("event") == "mpi"]
+		    told = [(call["name"], call["path"], call["bytes"]) for call in calls]
+		    assert told == [("MPI_Bcast", "ipc", 4 << 20), ("MPI_Bcast", "ipc", 2 << 20)], calls
+		    assert all(call["took"] > 0 for call in calls), calls
+		    assert {"grow", "alloc", "free", "end"} <= {event.get("event") for event in trace}, trace
+	END
+}
+
 # probe KIND STATUS WORDS: of device pointers that the host may touch, or may not; the
 # status and the words that it ends with, and the answer is kept for this user alone.
 probe() {
@@ -181,6 +200,7 @@ for mpi in "$@"; do
 		check "$name, 2 ranks, a ring of 2 chunks of 4 KiB" operations 2 staged '2 pinned chunks of 4096' \
 			PINYARD_MPI_CHUNKS=2 PINYARD_MPI_CHUNK_BYTES=4096
 	fi
+	check "$name: the operations of each rank's trace" traced
 	check "$name: random operations" soak 2
 	flags=(--no-peers)
 	check "$name: devices without peer access" operations 2 auto 'staged: rank [01] could not copy from another.s device'
