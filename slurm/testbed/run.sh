@@ -35,7 +35,8 @@ for mpi in openmpi mpich; do MPICC=/usr/bin/mpicc.$mpi build --target-dir "$targ
 MPICC=/usr/bin/mpicc.openmpi build --target-dir "$target/openmpi" -p pinyard-mpi --example bcast_gpu
 MPICC=/usr/bin/mpicc.openmpi build --target-dir "$target/openmpi" -p pinyard-mpi --bin pinyard-mpi-probe
 
-# An installation, as packaging/install.sh makes it.
+# Like an installation of packaging/install.sh, and in it what links the job's MPI, as
+# docs/src/cluster.md says.
 prefix=$temporary/prefix
 mkdir -p "$prefix"/{bin,lib,share/pinyard/slurm} "$temporary/work"
 cp "$target/release/pinyard" "$target/openmpi/release/"{pinyard-stress,pinyard-mpi-probe,examples/bcast_gpu} "$prefix/bin/"
