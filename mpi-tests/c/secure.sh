@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Is every PINYARD_ variable ignored by a program that has more rights than its caller
-# (AT_SECURE, getauxval(3))? Each variable by what it does to a program, and to the same
-# program as a set-user-ID copy, where it must do nothing. Ends with "N passed, M failed".
+# (AT_SECURE, getauxval(3))? Variables of each of their readers, by what they do to a program, and
+# to the same program as a set-user-ID copy, where they must do nothing. Ends with "N passed, M failed".
 # `secure.sh [library] [preload] [mpi]`, all unless named; needs root and a user nobody.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
