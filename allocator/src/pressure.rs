@@ -3,6 +3,7 @@
 //! limit on locked memory (getrlimit(2)).
 #![allow(unsafe_code)]
 
+use pinyard_registry::machine::may_lock_anything;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -74,8 +75,8 @@ impl HostLimits {
         HostLimits::at(Path::new("/sys/fs/cgroup"), Path::new("/proc/self"), memlock())
     }
 
-    /// From files elsewhere: a container's, or a test's. `process` has `cgroup` and
-    /// `status` as `/proc/self` does; a file that is missing limits nothing.
+    /// From files elsewhere: a container's, or a test's. `process` has `cgroup`,
+    /// `status` and `uid_map` as `/proc/self` does; a file that is missing limits nothing.
     pub fn at(cgroups: &Path, process: &Path, memlock: Option<usize>) -> HostLimits {
         let text = fs::read_to_string(process.join("cgroup")).unwrap_or_default();
         // The line of version 2: "0::/path".
@@ -112,7 +113,9 @@ impl HostLimits {
             line.trim().trim_end_matches(" kB").trim().parse::<usize>().ok().map(|kib| kib << 10)
         };
         let used = held("VmLck:").unwrap_or(0) + held("VmPin:").unwrap_or(0);
-        let binds = self.memlock.filter(|_| !may_lock_anything(&status));
+        // A file of `/proc/self`, which is `process` here.
+        let read = |path: &Path| fs::read_to_string(self.process.join(path.file_name()?)).ok();
+        let binds = self.memlock.filter(|_| !may_lock_anything(&read));
         let locked = binds.map(|total| Room { free: total.saturating_sub(used), total });
         match self.memory() {
             Some(memory) => Some(memory.or(locked)),
@@ -132,16 +135,6 @@ fn memlock() -> Option<usize> {
     // SAFETY: getrlimit fills the struct that it is given.
     let answer = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
     (answer == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur as usize)
-}
-
-/// Whether `/proc/self/status` tells of CAP_IPC_LOCK, which no limit on locked memory
-/// binds (capabilities(7)).
-fn may_lock_anything(status: &str) -> bool {
-    const CAP_IPC_LOCK: u64 = 1 << 14;
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    effective
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .is_some_and(|mask| mask & CAP_IPC_LOCK != 0)
 }
 
 #[cfg(test)]
@@ -206,6 +199,9 @@ mod tests {
         assert_eq!(limits.pinned(), Some(Room { free: 48 << 10, total: 64 << 10 }));
         status("0000000000004000");
         assert_eq!(limits.pinned(), None);
+        // All capabilities, in a user namespace of its own.
+        write(&folder.0.join("uid_map"), "         0       1000          1\n");
+        assert_eq!(limits.pinned(), Some(Room { free: 48 << 10, total: 64 << 10 }));
     }
 
     #[test]
