@@ -73,17 +73,18 @@ impl Simulated {
     }
 
     /// Lets the device run by itself, as a real one does: a thread moves the clock to
-    /// the next piece of work, every 50 microseconds, and runs host functions. It ends
-    /// with the device. Without it the clock moves by calls alone, always alike.
+    /// the next piece of work, every 50 microseconds, and at least to the time since the
+    /// start, and runs host functions. It ends with the device. Without it the clock moves
+    /// by calls alone, always alike.
     pub fn running(self) -> Arc<Simulated> {
         let device = Arc::new(self);
         let weak = Arc::downgrade(&device);
+        let began = Instant::now();
         let run = move || {
             while let Some(device) = weak.upgrade() {
                 let mut machine = device.settle(device.machine.lock());
-                if let Some(next) = machine.next_time() {
-                    machine.now = next;
-                }
+                let next = machine.next_time().unwrap_or(0);
+                machine.now = machine.now.max(next).max(began.elapsed().as_nanos() as u64);
                 drop(device.settle(machine));
                 drop(device);
                 std::thread::sleep(Duration::from_micros(50));
