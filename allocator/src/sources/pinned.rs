@@ -17,7 +17,7 @@ use std::thread;
 
 /// Longest single registration: drivers refuse very long ones, and a failure half
 /// way costs less.
-const PIECE: usize = 1 << 30;
+const PIECE: usize = if cfg!(test) { 4 << 20 } else { 1 << 30 };
 /// A thread touches at least this much.
 const PER_THREAD: usize = 32 << 20;
 const MOST_THREADS: usize = 16;
@@ -57,17 +57,16 @@ impl PinnedSource {
         self
     }
 
-    /// Pins all of a mapping, or nothing.
-    fn register(&self, segment: Segment, token: &DriverToken) -> Result<(), SourceError> {
+    /// Pins all of a mapping; on failure also says where the pieces end that are pinned.
+    fn register(&self, segment: Segment, token: &DriverToken) -> Result<(), (SourceError, usize)> {
         for (start, bytes) in pieces(segment) {
             // SAFETY: our own mapping, which stays until `shrink`; nobody has seen it,
             // so nobody takes it for pageable memory.
             let registered = unsafe { self.driver.host_register(pointer(start), bytes, token) };
             if let Err(error) = registered {
-                self.unregister(segment, start, token)?;
                 let mut error = SourceError::from(error);
                 error.hint = "; see `ulimit -l`, and who else pins memory".to_owned();
-                return Err(error);
+                return Err((error, start));
             }
         }
         Ok(())
@@ -120,12 +119,19 @@ unsafe impl Source for PinnedSource {
                 numa::touch(start, bytes, self.threads.min(bytes.div_ceil(PER_THREAD)));
                 self.register(segment, token)
             }
-            Err(errno) => Err(failed(format!("madvise({start:#x}, {bytes}, MADV_DONTFORK)"), errno, "")),
+            Err(errno) => {
+                let call = format!("madvise({start:#x}, {bytes}, MADV_DONTFORK)");
+                Err((failed(call, errno, ""), start))
+            }
         };
         match pinned {
             Ok(()) => Ok(segment),
-            Err(error) => {
-                // SAFETY: nobody has seen it; whatever was pinned no longer is.
+            Err((error, end)) => {
+                if let Err(left) = self.unregister(segment, end, token) {
+                    tracing::warn!(error = %left, bytes, "memory that could not be unpinned stays mapped");
+                    return Err(error);
+                }
+                // SAFETY: nobody has seen it, and nothing of it is pinned.
                 unsafe { host.shrink(segment, token) }?;
                 Err(error)
             }
@@ -143,3 +149,32 @@ unsafe impl Source for PinnedSource {
 
 // SAFETY: as HostSource's.
 unsafe impl HostMemory for PinnedSource {}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::expect_used)]
+mod tests {
+    use super::*;
+    use pinyard_driver::{Call, Simulated};
+
+    /// A rollback that fails as well: pages that the device knows must not be unmapped.
+    #[test]
+    fn memory_that_cannot_be_unpinned_stays_mapped() {
+        const OUT_OF_MEMORY: i32 = 2;
+        let gpu = Arc::new(Simulated::new(1 << 30));
+        let (source, token) = (PinnedSource::new(gpu.clone()), DriverToken::at_entry());
+        gpu.fail_at(gpu.all_calls() + 1, OUT_OF_MEMORY);
+        gpu.fail_next(Call::HostUnregister, 1, OUT_OF_MEMORY);
+        // Longer than what else a test has.
+        let bytes = 2 * PIECE + 64 * HUGE_PAGE;
+        let error = source.grow(bytes, &token).expect_err("the second piece is refused");
+        assert!(error.to_string().contains("cuMemHostRegister"), "{error}");
+        assert_eq!(gpu.outstanding(), "1 host registrations");
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let address = |text: &str| usize::from_str_radix(text, 16).ok();
+        let lengths = maps.lines().filter_map(|line| {
+            let (start, end) = line.split_once(" rw-p ")?.0.split_once('-')?;
+            Some(address(end)? - address(start)?)
+        });
+        assert!(lengths.max() >= Some(bytes), "{maps}");
+    }
+}
