@@ -28,6 +28,11 @@ impl Stream {
     pub fn raw(self) -> usize {
         self.0
     }
+
+    /// Whether it is `CU_STREAM_PER_THREAD`: one handle for another stream in every thread.
+    pub fn is_per_thread(self) -> bool {
+        self.0 == 2
+    }
 }
 
 /// An event that stands: `CUevent`, without timing.

@@ -77,6 +77,9 @@ impl Core {
         effort: Effort,
     ) -> Result<BlockRef, DeviceError> {
         let mut token = DriverToken::at_entry();
+        if state.local(&mut token).is_closed() {
+            return Err(DeviceError::Retired);
+        }
         let block = self.search(state, want, effort, &mut token).inspect_err(|_| {
             if effort == Effort::Patient {
                 self.failed(state, wanted);

@@ -4,6 +4,7 @@
 
 use super::census::Place;
 use super::classes::Class;
+use super::pool::PoolStream;
 use super::slab::Slab;
 use super::stream::StreamState;
 use crate::fence::Fence;
@@ -69,7 +70,10 @@ pub(super) struct Block {
 /// Users beside the home stream.
 #[derive(Default)]
 pub(super) struct Uses {
+    /// Of the block's pool.
     pub(super) streams: Vec<Owner>,
+    /// Of other pools.
+    pub(super) foreign: Vec<PoolStream>,
     pub(super) fences: Vec<Fence>,
 }
 

@@ -75,15 +75,22 @@ impl DeviceBuf {
 
     /// Work of another stream uses it: after the drop it is not reused before that
     /// stream has done what it had been given when its use was noticed, at the drop or
-    /// soon after.
+    /// soon after. It may be another pool's handle of a stream, and keeps that pool until
+    /// then. What a stream is given after [`PoolStream::retire`] is not waited for.
     pub fn record_use(&mut self, stream: &PoolStream) {
         if std::ptr::eq(self.block.home.get(), stream.state()) {
             return;
         }
         stream.watch().used(self.block, stream.state().id);
         let mut uses = self.block.uses.take().unwrap_or_default();
-        if !uses.streams.contains(&stream.state().owner) {
-            uses.streams.push(stream.state().owner);
+        let (user, owner) = (stream.state(), stream.state().owner);
+        // SAFETY: the home of a block in use stands.
+        let is_own = std::ptr::eq(unsafe { &*self.block.home.get() }.core, user.core);
+        if is_own && !uses.streams.contains(&owner) {
+            uses.streams.push(owner);
+        }
+        if !is_own && !uses.foreign.iter().any(|known| std::ptr::eq(known.state(), user)) {
+            uses.foreign.push(stream.clone());
         }
         self.block.uses.set(Some(uses));
     }

@@ -99,6 +99,9 @@ impl PoolStream {
         if core.is_forked() {
             return Err(CopyError::Forked);
         }
+        if state.last_mark().is_some() {
+            return Err(CopyError::Retired);
+        }
         let token = DriverToken::at_entry();
         let source: Box<dyn CopySource> = Box::new(source);
         let (from, bytes) = (source.bytes().as_ptr(), source.bytes().len());
@@ -134,10 +137,10 @@ impl Core {
             return;
         }
         let streams = self.lock(token).streams.clone();
-        for state in streams {
+        for state in streams.iter() {
             let unmarked = std::mem::take(&mut state.copies.0.lock().unmarked);
             if !unmarked.is_empty() {
-                match self.mark(&state, token) {
+                match self.mark(state, token) {
                     Some(mark) => state.copies.0.lock().marked.push((mark.value, unmarked)),
                     // Captured meanwhile: asked again later.
                     None => state.copies.0.lock().unmarked.extend(unmarked),

@@ -102,8 +102,8 @@ pub(super) struct Tallies {
 
 pub(super) struct Central {
     pub(super) heap: Heap,
-    /// By owner less one.
-    pub(super) streams: Vec<Arc<StreamState>>,
+    /// By owner less one. Shared, as who calls the driver for them may not hold the lock.
+    pub(super) streams: Arc<Vec<Arc<StreamState>>>,
     pub(super) waiting: Waiting,
     /// By owner.
     pub(super) seen: Vec<Seen>,
@@ -157,7 +157,7 @@ impl Core {
             forks: fork::generation(),
             central: Mutex::new(Central {
                 heap: Heap::default(),
-                streams: Vec::new(),
+                streams: Arc::default(),
                 waiting: Waiting::default(),
                 seen: Vec::new(),
                 hub: None,
@@ -219,20 +219,37 @@ impl Core {
         if core.is_forked() {
             return;
         }
-        core.watch.dropped(block);
-        if core.watch.poisons() { Core::free_used(home.core, block) } else { Core::free_plain(home, block) }
+        if core.watch.is_on() {
+            core.watch.dropped(block);
+        }
+        // The last block of a closed pool: its thread sleeps until then, and is woken when the
+        // block is free, by which time the core might be gone.
+        let kept = core.closed.load(SeqCst).then(|| Core::keep(home.core));
+        if core.watch.poisons() {
+            Core::free_used(home.core, block)
+        } else {
+            Core::free_plain(home, block)
+        }
+        if let Some(core) = kept {
+            core.wake();
+        }
+    }
+
+    /// Of a block that is still in use.
+    fn keep(core: *const Core) -> Arc<Core> {
+        // SAFETY: the core lives in an Arc, and stands while the block is in use.
+        unsafe {
+            Arc::increment_strong_count(core);
+            Arc::from_raw(core)
+        }
     }
 
     /// A dropped block that others use: the worker, or the next allocation that does
     /// not find memory, marks their streams.
     #[cold]
     fn free_used(core: *const Core, block: BlockRef) {
-        // SAFETY: the core lives in an Arc, and stands while the block is in use. Once
-        // pushed the block may be free and the core end, but for this count.
-        let core = unsafe {
-            Arc::increment_strong_count(core);
-            Arc::from_raw(core)
-        };
+        // Once pushed the block may be free and the core end, but for this count.
+        let core = Core::keep(core);
         core.coming.fetch_add(1, SeqCst);
         core.dropped.push(block);
         core.wake();
@@ -280,6 +297,16 @@ impl Central {
         }
         home.inbox.push(block);
         core.coming.fetch_sub(1, SeqCst);
+    }
+
+    /// A block that was its stream's is no longer in use, and goes elsewhere.
+    pub(super) fn retrieve(&mut self, block: BlockRef) {
+        block.uses.set(None);
+        // SAFETY: a block that is out keeps its home.
+        let home = unsafe { &*block.home.get() };
+        home.local_within(self).retrieved(block);
+        // SAFETY: the caller holds the core's lock.
+        unsafe { &*home.core }.coming.fetch_sub(1, SeqCst);
     }
 
     /// Free blocks, for `owner`'s later work.
@@ -390,7 +417,7 @@ impl Central {
     /// All that was ever handed out and taken back.
     pub(super) fn counts(&mut self) -> Counts {
         let mut sum = Counts::default();
-        for state in self.streams.clone() {
+        for state in self.streams.clone().iter() {
             sum += state.local_within(self).counts();
         }
         sum

@@ -22,6 +22,15 @@ pub enum DeviceError {
     /// The stream handle is of another pool.
     #[error("the stream belongs to another pool: ask this pool for its own handle of it")]
     ForeignStream,
+    /// The stream was retired, by this or another handle of it.
+    #[error("the stream is retired: ask the pool for a handle of the stream that is used now")]
+    Retired,
+    /// `CU_STREAM_PER_THREAD`, or CUDA's `cudaStreamPerThread`.
+    #[error(
+        "the per-thread default stream is another stream in every thread, and memory is used in the order of \
+         one: create a stream (cuStreamCreate)"
+    )]
+    PerThread,
     /// The pool's own limit.
     #[error("pool limit of {limit} bytes reached: {wanted} wanted, {reserved} reserved for slabs")]
     Limit {
@@ -114,6 +123,9 @@ pub enum CopyError {
          outside the capture"
     )]
     Captured,
+    /// The stream was retired: nobody would wait for the copy.
+    #[error("the stream is retired: ask the pool for a handle of the stream that is used now")]
+    Retired,
     /// This process is a fork of the one that made the pool.
     #[error("this pool belongs to the parent process: no device context survives a fork")]
     Forked,

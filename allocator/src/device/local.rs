@@ -21,6 +21,8 @@ pub(super) struct Local {
     counts: Counts,
     /// Allocations by size.
     sizes: Sizes,
+    /// The stream is retired: nothing is handed out for its later work.
+    closed: bool,
 }
 
 impl Local {
@@ -34,6 +36,7 @@ impl Local {
             cached: 0,
             counts: Counts::default(),
             sizes: Sizes::NONE,
+            closed: false,
         }
     }
 
@@ -49,6 +52,15 @@ impl Local {
     pub(super) fn each_kept(&self, mut visit: impl FnMut(BlockRef)) {
         let stacks = self.bins.iter().chain([&self.loose]);
         stacks.flat_map(Stack::iter).chain(self.quick.iter().flatten().copied()).for_each(&mut visit);
+    }
+
+    #[inline(always)]
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    pub(super) fn close(&mut self) {
+        self.closed = true;
     }
 
     pub(super) fn cached(&self) -> usize {
@@ -95,6 +107,11 @@ impl Local {
     pub(super) fn freed(&mut self, block: BlockRef) {
         self.counts.freed(block);
         self.put(block);
+    }
+
+    /// The same, of one that does not come back here.
+    pub(super) fn retrieved(&mut self, block: BlockRef) {
+        self.counts.freed(block);
     }
 
     /// A free block.

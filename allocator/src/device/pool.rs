@@ -48,6 +48,7 @@ impl Drop for Handle {
         if !self.core.is_forked() {
             self.report();
         }
+        self.core.watch.close();
         self.core.closed.store(true, SeqCst);
         self.core.wake();
     }
@@ -104,11 +105,17 @@ impl DevicePool {
     /// confused with the old stream; one that is new to the pool is marked
     /// (`cuStreamWriteValue64`) unless streams do not share or it is being captured.
     ///
+    /// The per-thread default stream is refused: its handle is another stream in every
+    /// thread, the pool's own included, which marks streams.
+    ///
     /// Before the stream is destroyed, call [`PoolStream::retire`].
     pub fn stream(&self, stream: Stream) -> Result<PoolStream, DeviceError> {
         let core = &self.handle.core;
         if core.is_forked() {
             return Err(DeviceError::Forked);
+        }
+        if stream.is_per_thread() {
+            return Err(DeviceError::PerThread);
         }
         let mut token = DriverToken::at_entry();
         let id = core.driver.stream_id(stream, &token)?;
@@ -121,7 +128,7 @@ impl DevicePool {
         let timeline = Timeline::new(core.words.as_ref(), number);
         let state = StreamState::new(Arc::as_ptr(core), number as u32 + 1, stream, id, timeline);
         let state = Arc::new(state);
-        central.streams.push(state.clone());
+        Arc::make_mut(&mut central.streams).push(state.clone());
         drop(central);
         // It shows early that it moves: until it has, others cannot borrow of it. If it
         // cannot be marked now, that is when others want what it keeps.
@@ -302,6 +309,7 @@ impl PoolStream {
         };
         let mut local = self.state.local(&mut token);
         let (kept, slot) = match want {
+            _ if local.is_closed() => (None, 0),
             Want::Small(class) => (local.pop_small(class), class as usize),
             Want::Large(bytes) => (local.pop_large(bytes), want.slot()),
         };
@@ -326,6 +334,9 @@ impl PoolStream {
         }
         let mut token = DriverToken::at_entry();
         let mut blocks: Vec<Option<BlockRef>> = vec![None; sizes.len()];
+        if self.state.local(&mut token).is_closed() {
+            return Err(DeviceError::Retired);
+        }
         let mut central = core.lock(&mut token);
         for kind in [Kind::Small, Kind::Large] {
             let rounded = |bytes: usize| classes::rounded(bytes).filter(|_| bytes > LARGEST_SMALL);
@@ -364,6 +375,9 @@ impl PoolStream {
         if core.is_forked() {
             return Err(forked("fence", self.state.stream));
         }
+        if let Some(value) = self.state.last_mark() {
+            return Ok(Fence::poll(StreamFence { stream: self.clone(), value }));
+        }
         let token = DriverToken::at_entry();
         match self.state.timeline.mark(&*core.driver, self.state.stream, &token)? {
             Marked::At(value) => Ok(Fence::poll(StreamFence { stream: self.clone(), value })),
@@ -377,7 +391,8 @@ impl PoolStream {
 
     /// The stream is about to be destroyed, or no longer used with the pool: marks the
     /// end of its work, after which everybody may have its memory. Blocks of it that
-    /// are still in use may be dropped later.
+    /// are still in use may be dropped later. Other handles of it allocate and copy no
+    /// more ([`DeviceError::Retired`]); the end of its work is their fence.
     pub fn retire(self) -> Result<(), DriverError> {
         let core = &self.handle.core;
         if core.is_forked() {
@@ -385,6 +400,9 @@ impl PoolStream {
         }
         let mut token = DriverToken::at_entry();
         let state = &self.state;
+        if state.last_mark().is_some() {
+            return Ok(());
+        }
         let last = match state.timeline.mark(&*core.driver, state.stream, &token)? {
             Marked::At(value) => value,
             Marked::Capturing => {
@@ -392,6 +410,7 @@ impl PoolStream {
                 0
             }
         };
+        state.local(&mut token).close();
         state.retire(last);
         core.steal(vec![state.clone()], &mut token);
         core.lock(&mut token).poll();

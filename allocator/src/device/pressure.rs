@@ -97,11 +97,11 @@ impl Core {
         let mut central = self.lock(token);
         let streams = central.streams.clone();
         let mut idle: Vec<Arc<StreamState>> = Vec::new();
-        for state in streams {
+        for state in streams.iter() {
             let counts = state.local_within(&mut central).counts();
             let sum = counts.allocations + counts.frees;
-            if state.last_seen.swap(sum, Relaxed) == sum && central.kept_by(&state) > 0 {
-                idle.push(state);
+            if state.last_seen.swap(sum, Relaxed) == sum && central.kept_by(state) > 0 {
+                idle.push(state.clone());
             }
         }
         drop(central);

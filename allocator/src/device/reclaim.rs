@@ -38,8 +38,8 @@ impl Core {
                 tracing::debug!(%error, "a stream could not be marked: waiting for the context");
                 match self.driver.synchronize(token) {
                     Ok(()) => at(0),
-                    // The context is gone, and all its work.
-                    Err(error) if error.is_stale_handle() => at(0),
+                    // The context is gone or broken, and all its work has ended.
+                    Err(error) if error.is_stale_handle() || error.is_context_lost() => at(0),
                     Err(_) => None,
                 }
             }
@@ -64,7 +64,7 @@ impl Core {
     }
 
     /// Marks the streams that use dropped blocks, once each, and asks fences; whether
-    /// anything may be free now.
+    /// anything is free now or waits for a mark that it did not wait for before.
     pub(super) fn settle_dropped(&self, token: &mut DriverToken) -> bool {
         self.poll_events(token);
         let (dropped, buried) = self.bury(self.dropped.take(), token);
@@ -91,19 +91,20 @@ impl Core {
             item.fences.retain_mut(|fence| !fence.passed());
             if item.fences.is_empty() { free.push(item.block) } else { unpassed.push(item) }
         }
+        let news = !(used.is_empty() && unpassed.is_empty());
+        let moved = buried || !used.is_empty() || !free.is_empty();
         let mut central = self.lock(token);
         central.waiting.used_blocks -= free.len();
         free.into_iter().for_each(Central::go_home);
-        let news = !(used.is_empty() && unpassed.is_empty());
         unpassed.into_iter().for_each(|item| central.waiting.put_fenced(item));
         used.into_iter().for_each(|item| central.waiting.add_used(item));
-        central.poll();
+        let passed = central.poll();
         drop(central);
         // The worker may have found nothing while these were in our hands.
         if news {
             self.wake();
         }
-        true
+        moved || passed
     }
 
     fn users(
@@ -113,7 +114,20 @@ impl Core {
         marks: &mut BTreeMap<Owner, Option<Mark>>,
         token: &DriverToken,
     ) -> Option<Used> {
-        let uses = block.uses.take()?;
+        let mut uses = block.uses.take()?;
+        // Of another pool: its own marks tell.
+        while let Some(stream) = uses.foreign.pop() {
+            match stream.fence() {
+                Ok(fence) => uses.fences.push(fence),
+                Err(error) if error.is_stale_handle() || error.is_context_lost() => {}
+                // Captured, or refused for now: asked again later.
+                Err(_) => {
+                    uses.foreign.push(stream);
+                    block.uses.set(Some(uses));
+                    return None;
+                }
+            }
+        }
         let of_block: Option<Vec<Mark>> = uses
             .streams
             .iter()

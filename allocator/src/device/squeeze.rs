@@ -140,8 +140,8 @@ impl Core {
             return false;
         }
         let mut small = central.bin_bytes;
-        for state in central.streams.clone() {
-            central.collect(&state);
+        for state in central.streams.clone().iter() {
+            central.collect(state);
             small += state.local_within(&mut central).cached();
         }
         let (longest, whole) = central.heap.prospects();
@@ -212,9 +212,9 @@ impl Core {
         let mut central = self.lock(token);
         let counts = central.counts();
         let mut streams = Vec::new();
-        for state in central.streams.clone() {
+        for state in central.streams.clone().iter() {
             let live = state.local_within(&mut central).counts().live_bytes;
-            streams.push(StreamShare { id: state.id, live, kept: central.kept_by(&state) });
+            streams.push(StreamShare { id: state.id, live, kept: central.kept_by(state) });
         }
         Shortage {
             wanted,

@@ -124,7 +124,7 @@ impl Core {
         let mut central = self.lock(token);
         let mut kept = 0;
         let mut hits = Hits::default();
-        for state in central.streams.clone() {
+        for state in central.streams.clone().iter() {
             let local = state.local_within(&mut central);
             kept += local.cached();
             hits.add(state.levels.hits(local.counts().allocations));

@@ -115,6 +115,7 @@ impl StreamState {
     }
 
     pub(super) fn retire(&self, last: u64) {
+        // Release: pairs with `last_mark`.
         self.retired.store(last + 1, Release);
     }
 }

@@ -44,11 +44,13 @@ impl Default for TraceOptions {
 
 type Alarm = Arc<dyn Fn(&Misuse) + Send + Sync>;
 
-/// No generation of forks.
+/// No generations of forks.
 const WATCHED: u32 = u32::MAX;
+const CLOSED: u32 = u32::MAX - 1;
 
 pub(super) struct Watch {
-    /// The fork generation of the pool's process, or [`WATCHED`].
+    /// The fork generation of the pool's process, [`WATCHED`], or [`CLOSED`]: not watched,
+    /// but no handle is left, and drops have to wake the pool's thread.
     plain: AtomicU32,
     forks: u32,
     tracing: AtomicBool,
@@ -78,7 +80,7 @@ impl Watch {
         }
     }
 
-    /// Neither watched nor in a fork of the pool's process.
+    /// Neither watched, nor closed, nor in a fork of the pool's process.
     #[inline(always)]
     pub(super) fn is_plain(&self) -> bool {
         self.plain.load(Relaxed) == fork::generation()
@@ -103,6 +105,11 @@ impl Watch {
         }
         self.tracing.store(true, Relaxed);
         self.plain.store(WATCHED, Relaxed);
+    }
+
+    /// No handle is left.
+    pub(super) fn close(&self) {
+        _ = self.plain.compare_exchange(self.forks, CLOSED, Relaxed, Relaxed);
     }
 
     pub(super) fn stop(&self) {

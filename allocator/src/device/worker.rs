@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 const SHORTEST: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_millis(5);
+/// Of a closed pool, whose blocks' drops wake it, but for one that began before it closed.
+const LONGEST_CLOSED: Duration = Duration::from_millis(250);
 
 pub(super) fn spawn(core: Arc<Core>) -> io::Result<()> {
     let _blocked = SignalsBlocked::now();
@@ -39,19 +41,29 @@ fn work(core: Arc<Core>) {
     let mut pause = SHORTEST;
     let mut ticked = false;
     loop {
-        let before = !core.dropped.is_empty();
-        core.settle_dropped(&mut token);
+        let before = core.settle_dropped(&mut token);
         core.settle_copies(&mut token);
         let busy = core.serve() || core.copies.load(SeqCst) > 0;
         let busy = busy || !core.lock(&mut token).waiting.is_empty() || !core.dropped.is_empty();
         core.look_after(std::mem::take(&mut ticked), &mut token);
-        if core.closed.load(SeqCst) && finish(&core, &mut token) {
-            return;
-        }
         if before {
             pause = SHORTEST;
         }
-        if busy || core.closed.load(SeqCst) {
+        if core.closed.load(SeqCst) {
+            let ended = core.sleep.announced(|| {
+                let ended = finish(&core, &mut token);
+                if !ended {
+                    thread::park_timeout(pause);
+                }
+                ended
+            });
+            if ended {
+                return;
+            }
+            pause = (pause * 2).min(if busy { LONGEST } else { LONGEST_CLOSED });
+            continue;
+        }
+        if busy {
             thread::park_timeout(pause);
             pause = (pause * 2).min(LONGEST);
             continue;
@@ -95,13 +107,20 @@ fn finish(core: &Arc<Core>, token: &mut DriverToken) -> bool {
     if counts.allocations != counts.frees || waits || slabs > 0 || core.copies.load(SeqCst) > 0 {
         return false;
     }
-    for state in streams {
+    // Words are written, and events recorded, until all marks have passed: those too that
+    // nothing waits for.
+    let is_behind = streams.iter().any(|state| state.timeline.passed() < state.timeline.asked());
+    if is_behind && !core.driver.mem_info(token).is_err_and(|error| error.is_context_lost()) {
+        core.poll_events(token);
+        return false;
+    }
+    for state in streams.iter() {
         state.timeline.destroy_events(&*core.driver, token);
     }
     core.destroy_hub(hub, token);
     if let Some(words) = &core.words
-        // SAFETY: no mark is waited for, so every stream has written what it was asked to;
-        // nobody asks for more.
+        // SAFETY: every stream has written what it was asked to, or the context is gone, whose
+        // streams write nothing; nobody asks for more.
         && let Err(error) = unsafe { words.free(&*core.driver, token) }
     {
         tracing::warn!(%error, "the words of a closed pool stay");

@@ -1,0 +1,216 @@
+//! Streams that a pool does not expect: another pool's, retired ones, the per-thread one;
+//! and what a pool's thread does while a stream is captured or the device is broken.
+#![allow(unsafe_code, clippy::unwrap_used, clippy::expect_used)]
+
+mod device_common;
+
+use device_common::{MIB, token};
+use pinyard_allocator::Fence;
+use pinyard_allocator::device::{CopyError, DeviceError, DevicePool, PoolStream};
+use pinyard_driver::{Call, Costs, Driver as _, Simulated, Stream};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const HOUR: u64 = 3_600_000_000_000;
+const ILLEGAL_ADDRESS: i32 = 700;
+
+/// One test at a time: the threads of pools are counted.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn gpu() -> (Arc<Simulated>, MutexGuard<'static, ()>) {
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    (Arc::new(Simulated::new(1 << 30)), alone)
+}
+
+fn pool(gpu: &Arc<Simulated>) -> (DevicePool, PoolStream) {
+    let pool = DevicePool::builder(gpu.clone()).patience(Duration::from_millis(50)).build().unwrap();
+    let stream = pool.stream(gpu.stream_create(&token()).unwrap()).unwrap();
+    gpu.synchronize(&token()).unwrap();
+    (pool, stream)
+}
+
+fn within(time: Duration, done: impl Fn() -> bool) -> bool {
+    let began = Instant::now();
+    while !done() {
+        if began.elapsed() > time {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
+/// It was marked by its number in its own pool, which was another stream's here.
+#[test]
+fn a_use_by_a_stream_of_another_pool_is_waited_for() {
+    let (gpu, _alone) = gpu();
+    let ((pool, own), (_other_pool, other)) = (pool(&gpu), pool(&gpu));
+    let mut block = own.alloc(64 * MIB).unwrap();
+    let at = block.ptr();
+    gpu.kernel(other.stream(), HOUR, &token());
+    block.record_use(&other);
+    block.record_use(&other);
+    drop(block);
+    // Patience passes in vain: everything else is taken.
+    let rest: Vec<_> = std::iter::from_fn(|| own.alloc(64 * MIB).ok()).collect();
+    assert!(rest.len() > 2 && rest.iter().all(|block| block.ptr() != at));
+    drop(rest);
+    gpu.advance(2 * HOUR);
+    gpu.synchronize(&token()).unwrap();
+    assert!(within(Duration::from_secs(10), || pool.stats().live_blocks == 0), "{:?}", pool.stats());
+    let all: Vec<_> = std::iter::from_fn(|| own.alloc(64 * MIB).ok()).collect();
+    assert!(all.iter().any(|block| block.ptr() == at));
+}
+
+/// A pool of more streams: the number was of none here, and the block never came back.
+#[test]
+fn a_use_by_the_last_stream_of_a_larger_pool_ends() {
+    let (gpu, _alone) = gpu();
+    let ((pool, own), (larger, _)) = (pool(&gpu), pool(&gpu));
+    let streams = [(); 5].map(|()| another(&larger, &gpu));
+    let [.., last] = &streams;
+    let mut block = own.alloc(MIB).unwrap();
+    block.record_use(last);
+    drop(block);
+    let free = || {
+        gpu.synchronize(&token()).unwrap();
+        pool.stats().live_blocks == 0
+    };
+    assert!(within(Duration::from_secs(10), free), "{:?}", pool.stats());
+}
+
+#[test]
+fn other_handles_of_a_retired_stream_allocate_and_copy_nothing() {
+    let (gpu, _alone) = gpu();
+    let (pool, stream) = pool(&gpu);
+    let (clone, raw) = (stream.clone(), stream.stream());
+    let (kept, mut target) = (stream.alloc(4096).unwrap(), stream.alloc(MIB).unwrap());
+    stream.retire().unwrap();
+    // What was free, what is dropped later, of either kind, and a row.
+    drop(kept);
+    for bytes in [4096, 1 << 20] {
+        assert!(matches!(clone.alloc(bytes), Err(DeviceError::Retired)));
+    }
+    assert!(matches!(clone.alloc_batch(&[MIB, MIB]), Err(DeviceError::Retired)));
+    let copied = clone.copy_to_device(vec![1u8; 64], &mut target, 0);
+    assert!(matches!(copied, Err(CopyError::Retired)), "{copied:?}");
+    // The end of its work is what there is to wait for; retiring it again changes nothing.
+    gpu.synchronize(&token()).unwrap();
+    let mut fence: Fence = clone.fence().unwrap();
+    assert!(fence.passed());
+    clone.retire().unwrap();
+    // The stream itself may come back.
+    assert!(pool.stream(raw).unwrap().alloc(4096).is_ok());
+}
+
+#[test]
+fn the_per_thread_default_stream_is_refused() {
+    let (gpu, _alone) = gpu();
+    let (pool, _) = pool(&gpu);
+    // SAFETY: the driver's own handle; no call gets it.
+    let refused = pool.stream(unsafe { Stream::from_raw(2) });
+    assert!(matches!(refused, Err(DeviceError::PerThread)), "{refused:?}");
+}
+
+/// Marks that nothing waits for are written all the same: a new stream's, a fence's.
+#[test]
+fn a_pool_that_ends_keeps_its_words_until_the_last_mark() {
+    let mut costs = Costs::default();
+    costs.free_waits = false;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let gpu = Arc::new(Simulated::with_costs(1 << 30, costs));
+    let raw = gpu.stream_create(&token()).unwrap();
+    gpu.kernel(raw, HOUR, &token());
+    let pool = DevicePool::builder(gpu.clone()).build().unwrap();
+    drop(pool.stream(raw).unwrap());
+    drop(pool);
+    thread::sleep(Duration::from_millis(50));
+    assert_eq!(gpu.calls(Call::HostFree), 0);
+    gpu.advance(2 * HOUR);
+    gpu.synchronize(&token()).unwrap();
+    assert!(within(Duration::from_secs(10), || gpu.calls(Call::HostFree) == 1));
+    assert_eq!(gpu.offences(), Vec::<String>::new());
+}
+
+/// What cannot be marked now is asked for ever more seldom.
+#[test]
+fn a_captured_stream_with_a_dropped_block_costs_few_calls() {
+    let (gpu, _alone) = gpu();
+    let (pool, own) = pool(&gpu);
+    let other = another(&pool, &gpu);
+    let raw = other.stream();
+    let mut block = own.alloc(MIB).unwrap();
+    block.record_use(&other);
+    gpu.capture_begin(raw, &token()).unwrap();
+    drop(block);
+    thread::sleep(Duration::from_millis(100));
+    let before = gpu.all_calls();
+    thread::sleep(Duration::from_millis(400));
+    let calls = gpu.all_calls() - before;
+    assert!(calls < 400, "{calls} calls of the driver in 0.4 s");
+    gpu.capture_end(raw, &token()).unwrap();
+    assert!(within(Duration::from_secs(10), || pool.stats().live_blocks == 0));
+}
+
+fn another(pool: &DevicePool, gpu: &Simulated) -> PoolStream {
+    let stream = pool.stream(gpu.stream_create(&token()).unwrap()).unwrap();
+    gpu.synchronize(&token()).unwrap();
+    stream
+}
+
+/// Nothing runs on a broken device: what waited for it is free, and the pool's thread ends.
+#[test]
+fn a_broken_device_leaves_no_pool_waiting() {
+    let (gpu, _alone) = gpu();
+    let (pool, own) = pool(&gpu);
+    let other = another(&pool, &gpu);
+    let mut block = own.alloc(MIB).unwrap();
+    block.record_use(&other);
+    gpu.fail_always(ILLEGAL_ADDRESS);
+    drop(block);
+    assert!(within(Duration::from_secs(10), || pool.stats().live_blocks == 0), "{:?}", pool.stats());
+    drop((own, other));
+    drop(pool);
+    assert!(within(Duration::from_secs(10), || Arc::strong_count(&gpu) == 1), "the pool's thread goes on");
+}
+
+/// A block that outlives its pool: the thread sleeps, and the block's drop still ends it.
+#[test]
+fn a_closed_pool_with_a_block_left_sleeps() {
+    let (gpu, _alone) = gpu();
+    let before = workers();
+    let (pool, own) = pool(&gpu);
+    // It takes its name when it first runs.
+    let new = || workers().difference(&before).next().cloned();
+    assert!(within(Duration::from_secs(10), || new().is_some()));
+    let worker = new().unwrap();
+    let block = own.alloc(MIB).unwrap();
+    drop((own, pool));
+    thread::sleep(Duration::from_millis(600));
+    let first = switches(&worker);
+    thread::sleep(Duration::from_millis(1500));
+    let woken = switches(&worker) - first;
+    assert!(woken < 15, "woken {woken} times in 1.5 s");
+    drop(block);
+    assert!(within(Duration::from_secs(10), || gpu.used_bytes() == 0));
+}
+
+/// The threads of pools.
+fn workers() -> BTreeSet<PathBuf> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten().map(|task| task.path());
+    tasks
+        .filter(|task| {
+            std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "pinyard-device")
+        })
+        .collect()
+}
+
+/// How often a thread gave up the processor.
+fn switches(task: &std::path::Path) -> u64 {
+    let status = std::fs::read_to_string(task.join("status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.and_then(|count| count.trim().parse().ok()).expect("the kernel counts them")
+}
