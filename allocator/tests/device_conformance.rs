@@ -205,7 +205,9 @@ fn rmm_2470_a_stream_that_is_held_up_hangs_nobody_else() {
 fn patience_ends_and_the_error_says_who_holds_what() {
     over_all(|bed, over| {
         let patience = Duration::from_millis(80);
-        let pool = over.builder(bed).slab_bytes(2 * MIB).limit(2 * MIB).patience(patience).build().unwrap();
+        let builder = over.builder(bed).slab_bytes(2 * MIB).limit(2 * MIB).patience(patience);
+        // Or the second stream, which moved a moment ago, would be waited for on the device.
+        let pool = builder.stall(Duration::ZERO).build().unwrap();
         let (one, two) = (pool.stream(bed.stream()).unwrap(), pool.stream(bed.stream()).unwrap());
         let mut block = pool.alloc(2 * MIB, &one).unwrap();
         let gate = Gate::close(bed, &two);

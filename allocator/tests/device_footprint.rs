@@ -28,9 +28,19 @@ impl Run {
     }
 }
 
-/// W5: `streams` streams, 256 blocks in use, random replacement; a kernel per four
-/// allocations keeps every stream behind.
-fn streams(count: usize, steps: usize, kernel: u64, stall: Duration) -> Run {
+/// What the streams of [`streams`] do.
+#[derive(Clone, Copy)]
+enum Work {
+    /// A kernel of so many nanoseconds per four allocations: every stream is behind.
+    Behind(u64),
+    /// One or two kernels of 50 us before each stream at any time; a fifth of the blocks is
+    /// used by another when it is freed.
+    Busy,
+}
+
+/// W5: `count` streams, 256 blocks in use, random replacement.
+fn streams(count: usize, steps: usize, work: Work, stall: Duration) -> Run {
+    const SPIN: u64 = 50_000;
     let gpu = Arc::new(Simulated::new(16 << 30));
     let pool = DevicePool::builder(gpu.clone()).stall(stall).build().unwrap();
     let streams: Vec<_> =
@@ -39,18 +49,31 @@ fn streams(count: usize, steps: usize, kernel: u64, stall: Duration) -> Run {
     let before = gpu.all_calls();
     let mut random = Random(1);
     let mut live: Vec<Option<DeviceBuf>> = (0..256).map(|_| None).collect();
+    let mut until = vec![0; count];
     let mut bytes = 0;
     for step in 0..steps {
         let slot = if step < 256 { step } else { random.below(256) };
-        bytes -= live[slot].take().map_or(0, |block| block.len());
+        if let Some(mut block) = live[slot].take() {
+            bytes -= block.len();
+            if matches!(work, Work::Busy) && random.below(5) == 0 {
+                block.record_use(&streams[random.below(count)]);
+            }
+        }
         let at = random.below(count);
         let block = streams[at].alloc(random.size(4 * KIB, 8 * MIB));
         failed += usize::from(block.is_err());
         live[slot] = block.ok();
         bytes += live[slot].as_ref().map_or(0, DeviceBuf::len);
         peak_live = peak_live.max(bytes);
-        if step % 4 == 0 {
-            gpu.kernel(streams[at].stream(), kernel, &token());
+        match work {
+            Work::Behind(kernel) if step % 4 == 0 => gpu.kernel(streams[at].stream(), kernel, &token()),
+            Work::Behind(_) => {}
+            Work::Busy => {
+                while until[at] < gpu.now() + SPIN {
+                    gpu.kernel(streams[at].stream(), SPIN, &token());
+                    until[at] = until[at].max(gpu.now()) + SPIN;
+                }
+            }
         }
         gpu.advance(200);
     }
@@ -112,14 +135,27 @@ fn w5_busy_streams_share() {
         (64, 15_000, 640_000, 1.5),
         (128, 15_000, 640_000, 1.5),
     ] {
-        let run = streams(count, steps, kernel, EVER);
+        let run = streams(count, steps, Work::Behind(kernel), EVER);
         println!("{count} streams, kernels of {kernel} ns: {:.3}, {} calls", run.ratio(), run.calls);
         assert_eq!(run.failed, 0);
         assert!(run.ratio() < most, "{count} streams: {:.3} of {:?}", run.ratio(), run.stats);
     }
     // What it is without, so that the figures above mean something.
-    let alone = streams(16, 15_000, 40_000, Duration::ZERO);
+    let alone = streams(16, 15_000, Work::Behind(40_000), Duration::ZERO);
     assert!(alone.ratio() > 3.0 && alone.stats.holds == 0, "{:.3} of {:?}", alone.ratio(), alone.stats);
+}
+
+/// The same where every stream has 50 to 100 us of work before it, and blocks are used by
+/// several.
+#[test]
+fn w5_streams_that_keep_up_share_what_others_use() {
+    // A sixth of what is in use waits for its users at any time.
+    for (count, most) in [(4, 1.7), (16, 1.7), (64, 1.8)] {
+        let run = streams(count, 40_000, Work::Busy, Duration::from_secs(3600));
+        println!("{count} busy streams: {:.3}, {} calls, {:?}", run.ratio(), run.calls, run.stats);
+        assert_eq!(run.failed, 0);
+        assert!(run.ratio() < most, "{count} streams: {:.3} of {:?}", run.ratio(), run.stats);
+    }
 }
 
 fn word(block: &DeviceBuf, gpu: &Simulated, stream: &PoolStream) -> u8 {
@@ -157,6 +193,39 @@ fn a_borrower_waits_on_the_device_for_what_the_lender_had_been_given() {
     assert_eq!(word(&block, &gpu, &other), 2, "the lender wrote after the borrower");
     let stats = pool.stats();
     assert_eq!((stats.growths, stats.holds, gpu.offences().len()), (1, 1, 0), "{stats:?}");
+}
+
+/// A block that another stream uses goes to a third while both have it: it waits for both,
+/// whichever is slower.
+#[test]
+fn a_borrower_waits_on_the_device_for_all_users_of_a_block() {
+    for (home, user) in [(1_000_000, 9_000_000), (9_000_000, 1_000_000)] {
+        let (gpu, pool, [one, other]) = two(Duration::from_secs(3600));
+        let third = pool.stream(gpu.stream_create(&token()).unwrap()).unwrap();
+        gpu.synchronize(&token()).unwrap();
+        let mut block = one.alloc(64 * MIB).unwrap();
+        let at = block.ptr();
+        for (stream, kernel) in [(&one, home), (&other, user)] {
+            gpu.kernel(stream.stream(), kernel, &token());
+            // SAFETY: the block stands until the streams have passed, as the pool promises.
+            unsafe { gpu.fill(at, 1, 64 * MIB, stream.stream(), &token()) }.unwrap();
+        }
+        block.record_use(&other);
+        drop(block);
+        let began = gpu.now();
+        let block = third.alloc(64 * MIB).unwrap();
+        assert_eq!(block.ptr(), at, "{:?}", pool.stats());
+        assert!(gpu.now() - began < 1_000_000, "the host waited");
+        // SAFETY: as above.
+        unsafe { gpu.fill(at, 2, 64 * MIB, third.stream(), &token()) }.unwrap();
+        assert_eq!(word(&block, &gpu, &third), 2);
+        gpu.synchronize(&token()).unwrap();
+        assert_eq!(word(&block, &gpu, &third), 2, "a user wrote after the borrower");
+        drop(block);
+        let stats = pool.stats();
+        assert_eq!((stats.growths, stats.live_blocks, stats.live_bytes), (1, 0, 0), "{stats:?}");
+        assert_eq!(gpu.offences(), Vec::<String>::new());
+    }
 }
 
 #[test]

@@ -6,6 +6,9 @@
 //! however much it takes: a hundredth of a slab. It keeps a pool of many busy streams
 //! from holding each one's peak, and all of it merges.
 //!
+//! Dropped blocks that several streams use go there as well, where their own stream lends
+//! and the others move: the hub waits for the marks of these.
+//!
 //! Memory is gathered only where the pool already has an eighth more than is in use, and
 //! only from streams that were seen to move: one that is held up, by the host or by
 //! another rank, would hold up its borrowers as well. A stream's first mark is asked for
@@ -14,15 +17,17 @@
 #![allow(unsafe_code)]
 
 use super::alloc::Want;
-use super::block::{BlockRef, Stack};
+use super::block::{BlockRef, Owner, Stack};
 use super::classes::Kind as Size;
 use super::core::{Central, Core};
 use super::marks::Timeline;
 use super::stream::StreamState;
+use super::waiting::Used;
 use crate::source::DriverToken;
 use crate::trace::Kind;
 use parking_lot::Mutex;
 use pinyard_driver::{Capture, DriverError, Event};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -30,7 +35,12 @@ use std::time::{Duration, Instant};
 /// A pool grows freely while it has at most this part more than is in use.
 const SLACK: usize = 8;
 /// Less than this part of what is in use is not gathered: each epoch has to last.
-const WORTH: usize = 32;
+const WORTH: usize = 40;
+/// Streams that have less than this part of all that can be lent between them need not lend.
+const REST: usize = 8;
+/// A lender is marked once in this part of `stall`: a mark costs five times what the
+/// record and the wait of an epoch do.
+const MARKS: u32 = 8;
 
 #[derive(Default)]
 pub(super) struct Hub {
@@ -56,13 +66,19 @@ struct Lender {
     bytes: usize,
     /// Of these what can be of the kind that is wanted.
     alike: usize,
+    /// Of these what other streams use as well.
+    used: usize,
+    /// Its last mark is old.
+    is_due: bool,
 }
 
-/// How far a stream had come at the last look, and when it was last known to move.
+/// How far a stream had come at the last look, when it was last known to move, and when a
+/// mark was last due.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Seen {
     passed: Option<u64>,
     at: Option<Instant>,
+    due: Option<Instant>,
 }
 
 impl Core {
@@ -123,7 +139,8 @@ impl Core {
         if central.reserved + want.bytes() <= live + live / SLACK {
             return None;
         }
-        let lenders = self.lenders(&mut central, want.kind());
+        let moving = self.moving(&mut central);
+        let lenders = self.lenders(&mut central, &moving, want.kind());
         drop(central);
         let lent: usize = lenders.iter().map(|lender| lender.bytes).sum();
         let alike: usize = lenders.iter().map(|lender| lender.alike).sum();
@@ -134,7 +151,7 @@ impl Core {
         if self.hub.busy.swap(true, Acquire) {
             return None;
         }
-        let begun = self.begin_epoch(lenders, token);
+        let begun = self.begin_epoch(lenders, &moving, token);
         self.hub.busy.store(false, Release);
         let epoch = match begun {
             Ok(epoch) => epoch,
@@ -147,37 +164,70 @@ impl Core {
         self.lock(token).find(state, want)
     }
 
-    /// Streams that move and have something to lend, for the one that wants memory of
-    /// `size`.
-    fn lenders(&self, central: &mut Central, size: Size) -> Vec<Lender> {
+    /// Streams in use that move.
+    fn moving(&self, central: &mut Central) -> Vec<Arc<StreamState>> {
         let now = Instant::now();
+        let mut moving = (*central.streams).clone();
+        moving.retain(|state| {
+            state.last_mark().is_none() && central.is_moving(state, now, self.settings.stall)
+        });
+        moving
+    }
+
+    /// Those that have something to lend, for the one that wants memory of `size`.
+    fn lenders(&self, central: &mut Central, moving: &[Arc<StreamState>], size: Size) -> Vec<Lender> {
+        let now = Instant::now();
+        // A watched block is looked at before it is used again, by its own stream.
+        let used = if self.watch.poisons() || central.waiting.used_blocks == 0 {
+            BTreeMap::new()
+        } else {
+            central.waiting.movable(among(moving))
+        };
         let mut lenders = Vec::new();
-        for state in central.streams.clone() {
-            if state.last_mark().is_some() || !central.is_moving(&state, now, self.settings.stall) {
-                continue;
-            }
+        for state in moving {
             match size {
                 // Classes that nobody uses now hold ranges of that kind: of many streams and
                 // two dozen classes, more than is in use.
-                Size::Small => central.dissolve_kept(&state),
-                Size::Large => central.collect(&state),
+                Size::Small => central.dissolve_kept(state),
+                Size::Large => central.collect(state),
             }
             let stolen = central.waiting.stolen_from(state.owner);
-            let bytes = central.heap.free_bytes(state.owner) + stolen;
-            let alike = central.heap.free_bytes_of(state.owner, size) + stolen;
+            let used = used.get(&state.owner).copied().unwrap_or(0);
+            let bytes = central.heap.free_bytes(state.owner) + stolen + used;
+            let alike = central.heap.free_bytes_of(state.owner, size) + stolen + used;
             if bytes > 0 {
-                lenders.push(Lender { state, bytes, alike });
+                let is_due = central.is_mark_due(state, now, self.settings.stall);
+                lenders.push(Lender { state: state.clone(), bytes, alike, used, is_due });
             }
         }
+        // Of many streams most have little: what is left out is theirs until they have more.
+        lenders.sort_unstable_by_key(|lender| std::cmp::Reverse(lender.alike));
+        let all: usize = lenders.iter().map(|lender| lender.alike).sum();
+        let mut sum = 0;
+        let most = lenders.iter().take_while(|lender| {
+            let more = sum < all - all / REST;
+            sum += lender.alike;
+            more
+        });
+        let most = most.count();
+        lenders.truncate(most);
         lenders
     }
 
-    fn begin_epoch(&self, lenders: Vec<Lender>, token: &mut DriverToken) -> Result<u64, DriverError> {
+    fn begin_epoch(
+        &self,
+        lenders: Vec<Lender>,
+        moving: &[Arc<StreamState>],
+        token: &mut DriverToken,
+    ) -> Result<u64, DriverError> {
         let hub = self.hub(token)?;
         let event = self.event(token)?;
         self.coming.fetch_add(1, SeqCst);
-        let mut gathered = Stack::default();
-        for Lender { state: lender, .. } in lenders {
+        // Before the records: what these blocks' own streams were given before the drops is
+        // before what they record now.
+        let used = self.take_used(&lenders, moving, token);
+        let (mut gathered, mut lent) = (Stack::default(), Vec::new());
+        for Lender { state: lender, is_due, .. } in lenders {
             let mut central = self.lock(token);
             let mut blocks = Stack::default();
             for mut stolen in central.waiting.take_back(lender.owner) {
@@ -188,7 +238,14 @@ impl Core {
             drop(central);
             // After the detaching: all work that used the blocks is before the record.
             match self.lend(&lender, &hub, event, token) {
-                Ok(true) => gathered.append(&mut blocks),
+                Ok(true) => {
+                    lent.push(lender.owner);
+                    gathered.append(&mut blocks);
+                    // So that it shows whether it goes on moving.
+                    if is_due {
+                        self.mark(&lender, token);
+                    }
+                }
                 other => {
                     if let Err(error) = other {
                         tracing::debug!(%error, "a stream could not lend");
@@ -197,6 +254,7 @@ impl Core {
                 }
             }
         }
+        self.gather_used(used, &hub, &lent, moving, &mut gathered, token);
         let mut events = self.hub.events.lock();
         events.spare.push(event);
         let begun = events.begun;
@@ -218,6 +276,58 @@ impl Core {
         recorded.map(|_| epoch)
     }
 
+    /// Takes dropped blocks of the lenders' that other streams use, where all of these move.
+    fn take_used(
+        &self,
+        lenders: &[Lender],
+        moving: &[Arc<StreamState>],
+        token: &mut DriverToken,
+    ) -> Vec<Used> {
+        let with_some = lenders.iter().filter(|lender| lender.used > 0);
+        let homes: BTreeSet<Owner> = with_some.map(|lender| lender.state.owner).collect();
+        if homes.is_empty() {
+            return Vec::new();
+        }
+        self.lock(token).waiting.take_movable(|owner| homes.contains(&owner), among(moving))
+    }
+
+    /// Lets the hub wait for the users of these blocks; those whose own stream did not lend
+    /// wait on.
+    fn gather_used(
+        &self,
+        used: Vec<Used>,
+        hub: &StreamState,
+        lent: &[Owner],
+        moving: &[Arc<StreamState>],
+        gathered: &mut Stack,
+        token: &mut DriverToken,
+    ) {
+        let find = |owner: Owner| moving.iter().find(|state| state.owner == owner);
+        let mut last: BTreeMap<Owner, u64> = BTreeMap::new();
+        for mark in used.iter().flat_map(|used| &used.marks) {
+            let value = last.entry(mark.owner).or_default();
+            *value = mark.value.max(*value);
+        }
+        last.retain(|&owner, &mut value| {
+            let Some(user) = find(owner) else { return false };
+            // A lender's record was after these marks.
+            let passed = lent.contains(&owner) || user.timeline.passed() >= value;
+            let held =
+                if passed { Ok(()) } else { user.timeline.hold(hub.stream, value, &*self.driver, token) };
+            held.inspect_err(|error| tracing::debug!(%error, "the pool could not wait for a stream")).is_ok()
+        });
+        let mut central = self.lock(token);
+        for used in used {
+            let lent = lent.contains(&used.home());
+            if lent && used.marks.iter().all(|mark| last.contains_key(&mark.owner)) {
+                central.retrieve(used.block);
+                gathered.push(used.block);
+            } else {
+                central.waiting.add_used(used);
+            }
+        }
+    }
+
     /// Lets the hub wait for what the lender has been given so far; `false` while that
     /// is being captured.
     fn lend(
@@ -233,10 +343,6 @@ impl Core {
         }
         driver.event_record(event, lender.stream, token)?;
         driver.stream_wait_event(hub.stream, event, token)?;
-        // So that it shows whether it goes on moving: one mark at a time.
-        if lender.timeline.passed() >= lender.timeline.asked() {
-            self.mark(lender, token);
-        }
         Ok(true)
     }
 
@@ -253,7 +359,7 @@ impl Core {
             let timeline = Timeline::new(self.words.as_ref(), number);
             let state = Arc::new(StreamState::new(self, number as u32 + 1, stream, *id, timeline));
             central.hub = Some(state.clone());
-            central.streams.push(state.clone());
+            Arc::make_mut(&mut central.streams).push(state.clone());
             return Ok(state);
         }
         let made = central.hub.clone();
@@ -290,6 +396,12 @@ impl Core {
     }
 }
 
+/// Whether one of `streams` is the owner.
+fn among(streams: &[Arc<StreamState>]) -> impl Fn(Owner) -> bool {
+    let owners: BTreeSet<Owner> = streams.iter().map(|state| state.owner).collect();
+    move |owner| owners.contains(&owner)
+}
+
 impl Central {
     /// Whether the stream has passed a mark, and has not been behind another for `stall`.
     fn is_moving(&mut self, state: &StreamState, now: Instant, stall: Duration) -> bool {
@@ -308,5 +420,17 @@ impl Central {
         }
         seen.passed = Some(passed);
         passed > 0 && seen.at.is_some_and(|at| now.duration_since(at) < stall)
+    }
+
+    /// Whether a stream that moves should be marked now: one mark at a time, and none while
+    /// the last is not old.
+    fn is_mark_due(&mut self, state: &StreamState, now: Instant, stall: Duration) -> bool {
+        let Some(seen) = self.seen.get_mut(state.owner as usize) else { return false };
+        let old = seen.due.is_none_or(|due| now.duration_since(due) >= stall / MARKS);
+        let is_due = old && state.timeline.passed() >= state.timeline.asked();
+        if is_due {
+            seen.due = Some(now);
+        }
+        is_due
     }
 }

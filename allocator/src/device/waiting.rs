@@ -1,10 +1,11 @@
 //! Blocks that wait until streams have come far enough, a queue per stream: one
 //! that is slow holds up no other. Under the pool's lock.
+#![allow(unsafe_code)]
 
-use super::block::{ANYBODY, BlockRef, Owner, Stack};
+use super::block::{ANYBODY, BlockRef, NO_CLASS, Owner, Stack};
 use super::stream::StreamState;
 use crate::fence::Fence;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// A place on a stream's timeline.
@@ -19,6 +20,20 @@ pub(super) struct Used {
     pub(super) block: BlockRef,
     pub(super) marks: Vec<Mark>,
     pub(super) fences: Vec<Fence>,
+}
+
+impl Used {
+    pub(super) fn home(&self) -> Owner {
+        // SAFETY: a block that is out keeps its home.
+        unsafe { &*self.block.home.get() }.owner
+    }
+
+    /// Whether a large block, in the queue of `owner`, waits for nothing but streams that
+    /// `moves` says move.
+    fn is_movable(&self, owner: Owner, moves: &impl Fn(Owner) -> bool) -> bool {
+        let marks = self.marks.iter().map(|mark| mark.owner);
+        self.fences.is_empty() && self.block.class.get() == NO_CLASS && marks.chain([owner]).all(moves)
+    }
 }
 
 /// Blocks taken from one stream, for anybody when it has come that far.
@@ -139,6 +154,44 @@ impl Waiting {
             What::Used(_) => 0,
         });
         bytes.sum()
+    }
+
+    /// Bytes of large blocks, by their own stream, that wait for nothing but streams that
+    /// `moves` says move.
+    pub(super) fn movable(&self, moves: impl Fn(Owner) -> bool) -> BTreeMap<Owner, usize> {
+        let mut bytes = BTreeMap::new();
+        for (owner, queue) in (0..).zip(&self.queues) {
+            for (_, what) in queue {
+                if let What::Used(used) = what
+                    && used.is_movable(owner, &moves)
+                {
+                    *bytes.entry(used.home()).or_default() += used.block.bytes.get();
+                }
+            }
+        }
+        bytes
+    }
+
+    /// Takes such blocks out, with all the marks that they wait for.
+    pub(super) fn take_movable(
+        &mut self,
+        lends: impl Fn(Owner) -> bool,
+        moves: impl Fn(Owner) -> bool,
+    ) -> Vec<Used> {
+        let mut taken = Vec::new();
+        for (owner, queue) in (0..).zip(&mut self.queues) {
+            for (value, what) in std::mem::take(queue) {
+                match what {
+                    What::Used(mut used) if lends(used.home()) && used.is_movable(owner, &moves) => {
+                        used.marks.push(Mark { owner, value });
+                        taken.push(used);
+                    }
+                    what => queue.push_back((value, what)),
+                }
+            }
+        }
+        self.used_blocks -= taken.len();
+        taken
     }
 
     /// The longest of what was stolen.
