@@ -4,7 +4,7 @@
 
 use pinyard_allocator::device::{DeviceBuf, DevicePool, PoolStream};
 use pinyard_benches::turns::{fail, or_fail};
-use pinyard_driver::{Cuda, DevicePtr, Driver, DriverToken, Stream};
+use pinyard_driver::{Cuda, DevicePtr, Driver, DriverToken, Event, Stream};
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +28,8 @@ pub(crate) trait Contender {
     /// A block; it is known by what this returns.
     fn alloc(&mut self, bytes: usize, stream: u16) -> Option<u64>;
     fn free(&mut self, block: u64, stream: u16);
+    /// Stream `other` uses the block of `stream`'s as well, until it is freed.
+    fn record_use(&mut self, block: u64, stream: u16, other: u16);
     /// Most bytes reserved since `begin`.
     fn peak_reserved(&mut self) -> Option<u64>;
     fn end(&mut self) {}
@@ -84,6 +86,13 @@ impl Contender for Ours {
         self.blocks[block as usize] = None;
         self.spare.push(block);
     }
+    fn record_use(&mut self, block: u64, _: u16, other: u16) {
+        let streams = self.pool.as_ref().map(|(_, streams)| streams);
+        let other = streams.and_then(|streams| streams.get(other as usize));
+        if let (Some(block), Some(other)) = (&mut self.blocks[block as usize], other) {
+            block.record_use(other);
+        }
+    }
     fn peak_reserved(&mut self) -> Option<u64> {
         self.pool.as_ref().map(|(pool, _)| pool.stats().peak_reserved_bytes)
     }
@@ -98,6 +107,7 @@ impl Contender for Ours {
 pub(crate) struct Async {
     pub(crate) cuda: Arc<Cuda>,
     pub(crate) raw: Vec<Stream>,
+    pub(crate) event: Option<Event>,
 }
 
 impl Contender for Async {
@@ -114,6 +124,12 @@ impl Contender for Async {
         // SAFETY: allocated by `alloc`, used by nobody.
         let freed = unsafe { self.cuda.free_async(DevicePtr(block), self.raw[stream as usize], &token()) };
         or_fail(freed);
+    }
+    /// The free is in the stream's order: it waits for the other, by an event.
+    fn record_use(&mut self, _: u64, stream: u16, other: u16) {
+        let event = *self.event.get_or_insert_with(|| or_fail(self.cuda.event_create(&token())));
+        or_fail(self.cuda.event_record(event, self.raw[other as usize], &token()));
+        or_fail(self.cuda.stream_wait_event(self.raw[stream as usize], event, &token()));
     }
     fn peak_reserved(&mut self) -> Option<u64> {
         None
@@ -133,6 +149,7 @@ pub(crate) struct Torch {
     raw: Vec<Stream>,
     pub(crate) alloc: unsafe extern "C" fn(usize, *mut c_void) -> *mut c_void,
     pub(crate) free: unsafe extern "C" fn(*mut c_void),
+    record: unsafe extern "C" fn(*mut c_void, *mut c_void),
     begin: unsafe extern "C" fn(f64),
     peak: unsafe extern "C" fn() -> u64,
     total: usize,
@@ -155,6 +172,7 @@ impl Torch {
                 raw,
                 alloc: *library.get(b"shim_alloc").unwrap_or_else(|error| failed(error)),
                 free: *library.get(b"shim_free").unwrap_or_else(|error| failed(error)),
+                record: *library.get(b"shim_record_use").unwrap_or_else(|error| failed(error)),
                 begin: *library.get(b"shim_begin").unwrap_or_else(|error| failed(error)),
                 peak: *library.get(b"shim_peak_reserved").unwrap_or_else(|error| failed(error)),
                 total,
@@ -181,6 +199,10 @@ impl Contender for Torch {
     fn free(&mut self, block: u64, _: u16) {
         // SAFETY: from `alloc`.
         unsafe { (self.free)(block as *mut c_void) }
+    }
+    fn record_use(&mut self, block: u64, _: u16, other: u16) {
+        // SAFETY: from `alloc`, not freed yet; the stream stands.
+        unsafe { (self.record)(block as *mut c_void, self.raw[other as usize].raw() as *mut c_void) }
     }
     fn peak_reserved(&mut self) -> Option<u64> {
         // SAFETY: the shim's function.

@@ -8,20 +8,24 @@
 #![allow(unsafe_code)] // a block is written to by a kernel
 
 use super::contenders::{Async, Contender, Ours, Torch, token};
+use super::spin::Spin;
 use super::ticks::{Clock, ticks};
 use super::traces::{Op, STREAMS, Trace};
 use super::{Device, device, stream, torch_shim};
 use crate::{Settings, tell};
 use pinyard_bench_report::{Row, Summary, Unit};
 use pinyard_benches::turns::or_fail;
-use pinyard_driver::{DevicePtr, Stream};
+use pinyard_driver::{DevicePtr, Event, Stream};
+use std::cell::RefCell;
 
 /// Operations that are timed together.
 const BATCH: u32 = 32;
-/// What a kernel writes.
-const BUSY_BYTES: usize = 128 << 20;
-/// A kernel of the simulated device.
-const BUSY_NANOSECONDS: u64 = 40_000;
+/// What a kernel of the whole device writes.
+const WORK_BYTES: usize = 128 << 20;
+/// What it takes on the simulated device.
+const WORK_NANOSECONDS: u64 = 40_000;
+/// Nanoseconds of a kernel that occupies a stream alone.
+const SPIN: u64 = 50_000;
 /// What needs so much of the device runs one contender after the other.
 const LARGE: usize = 20 << 30;
 
@@ -29,7 +33,11 @@ const LARGE: usize = 20 << 30;
 pub(super) struct Stage {
     pub(super) device: Device,
     raw: Vec<Stream>,
-    busy: DevicePtr,
+    written: DevicePtr,
+    /// Not on the simulated device.
+    spin: Option<Spin>,
+    /// By stream, what was recorded after its last two kernels, the earlier first.
+    spinning: RefCell<Vec<[Option<Event>; 2]>>,
 }
 
 impl Stage {
@@ -42,24 +50,47 @@ impl Stage {
         let mut contenders: Vec<Box<dyn Contender>> = vec![Box::new(ours(false)), Box::new(ours(true))];
         if let Some(cuda) = &device.cuda {
             or_fail(cuda.keep_async(u64::MAX, &token()));
-            contenders.push(Box::new(Async { cuda: cuda.clone(), raw: raw.clone() }));
+            contenders.push(Box::new(Async { cuda: cuda.clone(), raw: raw.clone(), event: None }));
         }
         if let Some(shim) = torch_shim(&device) {
             contenders.push(Box::new(Torch::load(&shim, raw.clone(), driver.device().total_bytes)));
         }
-        let busy = or_fail(driver.mem_alloc(BUSY_BYTES, &token()));
-        (Stage { device, raw, busy }, contenders)
+        let written = or_fail(driver.mem_alloc(WORK_BYTES, &token()));
+        let spin = device.cuda.as_ref().map(|cuda| Spin::load(cuda.clone()));
+        let spinning = RefCell::new(vec![[None; 2]; streams]);
+        (Stage { device, raw, written, spin, spinning }, contenders)
+    }
+
+    /// Sees to it that the stream has two kernels before it, the first of which may have
+    /// begun.
+    fn busy(&self, at: u16) {
+        let (driver, stream) = (&self.device.driver, self.raw[at as usize]);
+        let events = &mut self.spinning.borrow_mut()[at as usize];
+        for _ in 0..events.len() {
+            let event = match events[0] {
+                Some(event) if !or_fail(driver.event_query(event, &token())) => return,
+                Some(event) => event,
+                None => or_fail(driver.event_create(&token())),
+            };
+            match (&self.spin, &self.device.simulated) {
+                (Some(spin), _) => spin.launch(stream, SPIN),
+                (None, Some(simulated)) => simulated.kernel(stream, SPIN, &token()),
+                (None, None) => {}
+            }
+            or_fail(driver.event_record(event, stream, &token()));
+            *events = [events[1], Some(event)];
+        }
     }
 
     /// Gives the stream work of `kernels` kernels, some 40 us each.
     pub(super) fn work(&self, at: u16, kernels: u32) {
         let stream = self.raw[at as usize];
         if let Some(simulated) = &self.device.simulated {
-            return simulated.kernel(stream, u64::from(kernels) * BUSY_NANOSECONDS, &token());
+            return simulated.kernel(stream, u64::from(kernels) * WORK_NANOSECONDS, &token());
         }
         for _ in 0..kernels {
             // SAFETY: a block of the benchmark's own.
-            or_fail(unsafe { self.device.driver.fill(self.busy, 1, BUSY_BYTES, stream, &token()) });
+            or_fail(unsafe { self.device.driver.fill(self.written, 1, WORK_BYTES, stream, &token()) });
         }
     }
 
@@ -72,7 +103,7 @@ impl Stage {
 impl Drop for Stage {
     fn drop(&mut self) {
         // SAFETY: nothing uses it once the work is done, for which the driver waits.
-        or_fail(unsafe { self.device.driver.mem_free(self.busy, &token()) });
+        or_fail(unsafe { self.device.driver.mem_free(self.written, &token()) });
     }
 }
 
@@ -156,16 +187,24 @@ fn replay(contender: &mut dyn Contender, trace: &Trace, stage: &Stage, times: &m
                     contender.free(block, stream);
                 }
             }
-            Op::Work { .. } => {}
+            Op::Use { id, stream } => {
+                if let Some((block, own)) = blocks[id as usize] {
+                    contender.record_use(block, own, stream);
+                }
+            }
+            Op::Busy { .. } | Op::Work { .. } => {}
         }
-        let works = matches!(op, Op::Work { .. });
-        batch += u32::from(!works);
+        let works = matches!(op, Op::Busy { .. } | Op::Work { .. });
+        // A use is a part of the free that follows.
+        batch += u32::from(matches!(op, Op::Alloc { .. } | Op::Free { .. }));
         if batch == BATCH || works {
             if batch > 0 {
                 times.push(((ticks() - began) as f64, batch));
             }
-            if let Op::Work { stream } = op {
-                stage.work(stream, 1);
+            match op {
+                Op::Busy { stream } => stage.busy(stream),
+                Op::Work { stream } => stage.work(stream, 1),
+                _ => {}
             }
             (batch, began) = (0, ticks());
         }

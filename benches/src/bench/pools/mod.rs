@@ -5,6 +5,7 @@ pub(crate) mod device;
 pub(crate) mod host;
 pub(crate) mod pinned;
 pub(crate) mod shortage;
+mod spin;
 pub(crate) mod threads;
 mod ticks;
 pub(crate) mod traces;

@@ -13,9 +13,27 @@ pub(crate) const STREAMS: usize = 64;
 /// A step of a trace. Blocks have numbers.
 #[derive(Clone, Copy)]
 pub(crate) enum Op {
-    Alloc { id: u32, bytes: usize, stream: u16 },
-    Free { id: u32 },
-    Work { stream: u16 },
+    Alloc {
+        id: u32,
+        bytes: usize,
+        stream: u16,
+    },
+    Free {
+        id: u32,
+    },
+    /// Another stream uses the block, until it is freed.
+    Use {
+        id: u32,
+        stream: u16,
+    },
+    /// Kernels that occupy the stream alone, as many as it takes to stay busy.
+    Busy {
+        stream: u16,
+    },
+    /// A kernel that occupies the whole device.
+    Work {
+        stream: u16,
+    },
 }
 
 /// A sequence of operations.
@@ -41,7 +59,7 @@ impl Trace {
                     peak = peak.max(sum);
                 }
                 Op::Free { id } => sum -= sizes[id as usize],
-                Op::Work { .. } => {}
+                Op::Use { .. } | Op::Busy { .. } | Op::Work { .. } => {}
             }
         }
         peak
@@ -71,27 +89,49 @@ impl Random {
     }
 }
 
+/// Who uses the blocks of [`replace`].
+#[derive(Clone, Copy)]
+enum Users {
+    /// One stream without work.
+    One,
+    /// So many streams, each of which has work for the next while. A fifth of the blocks is
+    /// used by one more.
+    Busy(usize),
+    /// So many streams, which get more work than the device can do.
+    Behind(usize),
+}
+
 /// Random replacement among `live` blocks.
 fn replace(
     name: &str,
     count: usize,
     live: usize,
-    streams: usize,
+    users: Users,
     mut size: impl FnMut(&mut Random) -> usize,
 ) -> Trace {
+    let streams = match users {
+        Users::One => 1,
+        Users::Busy(streams) | Users::Behind(streams) => streams,
+    };
     let mut random = Random(1);
     let mut ops = Vec::new();
     let mut slots: Vec<Option<u32>> = vec![None; live];
     let mut id = 0;
     for step in 0..count {
         let slot = if step < live { step } else { random.below(live) };
+        let stream = |random: &mut Random| random.below(streams) as u16;
         if let Some(id) = slots[slot] {
+            if matches!(users, Users::Busy(2..)) && random.below(5) == 0 {
+                ops.push(Op::Use { id, stream: stream(&mut random) });
+            }
             ops.push(Op::Free { id });
         }
-        let stream = random.below(streams) as u16;
+        let stream = stream(&mut random);
         ops.push(Op::Alloc { id, bytes: size(&mut random), stream });
-        if streams > 1 && step % 4 == 0 {
-            ops.push(Op::Work { stream });
+        match users {
+            Users::Busy(_) => ops.push(Op::Busy { stream }),
+            Users::Behind(_) if step % 4 == 0 => ops.push(Op::Work { stream }),
+            Users::One | Users::Behind(_) => {}
         }
         slots[slot] = Some(id);
         id += 1;
@@ -114,23 +154,28 @@ pub(crate) fn same_sizes(settings: &Settings) -> Vec<Trace> {
 pub(crate) fn workloads(settings: &Settings) -> Vec<Trace> {
     let part = settings.pick(1, 20);
     vec![
-        replace("1 to 256 MiB, 32 live", 20_000 / part, 32, 1, |random| (1 + random.below(256)) * MIB),
-        replace("256 B to 64 MiB, 512 live", 100_000 / part, 512, 1, |random| random.log(256, 64 * MIB)),
+        replace("1 to 256 MiB, 32 live", 20_000 / part, 32, Users::One, |random| {
+            (1 + random.below(256)) * MIB
+        }),
+        replace("256 B to 64 MiB, 512 live", 100_000 / part, 512, Users::One, |random| {
+            random.log(256, 64 * MIB)
+        }),
         batches(2000 / part),
         transformer(20 / part),
         pressure(20_000 / part),
     ]
 }
 
-/// Random use by several streams.
+/// Random use by several streams, which are busy or far behind.
 pub(crate) fn streams(settings: &Settings) -> Vec<Trace> {
-    let of = |streams| {
+    let of = |name: &str, users, streams| {
         let count = settings.pick(50_000, 2000);
-        let name = "4 KiB to 8 MiB, 256 live";
-        let trace = replace(name, count, 256, streams, |random| random.log(4 * KIB, 8 * MIB));
+        let trace = replace(name, count, 256, users, |random| random.log(4 * KIB, 8 * MIB));
         Trace { at: Some((Axis::Streams, streams)), ..trace }
     };
-    [4, 16, STREAMS].map(of).into()
+    let busy = |streams| of("4 KiB to 8 MiB, 256 live, busy streams", Users::Busy(streams), streams);
+    let behind = |streams| of("the same, streams far behind", Users::Behind(streams), streams);
+    [1, 4, 16, STREAMS].map(busy).into_iter().chain([4, 16, STREAMS].map(behind)).collect()
 }
 
 /// Blocks among free ones that are too small.
