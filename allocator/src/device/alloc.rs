@@ -107,12 +107,6 @@ impl Core {
             return Ok(block);
         }
         loop {
-            if self.settle_dropped(token)
-                && let Some(block) = self.lock(token).find(state, want)
-            {
-                state.levels.hit(Level::Settled);
-                return Ok(block);
-            }
             if let Some(block) = self.join(state, want, token) {
                 state.levels.hit(Level::Others);
                 return Ok(block);
@@ -120,6 +114,18 @@ impl Core {
             if let Some(block) = self.gather(state, want, token) {
                 state.levels.hit(Level::Others);
                 return Ok(block);
+            }
+            // Marks streams, which the pool's thread does as well: what it has marked was the
+            // hub's already.
+            if self.settle_dropped(token) {
+                if let Some(block) = self.lock(token).find(state, want) {
+                    state.levels.hit(Level::Settled);
+                    return Ok(block);
+                }
+                if let Some(block) = self.gather(state, want, token) {
+                    state.levels.hit(Level::Others);
+                    return Ok(block);
+                }
             }
             if let Some(block) = self.take_from_others(state, want, token) {
                 state.levels.hit(Level::Others);
