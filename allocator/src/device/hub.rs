@@ -17,7 +17,7 @@
 #![allow(unsafe_code)]
 
 use super::alloc::Want;
-use super::block::{BlockRef, Owner, Stack};
+use super::block::{ANYBODY, BlockRef, Owner, Stack};
 use super::classes::Kind as Size;
 use super::core::{Central, Core};
 use super::marks::Timeline;
@@ -267,6 +267,8 @@ impl Core {
         let left = std::mem::replace(&mut self.hub.events.lock().begun, recorded.as_ref().ok().copied());
         self.hub.events.lock().spare.extend(left.filter(|_| recorded.is_err()));
         let mut central = self.lock(token);
+        // What is anybody's as well: it merges with the rest, and costs its borrower no more.
+        central.heap.detach(ANYBODY, &mut gathered);
         central.take_in(&mut gathered, hub.owner);
         central.epoch += 1;
         let epoch = central.epoch;
