@@ -140,14 +140,23 @@ fn replace(
     Trace { name: name.to_owned(), ops, ids: id as usize, at: None, cap: None }
 }
 
-/// One size over and over.
+/// One size over and over: a block at a time, or 64 of them that are freed in either order.
 pub(crate) fn same_sizes(settings: &Settings) -> Vec<Trace> {
-    let pair = |bytes| [Op::Alloc { id: 0, bytes, stream: 0 }, Op::Free { id: 0 }];
-    let of = |bytes| {
-        let ops = (0..settings.pick(50_000, 2000)).flat_map(|_| pair(bytes)).collect();
-        Trace { name: "one block".to_owned(), at: Some((Axis::Bytes, bytes)), ops, ids: 1, cap: None }
+    const ROW: u32 = 64;
+    let of = |name: &str, bytes, live: u32, frees: fn(u32) -> u32| {
+        let allocs = move || (0..live).map(move |id| Op::Alloc { id, bytes, stream: 0 });
+        let frees = move || (0..live).map(move |at| Op::Free { id: frees(at) });
+        let rounds = settings.pick(100_000, 2000) / live as usize;
+        let ops = (0..rounds).flat_map(|_| allocs().chain(frees())).collect();
+        let at = Some((Axis::Bytes, bytes));
+        Trace { name: name.to_owned(), at, ops, ids: live as usize, cap: None }
     };
-    [512, 64 * KIB, MIB, 16 * MIB].map(of).into()
+    let single = |bytes| of("one block", bytes, 1, |at| at);
+    let first = |bytes| of("64 blocks, first in first out", bytes, ROW, |at| at);
+    let last = |bytes| of("64 blocks, last in first out", bytes, ROW, |at| ROW - 1 - at);
+    let singles = [512, 4 * KIB, 64 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB].map(single);
+    let rows = [4 * KIB, MIB, 64 * MIB];
+    singles.into_iter().chain(rows.map(first)).chain(rows.map(last)).collect()
 }
 
 /// Random use, training, and a device that is nearly full.
@@ -161,6 +170,7 @@ pub(crate) fn workloads(settings: &Settings) -> Vec<Trace> {
             random.log(256, 64 * MIB)
         }),
         batches(2000 / part),
+        steps(50 / part),
         transformer(20 / part),
         pressure(20_000 / part),
     ]
@@ -201,6 +211,24 @@ fn batches(count: usize) -> Trace {
         ops.extend((first..id).map(|id| Op::Free { id }));
     }
     Trace { name: "12 tensors of a batch of N(64, 8)".to_owned(), ops, ids: id as usize, at: None, cap: None }
+}
+
+/// Sixty tensors, whose sizes stay the same from step to step, freed in reverse.
+fn steps(count: usize) -> Trace {
+    const TENSORS: u32 = 60;
+    const SIZES: [usize; 10] = [4, 8, 16, 32, 64, 78, 128, 160, 313, 320];
+    let mut random = Random(6);
+    let sizes: Vec<usize> = (0..TENSORS).map(|_| SIZES[random.below(SIZES.len())] * MIB).collect();
+    let allocs = (0..TENSORS).zip(sizes).map(|(id, bytes)| Op::Alloc { id, bytes, stream: 0 });
+    let frees = (0..TENSORS).rev().map(|id| Op::Free { id });
+    let step: Vec<Op> = allocs.chain(frees).collect();
+    Trace {
+        name: "60 tensors of 4 to 320 MiB a step".to_owned(),
+        ops: step.repeat(count.max(1)),
+        ids: TENSORS as usize,
+        at: None,
+        cap: None,
+    }
 }
 
 /// Forward and backward of 24 layers, and an optimiser.
