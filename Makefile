@@ -51,12 +51,13 @@ bench:
 	@ci/deps.sh test
 	ci/bench.sh
 
-# The libraries, the command and the manual, in target/package; libpinyard_mpi as well, for
-# the MPIs named: `make build MPI="openmpi mpich"`, or `make build MPI=all` for those found.
-MPI ?=
+# The libraries, the command and the manual, in target/package; for each MPI found also
+# libpinyard_mpi and the programs that are linked with an MPI. `make build MPI="openmpi mpich"`
+# for these and no others, `MPI=all` to fail where one cannot be built, `MPI=none` for none.
+MPI ?= found
 build:
 	@packaging/build.sh
-	@if [ -n "$(MPI)" ]; then packaging/mpi.sh $(filter-out all,$(MPI)); fi
+	@packaging/mpi.sh $(MPI)
 
 install: build
 	@packaging/install.sh install

@@ -48,7 +48,7 @@ def spack():
     expect(environment == {"CARGO_HOME": "/stage/cargo"}, "spack: CARGO_HOME")
     one.build(None, "/prefix")
     one.install(None, "/prefix")
-    expect(ran == [("build",), ("install", "PREFIX=/prefix", "LIBDIR=lib")], f"spack: {ran}")
+    expect(ran == [("build", "MPI=none"), ("install", "MPI=none", "PREFIX=/prefix", "LIBDIR=lib")], f"spack: {ran}")
     targets = re.findall(r"^([a-z-]+):", (root.parent / "Makefile").read_text(), re.M)
     expect(all(call[0] in targets for call in ran), "spack: a target that the Makefile lacks")
 
@@ -67,6 +67,8 @@ def easybuild(installed):
         expect(scope["version"] == version, f"{path.name}: version {scope['version']}, not {version}")
         used = dict((name, number) for name, number, *_ in scope["builddependencies"])["Rust"]
         expect(tuple(map(int, used.split("."))) >= tuple(map(int, rust.split("."))), f"{path.name}: Rust {used}")
+        for options in ("buildopts", "installopts"):
+            expect("MPI=none" in scope[options].split(), f"{path.name}: {options} takes an MPI of the machine's")
         for file in scope["sanity_check_paths"]["files"]:
             expect(not installed or file in installed, f"{path.name}: {file} is not installed")
 

@@ -1,8 +1,11 @@
+# shellcheck shell=bash disable=SC2034
 # What building and installing agree on. Read by the other scripts, from the root.
 package=${CARGO_TARGET_DIR:-$PWD/target}/package
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 soname=0
 # What the Rust standard library and the loader's functions need; see docs/src/c.md.
 system=(-lgcc_s -lutil -lrt -lpthread -lm -ldl)
+# What is linked with an MPI, and installed once for each, in libexec/pinyard/MPI.
+mpi_programs=(pinyard-stress bcast_gpu pinyard-mpi-probe gpu-bandwidth)
 
 fail() { echo "$(basename "$0" .sh): $*" >&2; exit 1; }

@@ -34,6 +34,7 @@ entries() {
         entry link "libpinyard_mpi_$name.so.$version" "$lib/libpinyard_mpi_$name.so.$soname"
         entry link "libpinyard_mpi_$name.so.$soname" "$lib/libpinyard_mpi_$name.so"
         entry fill pinyard-mpi.pc "$lib/pkgconfig/pinyard-mpi-$name.pc"
+        for file in "${mpi_programs[@]}"; do entry 755 "$package/$name/$file" "libexec/pinyard/$name/$file"; done
     done
     for file in pinyard-config.cmake pinyard-config-version.cmake; do entry fill "$file" "$lib/cmake/pinyard/$file"; done
     for file in include/*.h include/*.hpp include/*.f90; do
@@ -57,12 +58,20 @@ entries() {
     return 0
 }
 functions() { sed -n 's/^\t\(pny_[a-z0-9_]*\);$/\1/p' "packaging/lib$1.map"; }
-# Those that packaging/mpi.sh has built a library for; none with WITHOUT_MPI set.
-mpis() { [ -n "${WITHOUT_MPI:-}" ] || find "$package" -maxdepth 1 -name "libpinyard_mpi_*.so.$version" -printf '%f\n' | sed 's/libpinyard_mpi_\(.*\)\.so\..*/\1/' | sort; }
+# Those that packaging/mpi.sh has built for; none with WITHOUT_MPI set. What is to be taken away
+# may be of any, whatever was built since.
+mpis() {
+    if [ -n "$uninstall" ]; then
+        printf '%s\n' abi mpich openmpi
+    elif [ -z "${WITHOUT_MPI:-}" ]; then
+        find "$package" -maxdepth 1 -name "libpinyard_mpi_*.so.$version" -printf '%f\n' | sed 's/libpinyard_mpi_\(.*\)\.so\..*/\1/' | sort
+    fi
+}
+uninstall=
 wanted() { [ -e "$1" ] && { [[ $1 != */pinyard_mpi.[h3] ]] || [ -n "$(mpis)" ]; }; }
 wrapper_of() { case $1 in abi) echo mpicc_abi ;; *) echo "the mpicc of $1" ;; esac; }
 # Folders that are pinyard's own, the inner ones first.
-folders=("$lib/cmake/pinyard" libexec/pinyard share/doc/pinyard/examples/c share/doc/pinyard/examples/c++
+folders=("$lib/cmake/pinyard" libexec/pinyard/{abi,mpich,openmpi} libexec/pinyard share/doc/pinyard/examples/c share/doc/pinyard/examples/c++
     share/doc/pinyard/examples/fortran share/doc/pinyard/examples share/doc/pinyard share/pinyard/slurm share/pinyard)
 
 # From the folder of the template's place to PREFIX: what makes the tree movable.
@@ -101,6 +110,7 @@ case ${1:-} in
         [ -n "$destination" ] || [ "$(id -u)" -ne 0 ] || ldconfig 2> /dev/null || true
         ;;
     uninstall)
+        uninstall=yes
         entries | while IFS=$'\t' read -r _ _ to; do rm -f "$root/$to"; done
         for folder in "${folders[@]}"; do rmdir "$root/$folder" 2> /dev/null || true; done
         echo "removed from $root"

@@ -8,7 +8,8 @@
 # The MPI of the program: openmpi, mpich or intel. It decides what srun must speak:
 #   openmpi  --mpi=pmix: what Open MPI 4 and 5 are built for; Open MPI 5 knows no other
 #   mpich    --mpi=pmi2: what Debian's and most MPICHs, MVAPICHs and Crays are built for
-#   intel    --mpi=pmi2, with Slurm's own library in I_MPI_PMI_LIBRARY
+#   intel    --mpi=pmi2, with Slurm's own library in I_MPI_PMI_LIBRARY; tried with MPICH in the
+#            place of Intel MPI
 # With the wrong one each rank is a world of its own, and a program that does not look
 # computes the same thing many times. `srun --mpi=list` says what this Slurm has.
 : "${MPI:=openmpi}"
@@ -123,12 +124,14 @@ find_pinyard() {
 # what doctor sees. Runs in a shell of its own there, with nothing but its arguments.
 # node_check PINYARD MEMLOCK_KIB MEMORY_MIB GPUS FILE...
 node_check() {
-    local node pinyard=$1 least=$2 memory=$3 gpus=$4 file limit folder bytes
+    local node pinyard=$1 least=$2 memory=$3 gpus=$4 file limit folder bytes absent
     node=$(hostname -s)
     shift 4
     for file in "$pinyard" "$@"; do
         case $file in /*) ;; *) file=$PWD/${file#./} ;; esac
         [ -r "$file" ] || echo "!! $node: there is no $file"
+        absent=$(ldd "$file" 2> /dev/null | awk '/=> not found/ { print $1 }' | sort -u | paste -sd ' ')
+        [ -z "$absent" ] || echo "!! $node: $file needs $absent, which the loader does not find: load the module of its MPI before sbatch, or set LD_LIBRARY_PATH"
     done
     limit=$(ulimit -l)
     # CAP_IPC_LOCK, bit 14 of the effective set: the limit does not bind.
@@ -200,17 +203,25 @@ preflight() {
     [ "$PREFLIGHT" = warn ] || refuse "a node is not fit for the job, and nothing was started; PREFLIGHT=warn starts it all the same"
 }
 
-# stress_program: where the program of the stress test is. It links an MPI, so it is not
-# part of every installation.
-stress_program() {
-    local found
-    for found in "${STRESS:-}" "$PINYARD_PREFIX/bin/pinyard-stress" "$(command -v pinyard-stress)"; do
+# program_of NAME: where a program is that is linked with the job's MPI. An installation has one
+# for each MPI that there was; one in bin or PATH is for the site's only MPI, and abi's runs with
+# any MPI that has the standard ABI of MPI 5.0.
+program_of() {
+    local found of=$MPI
+    # Intel MPI's interface, and its library's name, are those of MPICH.
+    [ "$MPI" != intel ] || of=mpich
+    for found in "$PINYARD_PREFIX/libexec/pinyard/$of/$1" "$PINYARD_PREFIX/bin/$1" "$(command -v "$1")" "$PINYARD_PREFIX/libexec/pinyard/abi/$1"; do
         [ -z "$found" ] || [ ! -x "$found" ] || { echo "$found" && return; }
     done
     return 1
 }
+
+# stress_program: where the program of the stress test is.
+stress_program() {
+    if [ -n "${STRESS:-}" ] && [ -x "$STRESS" ]; then echo "$STRESS"; else program_of pinyard-stress; fi
+}
 # shellcheck disable=SC2034 # of the templates
-no_stress="no pinyard-stress: build it with the MPI of the job (cargo build --release -p pinyard-stress), and set STRESS to its path"
+no_stress="no pinyard-stress for MPI=$MPI: make install puts one there for each MPI that it finds; or build it with the MPI of the job (cargo build --release -p pinyard-stress), and set STRESS to its path"
 
 # verdict: the last word of a stress test in the output, with its first reason.
 verdict() {

@@ -177,6 +177,76 @@ for mpi in openmpi mpich; do
 done
 launch=()
 
+# ---- What is linked with an MPI ---------------------------------------------------------
+# Fast where c-mpi has built: they share their folder.
+of_mpis() { env -u WITHOUT_MPI PREFIX=$prefix DESTDIR="$work/mpis" packaging/install.sh "$@"; }
+mpis=() && for mpi in openmpi mpich; do ! command -v mpicc.$mpi > /dev/null || mpis+=("$mpi"); done
+with_mpis() {
+    local mpi program
+    packaging/mpi.sh "${mpis[@]}" && of_mpis install && of_mpis list > "$work/of-mpis" || return
+    for mpi in "${mpis[@]}"; do
+        for program in pinyard-stress bcast_gpu pinyard-mpi-probe gpu-bandwidth; do
+            grep -qx "libexec/pinyard/$mpi/$program" "$work/of-mpis" && [ -x "$work/mpis$prefix/libexec/pinyard/$mpi/$program" ] || return
+        done
+    done
+    mv "$work/mpis$prefix" "$work/moved-mpis"
+}
+with_moved() { env -u PINYARD_PROGRAMS -u PINYARD_MPIRUN PATH="$work/moved-mpis/bin:$PATH" PINYARD_DRIVER=simulated timeout --foreground -k 5 100 "$@" | tee "$work/output"; }
+# By the loader alone, whose libraries are those of their MPI; the tree is elsewhere already.
+linked() { # MPI
+    local program library
+    case $1 in openmpi) library=libmpi.so ;; mpich) library=libmpich.so ;; esac
+    for program in "$work/moved-mpis/libexec/pinyard/$1"/*; do
+        ldd "$program" | grep -F "$library" && ! ldd "$program" | grep 'not found' && ! readelf -d "$program" | grep -E 'RPATH|RUNPATH' || return
+    done
+}
+stressed() { with_moved pinyard stress --mpirun "mpirun.$1" -n 2 --time 30 --steps 10 --max-bytes 64K --backend io_uring && grep -q '^Clean' "$work/output"; }
+broadcast() {
+    with_moved "${launch[@]}" "$work/moved-mpis/libexec/pinyard/$1/bcast_gpu" && [ "$(grep -c 'cells are right' "$work/output")" = 2 ]
+}
+# Without a GPU the ranks say so themselves.
+probed() {
+    (set +o pipefail && with_moved pinyard probe --launch "${launch[*]}") 2>&1 | tee "$work/probed"
+    grep -Eq 'takes? device pointers|nothing was tried: rank 0: ' "$work/probed"
+}
+measured() { with_moved pinyard bench mpi.gpu --quick --mpirun "mpirun.$1" && grep -q '^ *mpi.gpu' "$work/output"; }
+if [ ${#mpis[@]} -eq 0 ]; then
+    skip "programs that are linked with an MPI: neither mpicc.openmpi nor mpicc.mpich"
+else
+    check "make install: programs for ${mpis[*]}" piped with_mpis
+    for mpi in "${mpis[@]}"; do
+        launch=("mpirun.$mpi" -n 2)
+        [ "$mpi" = mpich ] || launch=(mpirun.openmpi --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -n 2)
+        check "$mpi: the moved programs are linked with it, and find it" piped linked "$mpi"
+        check "$mpi: the moved command finds pinyard-stress" piped stressed "$mpi"
+        check "$mpi: the moved bcast_gpu" piped broadcast "$mpi"
+        check "$mpi: the moved command finds pinyard-mpi-probe" piped probed
+        check "$mpi: the moved command finds gpu-bandwidth" piped measured "$mpi"
+    done
+    launch=()
+    ambiguous() { ! with_moved pinyard probe --launch 'srun -n 2' 2> "$work/why" && cat "$work/why" && grep -q 'openmpi or .*/mpich' "$work/why"; }
+    [ ${#mpis[@]} -lt 2 ] || check "a launcher of no MPI: both folders are named" piped ambiguous
+    taken_away() {
+        of_mpis install && [ -e "$work/mpis$prefix/libexec/pinyard/${mpis[0]}" ] && of_mpis uninstall || return
+        ! find "$work/mpis$prefix" ! -type d | grep . && [ ! -e "$work/mpis$prefix/libexec/pinyard" ]
+    }
+    check "make uninstall takes them, and their folders" piped taken_away
+    # On most clusters the wrapper has no MPI in its name.
+    alone() {
+        local tool
+        mkdir -p "$work/lone" && ln -sfn "$(command -v "mpicc.${mpis[0]}")" "$work/lone/mpicc" || return
+        for tool in bash dirname grep sed gcc cc as ld cat; do ln -sfn "$(command -v $tool)" "$work/lone/$tool"; done
+        equal "${mpis[0]} $work/lone/mpicc" "$(env -u MPICC_OPENMPI -u MPICC_MPICH -u MPICC_ABI PATH="$work/lone" bash packaging/mpi.sh list)"
+    }
+    check "an MPI whose wrapper is mpicc" piped alone
+    # In a target folder of its own, which stays empty.
+    broken() { CARGO_TARGET_DIR=$work/broken MPICC_OPENMPI=/bin/false MPICC_MPICH=/nowhere MPICC_ABI=/nowhere packaging/mpi.sh "$@" 2>&1 | tee "$work/why"; }
+    left_out() { broken && grep -q '^mpi: left out openmpi, .*/bin/false: error: /bin/false compiles no mpi.h' "$work/why"; }
+    check "an MPI that cannot be built: left out, with the reason" piped left_out
+    demanded() { ! broken all && grep -q 'could not build for openmpi' "$work/why" && ! broken openmpi; }
+    check "an MPI that cannot be built, and was named: a failure" piped demanded
+fi
+
 # ---- CMake -----------------------------------------------------------------------------
 cmakes() { cmake -S mpi-tests/install -B "$work/cmake" -DCMAKE_PREFIX_PATH="$here" -DCMAKE_BUILD_TYPE=Release && cmake --build "$work/cmake"; }
 check "CMake configures and builds" piped cmakes

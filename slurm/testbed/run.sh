@@ -7,7 +7,6 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 here=$PWD/slurm/testbed root=$PWD
-target=${CARGO_TARGET_DIR:-$PWD/target}
 # shellcheck disable=SC2034 # of check
 only=${1:-}
 temporary=$(mktemp -d) || exit 2
@@ -28,20 +27,15 @@ trap '"$here/slurm.sh" down "$temporary/slurm"; rm -rf "$temporary"' EXIT
 trap 'exit 130' INT TERM
 export SLURM_CONF=$temporary/slurm/slurm.conf
 
-build() { timeout --foreground -s KILL 900 cargo build --quiet --release "$@" || cannot "build $*"; }
-build -p pinyard --features cli --bin pinyard
-build -p pinyard-preload
-for mpi in openmpi mpich; do MPICC=/usr/bin/mpicc.$mpi build --target-dir "$target/$mpi" -p pinyard-stress; done
-MPICC=/usr/bin/mpicc.openmpi build --target-dir "$target/openmpi" -p pinyard-mpi --example bcast_gpu
-MPICC=/usr/bin/mpicc.openmpi build --target-dir "$target/openmpi" -p pinyard-mpi --bin pinyard-mpi-probe
-
-# Like an installation of packaging/install.sh, and in it what links the job's MPI, as
-# docs/src/cluster.md says.
-prefix=$temporary/prefix
-mkdir -p "$prefix"/{bin,lib,share/pinyard/slurm} "$temporary/work"
-cp "$target/release/pinyard" "$target/openmpi/release/"{pinyard-stress,pinyard-mpi-probe,examples/bcast_gpu} "$prefix/bin/"
-cp "$target/release/libpinyard_preload.so" "$prefix/lib/"
-cp slurm/*.sbatch slurm/env.sh "$prefix/share/pinyard/slurm/"
+# What users have: an installation, for both MPIs, which was put together elsewhere and moved.
+prefix=$temporary/moved
+install() {
+    timeout --foreground -s KILL 900 packaging/build.sh && timeout --foreground -s KILL 900 packaging/mpi.sh openmpi mpich &&
+        DESTDIR=$temporary/stage PREFIX=/opt/pinyard LIBDIR=lib packaging/install.sh install && mv "$temporary/stage/opt/pinyard" "$prefix"
+}
+install > "$said" 2>&1 || cannot "install: $(tail -n 20 "$said")"
+mkdir "$temporary/work"
+stress_of=$prefix/libexec/pinyard/openmpi/pinyard-stress stress_of_mpich=$prefix/libexec/pinyard/mpich/pinyard-stress
 templates=$prefix/share/pinyard/slurm
 cd "$temporary/work" || exit 2
 
@@ -153,6 +147,15 @@ host_with() { # SETTINGS STRESS
     at=$(mktemp -d -p "$temporary/work")
     host "$1" "$2" "$at"
 }
+# The installation's own, of the MPI that the job names.
+host_of_mpich() {
+    MPI=mpich TIME=2 submit "$templates/host.sbatch" && ends 0 && reports && tells ', MPI mpich by srun: '
+}
+# An installation for which no MPI was found.
+host_without() {
+    mkdir -p "$temporary/alone/bin" && ln -sfn "$prefix/lib" "$temporary/alone/lib" && ln -sf "$prefix/bin/pinyard" "$temporary/alone/bin/" || return 1
+    PINYARD_PREFIX=$temporary/alone submit "$templates/$1" && ends 78 && tells "^REFUSED: no .*$2 .*for MPI=openmpi: make install"
+}
 # One in PATH, as most programs of modules are.
 program_in_path() {
     submit "$templates/host.sbatch" hostname && ends 0 && grep -q '^n1' "$folder/output" && grep -q '^n2' "$folder/output"
@@ -172,13 +175,18 @@ stress() {
     TIME=20 STRESS_OPTIONS=$few submit "$templates/ib-stress.sbatch" && ends 0 && reports && document 'len(d["ranks"]) == 4' && tells '^Clean'
 }
 gpu() {
-    GPUS=no submit "$templates/gpu-bcast.sbatch" "$prefix/bin/pinyard-stress" --time 20 --steps 10 --folder "$temporary/work/gpu" &&
+    GPUS=no submit "$templates/gpu-bcast.sbatch" "$stress_of" --time 20 --steps 10 --folder "$temporary/work/gpu" &&
         ends 0 && tells '^MPI of the program: .*libmpi.so' '  MPI +Open MPI v4' && grep -q '^pinyard .* on n1' "$folder/doctor.txt"
 }
 # Without a program: bcast_gpu, on a simulated device.
 gpu_default() {
     GPUS=no submit "$templates/gpu-bcast.sbatch" && ends 0 && tells '^probe: .' '^COMPLETED' &&
         grep -q 'rank 0: 1048576 cells are right' "$folder/output" && grep -q 'rank 1: 1048576 cells are right' "$folder/output"
+}
+# As the job's MPI says: the other MPI's build would make each rank a world of its own.
+gpu_of_mpich() {
+    MPI=mpich GPUS=no submit "$templates/gpu-bcast.sbatch" && ends 0 && tells '^MPI of the program: .*libmpich' '^probe: .' '^COMPLETED' &&
+        grep -q 'rank 1: 1048576 cells are right' "$folder/output"
 }
 gpu_refused() {
     submit "$templates/gpu-bcast.sbatch" && ends 78 && tells 'n1: no NVIDIA GPU .*GPUS=no' 'n2: no NVIDIA GPU' '^REFUSED' &&
@@ -270,7 +278,7 @@ preload() {
 # Open MPI over libfabric's TCP, where the library says what it does.
 preload_mpi() {
     OMPI_MCA_pml=cm OMPI_MCA_mtl=ofi OMPI_MCA_mtl_ofi_provider_include='tcp;ofi_rxm' FI_TCP_IFACE=lo \
-        submit "$templates/preload-existing-app.sbatch" "$prefix/bin/pinyard-stress" --time 20 --steps 10 --folder "$temporary/work/preload" &&
+        submit "$templates/preload-existing-app.sbatch" "$stress_of" --time 20 --steps 10 --folder "$temporary/work/preload" &&
         ends 0 && tells '^2 lines of pinyard' && grep -q '^pinyard: rank 1, pid .*: libfabric 1\.' "$folder/output"
 }
 soak() {
@@ -332,6 +340,14 @@ no_library() {
     submit "$templates/preload-existing-app.sbatch" ./who && ends 78 &&
         tells "^preflight: n2: there is no $prefix/lib/libpinyard_preload.so" && ! grep -q '^rank' "$folder/output" || status=1
     nsenter -t "$pid" -m umount "$prefix/lib" && return $status
+}
+# Linked with an MPI that is on no node: its module is not loaded.
+no_mpi() {
+    mkdir -p "$temporary/gone" && echo 'void nothing(void) {}' | gcc -shared -x c - -o "$temporary/gone/libmpi.so.99" -Wl,-soname,libmpi.so.99 &&
+        echo 'void nothing(void); int main(void) { nothing(); }' | gcc -x c - -x none -o lost "$temporary/gone/libmpi.so.99" &&
+        rm "$temporary/gone/libmpi.so.99" || return 1
+    submit "$templates/host.sbatch" ./lost && ends 78 &&
+        tells '^preflight: n1: .*/lost needs libmpi.so.99, which the loader does not find: load the module' 'n2: .*/lost needs libmpi.so.99'
 }
 no_command() {
     local pid status=0
@@ -524,11 +540,10 @@ page_bind() {
 }
 page_probe() {
     # shellcheck disable=SC2016
-    TREE=$root BUILT=$target/openmpi SLURM_MPI_TYPE=pmix of_page page-probe "$(
-        echo 'cargo() { (cd "$TREE" && MPICC=/usr/bin/mpicc.openmpi command cargo "$@" --quiet --target-dir "$BUILT"); }'
+    SLURM_MPI_TYPE=pmix of_page page-probe "$(
         # Without a GPU it says so, and ends with 2.
         echo 'pinyard() { command pinyard "$@" || [ $? -le 2 ]; }'
-        "$root"/ci/block.sh docs/src/gpu-mpi.md probe
+        "$root"/ci/block.sh docs/src/gpu-mpi.md probe "/usr/local=$prefix"
     )" && grep -Eq 'takes? device pointers|^pinyard-mpi-probe: nothing was tried: rank 0: no CUDA driver' page-probe.out &&
         grep -q '^MPI and device pointers, as `pinyard probe` has tried' page-probe.out
 }
@@ -539,24 +554,28 @@ limit_begun
 check "doctor in a root with nothing installed" bare
 if command -v shellcheck > /dev/null; then check "shellcheck" lint; else skip "shellcheck: it is not there"; fi
 check "host.sbatch: the stress test, reports in the job's folder" host_default
+check "host.sbatch, MPI=mpich: the installation's program for MPICH" host_of_mpich
+check "host.sbatch: refused where the installation has no program for the MPI" host_without host.sbatch pinyard-stress
+check "gpu-bcast.sbatch: refused where the installation has no program for the MPI" host_without gpu-bcast.sbatch bcast_gpu
 check "host.sbatch: a program of one's own, with arguments" own_program
 check "host.sbatch: a program in PATH" program_in_path
-check "host.sbatch, TRACE=yes: a trace of each rank, and the page" traced MPI=openmpi "$prefix/bin/pinyard-stress"
+check "host.sbatch, TRACE=yes: a trace of each rank, and the page" traced MPI=openmpi "$stress_of"
 check "preload-existing-app.sbatch, TRACE=yes: no trace, and why" untraced
-check "host.sbatch, TRACE=yes, by mpirun" traced LAUNCH=mpirun,MPIRUN=mpirun.openmpi,LAUNCH_OPTIONS="--mca plm_slurm_args --mpi=none" "$prefix/bin/pinyard-stress"
-check "host.sbatch: MPICH, srun --mpi=pmi2" host_with MPI=mpich "$target/mpich/release/pinyard-stress"
-check "host.sbatch: Open MPI by mpirun" host_with LAUNCH=mpirun,MPIRUN=mpirun.openmpi,LAUNCH_OPTIONS="--mca plm_slurm_args --mpi=none" "$prefix/bin/pinyard-stress"
-check "host.sbatch: MPICH by mpirun (Hydra)" host_with MPI=mpich,LAUNCH=mpirun,MPIRUN=mpirun.mpich "$target/mpich/release/pinyard-stress"
+check "host.sbatch, TRACE=yes, by mpirun" traced LAUNCH=mpirun,MPIRUN=mpirun.openmpi,LAUNCH_OPTIONS="--mca plm_slurm_args --mpi=none" "$stress_of"
+check "host.sbatch: MPICH, srun --mpi=pmi2" host_with MPI=mpich "$stress_of_mpich"
+check "host.sbatch: Open MPI by mpirun" host_with LAUNCH=mpirun,MPIRUN=mpirun.openmpi,LAUNCH_OPTIONS="--mca plm_slurm_args --mpi=none" "$stress_of"
+check "host.sbatch: MPICH by mpirun (Hydra)" host_with MPI=mpich,LAUNCH=mpirun,MPIRUN=mpirun.mpich "$stress_of_mpich"
 check "ib-stress.sbatch: four ranks, clean" stress
 check "gpu-bcast.sbatch: a program, and what the first node is" gpu
 check "gpu-bcast.sbatch: without a program, and a probe before it" gpu_default
+check "gpu-bcast.sbatch, MPI=mpich: the installation's programs for MPICH" gpu_of_mpich
 check "gpu-bcast.sbatch: refused where a node has no GPU" gpu_refused
 check "gpu-bcast.sbatch: a GPU and no driver of CUDA's" with_devices gpu_without_driver
 check "gpu-bcast.sbatch: a part of the node's GPUs, and the NIC next to each" with_devices bound
 check "gpu-bcast.sbatch: what the user has chosen stays" with_devices bound_by_user
 check "MPI=intel: Slurm's PMI library is found, and every rank gets it" intel
 check "MPI=intel by mpirun: Hydra, and no library of Slurm's" intel_by_mpirun
-check "MPI=intel: the stress test over PMI2" host_with MPI=intel,I_MPI_PMI_LIBRARY=/nowhere/libpmi2.so "$target/mpich/release/pinyard-stress"
+check "MPI=intel: the stress test over PMI2" host_with MPI=intel,I_MPI_PMI_LIBRARY=/nowhere/libpmi2.so "$stress_of_mpich"
 check "the book: first steps on a cluster" page_first
 check "the book: slurm/README.md" page_submit
 check "the book: the preload library by srun" page_srun
@@ -573,6 +592,7 @@ check "something to be mended on all nodes alike: said, and started" alike
 check "something to be mended on all nodes alike, PREFLIGHT=mend: refused" alike_refused
 check "a node without the library: named" no_library
 check "a node without the command: named" no_command
+check "a program whose MPI a node does not find: named" no_mpi
 check "a killed rank: the node and the signal" killed
 check "a rank dies of a segmentation fault: the node and its status" signalled SEGV 139 'Segmentation fault'
 check "a rank aborts: the node and its status" signalled ABRT 134 Aborted

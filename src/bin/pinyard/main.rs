@@ -6,6 +6,7 @@ mod doctor;
 mod info;
 mod manual;
 mod probe;
+mod programs;
 mod replay;
 mod report;
 mod stress;

@@ -1,11 +1,12 @@
 //! `pinyard probe`: whether an MPI takes device pointers, tried out by a program that is
 //! built for that MPI.
 
-use crate::demo::own_folder;
+use crate::demo::mpi::{Kind, Mpirun};
 use crate::doctor::Question;
+use crate::programs::Folders;
 use crate::terminal::complain;
 use pinyard::environment;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 /// The program that tries, which keeps the answers as well.
@@ -21,7 +22,8 @@ pub(crate) struct Options {
     /// The command that starts two ranks, each with a device; for a plan as many as you like
     #[arg(long, value_name = "COMMAND", default_value = "mpirun -n 2")]
     launch: String,
-    /// Folder with the program pinyard-mpi-probe [default: the folder of this command]
+    /// Folder with the program pinyard-mpi-probe [default: the folder of this command, and of
+    /// ../libexec/pinyard that of the MPI]
     #[arg(long, value_name = "DIR", env = environment::PROGRAMS, hide_env = true)]
     programs: Option<PathBuf>,
 }
@@ -31,21 +33,42 @@ Example:     pinyard probe --launch \"srun -n 2 --gpus-per-task 1\"
              pinyard probe --plan --launch \"srun -n 8 --gpus-per-task 1\"
 Exit status: 0 it takes them, 1 it does not, 2 that could not be tried; of a plan COMMAND's";
 
-fn program(folder: Option<&PathBuf>) -> Result<PathBuf, String> {
-    let folder = match folder {
-        Some(folder) => folder.clone(),
-        None => own_folder().map_err(|refusal| refusal.line())?,
-    };
-    let program = folder.join(PROGRAM);
-    if program.is_file() {
-        return Ok(program);
+const REMEDY: &str =
+    "build it for your MPI (cargo build --release -p pinyard-mpi), or install it (make install)";
+
+/// The MPI whose launcher the command begins with. srun and scripts are of none; they are not
+/// started to be asked.
+fn launcher(command: &str) -> Option<Kind> {
+    let first = Path::new(command.split_whitespace().next()?);
+    let name = first.file_name()?.to_str()?;
+    let asked = name.starts_with("mpirun") || name.starts_with("mpiexec");
+    asked.then(|| Mpirun::find(first).ok()).flatten().map(|mpirun| mpirun.kind)
+}
+
+/// The program that is linked with the MPI of `launch`; where that says none, the only one.
+fn program(named: &[PathBuf], launch: &str) -> Result<PathBuf, String> {
+    let mpi = launcher(launch);
+    let folders = Folders::linked(named, mpi).map_err(|refusal| refusal.line())?;
+    let program = folders.find(PROGRAM).map_err(|why| format!("{why}: {REMEDY}"))?;
+    match folders.all(PROGRAM).get(1) {
+        Some(other) if mpi.is_none() && named.is_empty() => Err(format!(
+            "{launch:?} does not say which MPI it starts: name the folder of that MPI's {PROGRAM} with \
+             --programs, such as {} or {}",
+            parent(&program),
+            parent(other)
+        )),
+        _ => Ok(program),
     }
-    Err(format!("{program:?} is not there: build it for your MPI (cargo build -p pinyard-mpi)"))
+}
+
+fn parent(program: &Path) -> String {
+    program.parent().unwrap_or(program).display().to_string()
 }
 
 /// Tries it out.
 pub(crate) fn run(options: &Options) -> ExitCode {
-    let status = program(options.programs.as_ref()).and_then(|program| {
+    let named: Vec<PathBuf> = options.programs.iter().cloned().collect();
+    let status = program(&named, &options.launch).and_then(|program| {
         let plan = options.plan.then_some("--plan");
         let status = Command::new(&program).args(plan).args(["--launch", &options.launch]).status();
         status.map_err(|error| format!("{}: {error}", program.display()))
@@ -61,9 +84,22 @@ pub(crate) fn run(options: &Options) -> ExitCode {
 
 /// What is known, a line per library; `Err` says why it cannot be told.
 pub(crate) fn known() -> Result<Vec<String>, String> {
-    let folder = std::env::var_os(environment::PROGRAMS).map(PathBuf::from);
-    let program = program(folder.as_ref())?;
-    let mut command = Command::new(&program);
+    let named: Vec<PathBuf> =
+        std::env::var_os(environment::PROGRAMS).into_iter().map(PathBuf::from).collect();
+    let folders = Folders::linked(&named, None).map_err(|refusal| refusal.line())?;
+    // All keep the same answers; one may not start here, where its MPI is not loaded.
+    let mut failure = format!("{}: {REMEDY}", folders.find(PROGRAM).err().unwrap_or_default());
+    for program in folders.all(PROGRAM) {
+        match answers(&program) {
+            Ok(lines) => return Ok(lines),
+            Err(why) => failure = why,
+        }
+    }
+    Err(failure)
+}
+
+fn answers(program: &Path) -> Result<Vec<String>, String> {
+    let mut command = Command::new(program);
     command.arg("show");
     let failed = |why: String| format!("{} show: {why}", program.display());
     let (status, lines) = Question::to(command).lines().map_err(failed)?;

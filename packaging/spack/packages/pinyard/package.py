@@ -34,7 +34,8 @@ class Pinyard(MakefilePackage):
         env.set("CARGO_HOME", join_path(self.stage.path, "cargo"))
 
     def build(self, spec, prefix):
-        make("build", parallel=False)
+        # Without an MPI: one of the machine's would be found, and not Spack's.
+        make("build", "MPI=none", parallel=False)
 
     def install(self, spec, prefix):
-        make("install", "PREFIX={0}".format(prefix), "LIBDIR=lib", parallel=False)
+        make("install", "MPI=none", "PREFIX={0}".format(prefix), "LIBDIR=lib", parallel=False)

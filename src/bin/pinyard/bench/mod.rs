@@ -71,7 +71,7 @@ pub(crate) struct Options {
     #[arg(short = 'n', long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..))]
     ranks: u32,
     /// Folder with programs that measure, more than once for several [default: the folder of this
-    /// command, and ../libexec/pinyard]
+    /// command, and ../libexec/pinyard, with a folder for each MPI]
     #[arg(long, value_name = "DIR", env = environment::PROGRAMS, hide_env = true)]
     programs: Vec<PathBuf>,
 }
@@ -115,7 +115,7 @@ pub(crate) fn run(options: &Options) -> ExitCode {
 
 fn carry_out(options: &Options) -> Result<ExitCode, Refusal> {
     let wanted = catalogue::find(&options.names).map_err(|error| Refusal::new(error.to_string(), ""))?;
-    let programs = Programs::of(&options.programs)?;
+    let programs = Programs::of(&options.programs, &options.mpirun)?;
     if options.list {
         list(options, &wanted, &programs);
         return Ok(ExitCode::SUCCESS);

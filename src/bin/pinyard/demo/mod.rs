@@ -119,7 +119,7 @@ impl Demo<'_> {
     fn prepare(options: &Options) -> Result<Demo<'_>, Refusal> {
         let programs = match &options.programs {
             Some(folder) => folder.clone(),
-            None => own_folder()?,
+            None => crate::programs::own_folder()?,
         };
         for row in rows::ALL {
             rows::program(&programs, row)?;
@@ -196,10 +196,4 @@ impl Demo<'_> {
 
 fn tenths(time: Duration) -> f64 {
     (time.as_secs_f64() * 10.0).round() / 10.0
-}
-
-pub(crate) fn own_folder() -> Result<PathBuf, Refusal> {
-    let own = std::env::current_exe()
-        .map_err(|error| Refusal::new(format!("readlink(/proc/self/exe): {error}"), "use --programs DIR"))?;
-    Ok(own.parent().map(Path::to_owned).unwrap_or_default())
 }

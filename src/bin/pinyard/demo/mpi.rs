@@ -16,10 +16,20 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    pub(crate) const ALL: [Kind; 2] = [Kind::OpenMpi, Kind::Mpich];
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::OpenMpi => "Open MPI",
             Kind::Mpich => "MPICH",
+        }
+    }
+
+    /// The folder of an installation's programs for it.
+    pub(crate) fn folder(self) -> &'static str {
+        match self {
+            Kind::OpenMpi => "openmpi",
+            Kind::Mpich => "mpich",
         }
     }
 }

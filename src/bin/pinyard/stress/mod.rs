@@ -9,8 +9,9 @@
 mod launch;
 mod show;
 
-use crate::demo::mpi::Mpirun;
-use crate::demo::{Refusal, STOP, own_folder};
+use crate::demo::mpi::{Kind, Mpirun};
+use crate::demo::{Refusal, STOP};
+use crate::programs::Folders;
 use crate::terminal::{complain, print};
 use launch::Job;
 use pinyard::environment;
@@ -43,7 +44,8 @@ pub(crate) struct Options {
     /// mpirun to start, of Open MPI or MPICH
     #[arg(long, value_name = "PATH", env = environment::MPIRUN, hide_env = true, default_value = "mpirun")]
     mpirun: PathBuf,
-    /// Folder with the program pinyard-stress [default: the folder of this command]
+    /// Folder with the program pinyard-stress [default: the folder of this command, and of
+    /// ../libexec/pinyard that of the MPI]
     #[arg(long, value_name = "DIR", env = environment::PROGRAMS, hide_env = true)]
     programs: Option<PathBuf>,
     /// Folder for the ranks' files, on a file system that all machines share [default: a temporary one]
@@ -84,11 +86,12 @@ pub(crate) fn run(options: &Options) -> ExitCode {
 }
 
 fn start(options: &Options) -> Result<Run, Refusal> {
-    let program = program(options)?;
+    let mpirun = Mpirun::find(&options.mpirun);
+    let program = program(options, mpirun.as_ref().ok().map(|mpirun| mpirun.kind))?;
     // A fault may end the ranks' launcher, so there is one.
     let mpirun = match options.ranks {
         1 if options.arguments.is_empty() => None,
-        _ => Some(Mpirun::find(&options.mpirun)?),
+        _ => Some(mpirun?),
     };
     let temporary = tempfile::Builder::new().prefix("pinyard-stress-").tempdir();
     let temporary = temporary
@@ -119,17 +122,16 @@ fn clear(folder: &Path) -> Result<(), Refusal> {
     folder::clear(folder).map_err(failed)
 }
 
-fn program(options: &Options) -> Result<PathBuf, Refusal> {
-    let folder = options.programs.clone().map_or_else(own_folder, Ok)?;
-    let path = folder.join(PROGRAM);
-    if path.is_file() {
-        return Ok(path);
-    }
-    Err(Refusal::new(
-        format!("{PROGRAM} is not in {}", folder.display()),
-        "build it with `cargo build --release -p pinyard-stress` (needs an MPI's development files and \
-         libclang), or name its folder with --programs",
-    ))
+/// The ranks' program, linked with `mpi`.
+fn program(options: &Options, mpi: Option<Kind>) -> Result<PathBuf, Refusal> {
+    let named: Vec<PathBuf> = options.programs.iter().cloned().collect();
+    Folders::linked(&named, mpi)?.find(PROGRAM).map_err(|why| {
+        Refusal::new(
+            why,
+            "build it with `cargo build --release -p pinyard-stress`, or install it with `make install` (both \
+             need that MPI's development files and libclang), or name its folder with --programs",
+        )
+    })
 }
 
 fn conclude(options: &Options, run: &Run) -> Result<ExitCode, Refusal> {
