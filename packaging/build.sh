@@ -22,8 +22,8 @@ build() { cargo build --release --quiet --target-dir "$package/cargo" "$@"; }
 build -p pinyard --features cli --bin pinyard
 cp "$package/cargo/release/pinyard" "$package/"
 # What `pinyard bench` runs; beside UCX where its headers are.
-build -p pinyard-benches --bin pinyard-bench --bin pinyard-bench-watched
-cp "$package"/cargo/release/pinyard-bench{,-watched} "$package/"
+build -p pinyard-benches "${bench_programs[@]/#/--bin=}"
+for program in "${bench_programs[@]}"; do cp "$package/cargo/release/$program" "$package/"; done
 build -p pinyard-preload
 cp "$package/cargo/release/libpinyard_preload.so" "$package/"
 build -p pinyard --lib

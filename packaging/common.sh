@@ -5,6 +5,8 @@ version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Carg
 soname=0
 # What the Rust standard library and the loader's functions need; see docs/src/c.md.
 system=(-lgcc_s -lutil -lrt -lpthread -lm -ldl)
+# What `pinyard bench` runs, in libexec/pinyard; the last two are those of `instructions`.
+bench_programs=(pinyard-bench pinyard-bench-watched counted hook-steps)
 # What is linked with an MPI, and installed once for each, in libexec/pinyard/MPI.
 mpi_programs=(pinyard-stress bcast_gpu pinyard-mpi-probe gpu-bandwidth)
 

@@ -22,7 +22,7 @@ entries() {
     local file name
     entry() { printf '%s\t%s\t%s\n' "$@"; }
     entry 755 "$package/pinyard" bin/pinyard
-    for name in pinyard-bench pinyard-bench-watched; do entry 755 "$package/$name" "libexec/pinyard/$name"; done
+    for name in "${bench_programs[@]}"; do entry 755 "$package/$name" "libexec/pinyard/$name"; done
     entry 755 "$package/libpinyard.so.$version" "$lib/libpinyard.so.$version"
     entry link "libpinyard.so.$version" "$lib/libpinyard.so.$soname"
     entry link "libpinyard.so.$soname" "$lib/libpinyard.so"

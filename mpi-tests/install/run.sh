@@ -43,7 +43,7 @@ check "nothing outside DESTDIR" piped test ! -e $prefix
 modes() {
     ! find "$stage$prefix" -type f ! -perm 644 ! -perm 755 | grep . &&
         ! find "$stage$prefix" -type d ! -perm 755 | grep . &&
-        equal "$(printf '%s\n' bin/pinyard "lib/libpinyard.so.$version" lib/libpinyard_preload.so libexec/pinyard/pinyard-bench{,-watched})" \
+        equal "$(printf '%s\n' bin/pinyard "lib/libpinyard.so.$version" lib/libpinyard_preload.so libexec/pinyard/{pinyard-bench{,-watched},counted,hook-steps} | LC_ALL=C sort)" \
             "$(cd "$stage$prefix" && find . -type f -perm 755 | sed 's|^\./||' | LC_ALL=C sort)"
 }
 check "modes" piped modes
@@ -108,6 +108,9 @@ check "hardened: relro, no executable stack, no relocations in code" piped bash 
 
 benchmark() { "$here/bin/pinyard" bench --quick cache.strided hooks.watched | tee /dev/stderr | grep -c '4,096'; }
 check "the command finds its benchmarks beside it" piped benchmark
+# What is counted under valgrind, and what counts itself.
+instructions() { "$1/bin/pinyard" bench --quick instructions | tee "$work/output" && grep -Eq '^ *hit: instructions +pinyard +[0-9]' "$work/output" && grep -Eq '^ *steps munmap nothing registered: +pinyard +[0-9]' "$work/output"; }
+if command -v valgrind > /dev/null; then check "the command counts instructions" piped instructions "$here"; else skip "instructions: no valgrind"; fi
 
 # ---- Compilers -------------------------------------------------------------------------
 export PKG_CONFIG_PATH=$here/lib/pkgconfig
@@ -311,7 +314,7 @@ debian() {
     # shellcheck disable=SC2046
     gcc "${c[@]}" -o "$work/debian" examples/c/pools.c $(PKG_CONFIG_PATH=$root/usr/lib/$multiarch/pkgconfig pkg-config --cflags --libs pinyard) &&
         LD_LIBRARY_PATH=$root/usr/lib/$multiarch runs "$work/debian" &&
-        "$root/usr/bin/pinyard" --version && zcat "$root/usr/share/man/man3/pny_get.3.gz" | grep -c pny_pool_alloc || return 1
+        "$root/usr/bin/pinyard" --version && { ! command -v valgrind > /dev/null || instructions "$root/usr"; } && zcat "$root/usr/share/man/man3/pny_get.3.gz" | grep -c pny_pool_alloc || return 1
     if [ "$(id -u)" -eq 0 ]; then
         dpkg --root="$root" --purge pinyard && ! find "$root/usr" ! -type d 2> /dev/null | grep .
     fi

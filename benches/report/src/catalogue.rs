@@ -71,7 +71,7 @@ pub const ALL: &[Benchmark] = &[
         needs: "two GPUs, an MPI, gpu-bandwidth",
         program: Program::Mpi,
     },
-    bench("instructions", "instructions of each hot path, counted", "", "valgrind, counted, hook-steps"),
+    bench("instructions", "instructions of each hot path, counted", "", "valgrind"),
 ];
 
 /// Why a name stands for no benchmark.
