@@ -44,18 +44,11 @@ in_folder() { # folder, file
         bash -euo pipefail -c "$in_the_tree"$'\n'"$(cat "$2")")
 }
 
-# What is shown is printed, line after line, but for numbers and the width of columns.
+# What is shown is printed.
 as_shown() { # folder, file of commands, file of what they print
     in_folder "$1" "$2" > "$work/printed" 2>&1 || { cat "$work/printed"; return 1; }
     cat "$work/printed"
-    python3 - "$work/printed" "$3" << 'END'
-import re, sys
-plain = lambda line: re.sub(r"[\s─]+", " ", re.sub(r"\d[\d.,]*", "N", line)).strip()
-printed = iter([plain(line) for line in open(sys.argv[1])])
-for line in open(sys.argv[2]):
-    if plain(line) not in ("", "...") and plain(line) not in printed:
-        sys.exit(f"shown and not printed: {line}")
-END
+    ci/shown.py "$work/printed" "$3"
 }
 
 warnings=(-Wall -Wextra -Werror -pedantic -O1 -I include)

@@ -216,6 +216,14 @@ program_of() {
     return 1
 }
 
+# tell_mpi PROGRAM: the library that this node's loader gives it, which is the MPI that is used
+# whatever MPI= says.
+tell_mpi() {
+    local mpi
+    mpi=$(ldd "$1" 2> /dev/null | awk '/libmpi(ch|_abi)?\.so/ { print $3; exit }')
+    say "MPI of the program: ${mpi:-none that it is linked with}"
+}
+
 # stress_program: where the program of the stress test is.
 stress_program() {
     if [ -n "${STRESS:-}" ] && [ -x "$STRESS" ]; then echo "$STRESS"; else program_of pinyard-stress; fi

@@ -151,6 +151,11 @@ host_with() { # SETTINGS STRESS
 host_of_mpich() {
     MPI=mpich TIME=2 submit "$templates/host.sbatch" && ends 0 && reports && tells ', MPI mpich by srun: '
 }
+# As for Intel MPI, with the program of the MPICH that stands in for it: the job says so.
+host_as_intel() {
+    I_MPI_PMI_LIBRARY=/nowhere/libpmi2.so MPI=intel TIME=2 submit "$templates/host.sbatch" && ends 0 && reports &&
+        tells ', MPI intel by srun: ' '^MPI of the program: .*/libmpich\.so'
+}
 # An installation for which no MPI was found.
 host_without() {
     mkdir -p "$temporary/alone/bin" && ln -sfn "$prefix/lib" "$temporary/alone/lib" && ln -sf "$prefix/bin/pinyard" "$temporary/alone/bin/" || return 1
@@ -251,7 +256,8 @@ bound_by_user() {
     env -u UCX_NET_DEVICES BIND=no sbatch --parsable --gpus-per-node=2 "$templates/gpu-bcast.sbatch" ./bound > job.id && job=$(cat job.id) &&
         ends 0 && grep -q ", 0 on n2: GPU 0,1 of 0,1, NIC none, verbs none$" "$folder/output"
 }
-# Intel MPI's is Hydra and PMI of MPICH's; what is looked at is what the template gives it. The
+# Intel MPI itself is not here: MPICH, whose Hydra and PMI are Intel's as well, stands in for it.
+# What is looked at is what the template gives the ranks, and that they find each other so. The
 # library is where sites put Slurm's.
 intel() {
     local node status=0
@@ -357,7 +363,7 @@ no_command() {
         tells "^preflight: n2: there is no $prefix/bin/pinyard" && grep -q 'No answer from n2' "$folder/output" || status=1
     nsenter -t "$pid" -m umount "$prefix/bin" && return $status
 }
-killed() { submit "$templates/host.sbatch" ./dies && ends 137 && tells '^FAILED: n2: task 1: Killed' && ! grep -q '^COMPLETED' "$out"; }
+killed() { submit "$templates/host.sbatch" ./dies && ends 137 && tells "^$("$root"/ci/block.sh slurm/README.md killed)$" '^FAILED: n2: task 1: Killed' && ! grep -q '^COMPLETED' "$out"; }
 # srun says a signal's name, and ends the other ranks by SIGTERM.
 signalled() { # SIGNAL STATUS WORDS
     submit "$templates/host.sbatch" ./dies "$1" && ends "$2" && tells "^FAILED: n2: task 1: $3"
@@ -500,6 +506,11 @@ of_page() {
     cat "$1.out"
     return $status
 }
+# as_shown FOLDER SHOWN: what the page shows of it is what came; the user's home and libraries are here.
+as_shown() {
+    echo "$2" > "$1.shown" && sed -E 's|(MPI of the program: ).*/|\1/usr/lib/|' "$1.out" > "$1.printed" &&
+        "$root"/ci/shown.py "$1.printed" "$1.shown"
+}
 # shellcheck disable=SC2016
 page_words='sbatch() {
     local id
@@ -509,11 +520,12 @@ page_words='sbatch() {
 pinyard() { command pinyard "$@" || [ $? -eq 1 ]; }'
 page_first() {
     of_page page-first "$("$root"/ci/block.sh docs/src/cluster.md first "/usr/local=$prefix" ./my_program=../who ./their_program=../who)" &&
+        as_shown page-first "$("$root"/ci/block.sh --printed docs/src/cluster.md first "/home/me=$PWD/page-first")" &&
         [ "$(cat page-first/slurm/*.out | grep -c '^COMPLETED')" = 3 ] && grep -q '^Nothing to mend\|to mend\.$' page-first.out
 }
 page_submit() {
     of_page page-submit "$("$root"/ci/block.sh slurm/README.md submit "/usr/local=$prefix" ./my_program=../who '4711=*')" &&
-        grep -q '^job .* on n\[1-2\], 2 ranks, MPI openmpi by srun' page-submit.out && grep -q '^COMPLETED' page-submit.out
+        as_shown page-submit "$("$root"/ci/block.sh --printed slurm/README.md submit "/home/me=$PWD/page-submit")" && grep -q '^COMPLETED' page-submit.out
 }
 page_srun() {
     of_page page-srun "$("$root"/ci/block.sh docs/src/preload.md srun "/opt/pinyard=$prefix" ./program=./who)" &&
@@ -573,9 +585,9 @@ check "gpu-bcast.sbatch: refused where a node has no GPU" gpu_refused
 check "gpu-bcast.sbatch: a GPU and no driver of CUDA's" with_devices gpu_without_driver
 check "gpu-bcast.sbatch: a part of the node's GPUs, and the NIC next to each" with_devices bound
 check "gpu-bcast.sbatch: what the user has chosen stays" with_devices bound_by_user
-check "MPI=intel: Slurm's PMI library is found, and every rank gets it" intel
-check "MPI=intel by mpirun: Hydra, and no library of Slurm's" intel_by_mpirun
-check "MPI=intel: the stress test over PMI2" host_with MPI=intel,I_MPI_PMI_LIBRARY=/nowhere/libpmi2.so "$stress_of_mpich"
+check "MPI=intel, without an Intel MPI: Slurm's PMI library is found, every rank gets it" intel
+check "MPI=intel by mpirun, MPICH's in its place: Hydra, and no library of Slurm's" intel_by_mpirun
+check "MPI=intel, MPICH in its place: the stress test over PMI2, and whose it is" host_as_intel
 check "the book: first steps on a cluster" page_first
 check "the book: slurm/README.md" page_submit
 check "the book: the preload library by srun" page_srun
