@@ -29,6 +29,13 @@ clean_demo() { # MPI-NAME COMMAND...
     "$programs/check-demo" "$mpi" 400 <"$temporary/stdout"
 }
 
+# What the README shows of it, with fewer rounds.
+as_shown() {
+    bounded "$@" --quick > "$temporary/stdout" 2> "$temporary/stderr" || { cat "$temporary/stderr"; return 1; }
+    cat "$temporary/stderr" "$temporary/stdout" > "$temporary/printed"
+    ci/block.sh README.md demo > "$temporary/shown" && ci/shown.py "$temporary/printed" "$temporary/shown" || { cat "$temporary/printed"; return 1; }
+}
+
 # refuses PATTERN COMMAND...: exit status 2, one line with the cause, a JSON document.
 refuses() {
     local pattern=$1 status
@@ -98,6 +105,7 @@ for mpi in "$@"; do
     with=(--mpirun "mpirun.$mpi" --programs "$programs")
 
     check "$name: the demo is clean" clean_demo "$name" "$pinyard" demo "${with[@]}"
+    [ "$mpi" != openmpi ] || check "$name: the demo prints what the README shows" as_shown "$pinyard" demo "${with[@]}"
     check "$name: the demo is clean within 8 MiB of RLIMIT_MEMLOCK, Debian's default" \
         clean_demo "$name" "${memlock[@]}" --memlock=8388608 "$pinyard" demo "${with[@]}"
     check "$name: refuses where RLIMIT_MEMLOCK is too small" refuses 'budget of 65536 bytes.*RLIMIT_MEMLOCK is 65536.*raise .ulimit -l' \

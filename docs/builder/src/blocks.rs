@@ -9,6 +9,8 @@
 //!                              by that script, which reads it out of the page:
 //!                              `ci/block.sh PAGE NAME`
 //! python, cmake     by= and as=, likewise
+//! text              drawing   of how something works; or what a command prints, by= and as= of
+//!                             who compares it with that
 //! ```
 
 use crate::files::{Page, pages, read};
@@ -115,7 +117,8 @@ impl Block {
                     .text
                     .lines()
                     .find(|line| line.split_whitespace().next().is_some_and(|word| COMMANDS.contains(&word)));
-                command.map(|line| format!("text that looks like a command, for `sh`: {line}"))
+                let looks = command.map(|line| format!("text that looks like a command, for `sh`: {line}"));
+                looks.or_else(|| (!self.has("drawing")).then(|| self.without_runner(root)).flatten())
             }
             other => Some(format!("a block of {other:?}, which nothing compiles or runs")),
         }
@@ -133,6 +136,9 @@ impl Block {
                 Err(error) => Some(format!("by={script}: {error}")),
             },
             (Some(script), None) => Some(format!("by={script} without as=NAME, by which it finds it")),
+            (None, _) if self.language == "text" => {
+                Some("neither a drawing nor by=SCRIPT as=NAME, where it is compared".to_owned())
+            }
             (None, _) => Some("neither run nor by=SCRIPT as=NAME".to_owned()),
         }
     }
@@ -224,7 +230,8 @@ mod tests {
             assert!(mistake(info, "").is_some(), "{info}");
         }
         assert!(mistake("text", "first\nmake demo\n").is_some());
-        assert_eq!(mistake("text", "a picture\n  -> makes sense\n"), None);
+        assert!(mistake("text", "pinyard 0.1.0 on n7\n").is_some());
+        assert_eq!(mistake("text drawing", "a picture\n  -> makes sense\n"), None);
     }
 
     #[test]

@@ -9,6 +9,8 @@ mod probe;
 mod programs;
 mod replay;
 mod report;
+#[cfg(test)]
+mod shown;
 mod stress;
 mod terminal;
 mod traces;

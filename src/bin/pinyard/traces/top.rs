@@ -292,6 +292,23 @@ mod tests {
     }
 
     #[test]
+    fn the_book_shows_what_is_printed() {
+        let of = |hits, misses, allocations, seconds| {
+            let mut document = document(0, hits, seconds, false);
+            document.process.pid = 4711;
+            document.counters.misses = misses;
+            document.counters.allocations = allocations;
+            (document.counters.pinned_bytes, document.counters.pool_bytes) = (9 << 20, 8 << 20);
+            document.counters.live_bytes = 21 * (1 << 20) / 10;
+            document
+        };
+        let seen: Seen = [("a".into(), (of(5_210, 11, 5_200, 110), Some(of(0, 1, 0, 100))))].into();
+        let printed = anstream::adapter::strip_str(&table(&seen, 110_000_000_000, 10)).to_string();
+        let shown = crate::shown::page("ci/block.sh docs/src/reports.md table");
+        assert_eq!(shown.trim_end(), printed.trim_end());
+    }
+
+    #[test]
     fn a_folder_without_counters_is_an_error_that_says_what_to_do() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("x.counters"), "{").unwrap();

@@ -1,6 +1,7 @@
 use super::*;
 use crate::doctor::facts::{Facts, Version};
 use crate::doctor::made_up::{answer, good_node, library};
+use crate::shown;
 use std::io::Write;
 
 const PAPER: Paper = Paper { width: 80, colour: false };
@@ -21,6 +22,16 @@ fn nodes_that_are_alike() {
     let text = comparison.text(PAPER);
     assert!(text.starts_with("3 nodes\n  n[1,2] n10\n"), "{text}");
     assert!(text.ends_with("\nThe nodes are alike, and nothing is to be mended."), "{text}");
+}
+
+#[test]
+fn the_book_shows_what_is_printed() {
+    let mut odd = node("n17");
+    odd.libfabric = vec![library("/usr/lib/libfabric.so.1", Version(1, 17, 0))];
+    let others = (1..=64).filter(|number| *number != 17).map(|number| node(&format!("n{number:02}")));
+    let answers = others.chain([odd]).map(answer).collect();
+    let text = Comparison::of(answers, &[]).text(Paper { width: 100, ..PAPER });
+    shown::assert_printed(&shown::page("ci/block.sh --printed docs/src/cluster.md nodes"), &text);
 }
 
 #[test]

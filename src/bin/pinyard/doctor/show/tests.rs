@@ -1,11 +1,12 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
 use crate::doctor::compare::Comparison;
-use crate::doctor::facts::{Facts, Version};
+use crate::doctor::facts::{Facts, Limits, Version};
 use crate::doctor::judge::judge;
 use crate::doctor::lines::lines;
 use crate::doctor::made_up::{good_node, gpu_node, library};
 use crate::doctor::{Answer, SCHEMA};
+use crate::shown;
 
 const PLAIN: Paper = Paper { width: 80, colour: false };
 
@@ -133,6 +134,28 @@ fn faults_that_nothing_here_has_are_counted_and_not_named() {
     let text = rendered(&facts, Paper { width: WIDEST, ..PLAIN });
     assert!(text.contains("1.18; 5 known faults with other hardware or programs: the book's page"), "{text}");
     assert!(!text.contains("#13149"), "{text}");
+}
+
+/// The node of the book's screen.
+fn shown_node() -> Facts {
+    let mut facts = good_node();
+    facts.host = "n7".to_owned();
+    facts.under_slurm = true;
+    facts.limits =
+        Limits { memory: 252 << 30, memlock: Some(64 << 10), memlock_hard: Some(64 << 10), ..facts.limits };
+    facts.hooks.owners = [("libc".to_owned(), 1), ("pinyard".to_owned(), 15)].into();
+    facts.hooks.owner_of = [("sbrk".to_owned(), "libc".to_owned())].into();
+    facts.libfabric = vec![library("/usr/lib/libfabric.so.1", Version(1, 17, 0))];
+    facts
+}
+
+#[test]
+fn the_book_shows_what_is_printed() {
+    let shown = shown::page("ci/block.sh docs/src/cluster.md screen");
+    shown::assert_printed(&shown, &rendered(&shown_node(), Paper { width: 96, ..PLAIN }));
+    // Of a node with nothing to mend the page's screen is not.
+    let fit = rendered(&good_node(), Paper { width: 96, ..PLAIN });
+    assert!(std::panic::catch_unwind(|| shown::assert_printed(&shown, &fit)).is_err());
 }
 
 #[test]
