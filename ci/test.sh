@@ -25,6 +25,11 @@ step() {
     timeout -k 10 1500 "$@" > "$log" 2>&1 < /dev/null || status=$?
     local ok bad none
     ok=$(count "$log" passed) bad=$(count "$log" failed) none=$(count "$log" skipped)
+    # A skip that no machine needs is a test that nobody runs; so is one without its reason.
+    ci/skips.sh "$name" "$log" | sed 's/^/FAILED  not in ci\/skips.txt: /' > "$log.unlisted"
+    [ "$none" -le "$(grep -cE '(^| )skipped: ' "$log")" ] || echo "FAILED  $none skipped, not all with a reason" >> "$log.unlisted"
+    cat "$log.unlisted" >> "$log"
+    bad=$((bad + $(wc -l < "$log.unlisted")))
     [ $((ok + bad + none)) -eq 0 ] && { [ "$status" -eq 0 ] && ok=1 || bad=1; }
     [ "$status" -ne 0 ] && [ "$bad" -eq 0 ] && bad=1
     echo "$ok $bad $none" > "$log.counts"
@@ -60,8 +65,10 @@ others() {
     step gpu-compile cargo test --release --target-dir "${CARGO_TARGET_DIR:-target}/openmpi" -p pinyard-mpi --features cudarc --test compile
 }
 
+step skips ci/skips.sh test
 step lints ci/clippy.sh
-step unit cargo test --workspace --exclude pinyard-mpi-tests --exclude pinyard-mpi --exclude pinyard-gpu-tests --exclude pinyard-stress --exclude pinyard-benches --exclude pinyard-fuzz --exclude pinyard-mpi-fuzz --features pinyard/cli --no-fail-fast
+# What a test says of a skip is shown.
+step unit env RUST_TEST_NOCAPTURE=1 cargo test --workspace --exclude pinyard-mpi-tests --exclude pinyard-mpi --exclude pinyard-gpu-tests --exclude pinyard-stress --exclude pinyard-benches --exclude pinyard-fuzz --exclude pinyard-mpi-fuzz --features pinyard/cli --no-fail-fast
 beside models races
 step guards ci/guards.sh
 step aarch64 ci/aarch64.sh
