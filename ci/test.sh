@@ -54,6 +54,8 @@ beside() {
     wait
     cat "$logs/lane"
 }
+lints() { step lints ci/clippy.sh; }
+newcomer() { step newcomer ci/newcomer.sh; }
 models() { step loom ci/loom.sh; }
 races() { step tsan ci/tsan.sh; }
 fuzzing() { step fuzz ci/fuzz.sh 180; }
@@ -66,7 +68,8 @@ others() {
 }
 
 step skips ci/skips.sh test
-step lints ci/clippy.sh
+# What waits for the network and dpkg, beside what does not.
+beside newcomer lints
 # What a test says of a skip is shown.
 step unit env RUST_TEST_NOCAPTURE=1 cargo test --workspace --exclude pinyard-mpi-tests --exclude pinyard-mpi --exclude pinyard-gpu-tests --exclude pinyard-stress --exclude pinyard-benches --exclude pinyard-fuzz --exclude pinyard-mpi-fuzz --features pinyard/cli --no-fail-fast
 beside models races
