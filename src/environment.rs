@@ -193,7 +193,7 @@ fn command() -> Group {
             "src/environment.rs",
             PROGRAMS,
             "a folder",
-            "the command's own folder, then libexec/pinyard of the installation",
+            "the command's own folder, or libexec/pinyard",
             "where the programs of `demo`, `stress`, `probe` and `bench` lie",
         ),
         variable(

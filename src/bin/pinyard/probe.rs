@@ -88,7 +88,10 @@ pub(crate) fn known() -> Result<Vec<String>, String> {
         std::env::var_os(environment::PROGRAMS).into_iter().map(PathBuf::from).collect();
     let folders = Folders::linked(&named, None).map_err(|refusal| refusal.line())?;
     // All keep the same answers; one may not start here, where its MPI is not loaded.
-    let mut failure = format!("{}: {REMEDY}", folders.find(PROGRAM).err().unwrap_or_default());
+    let mut failure = match named.first() {
+        Some(_) => folders.find(PROGRAM).err().unwrap_or_default(),
+        None => format!("no {PROGRAM} beside this command or in libexec/pinyard (make install)"),
+    };
     for program in folders.all(PROGRAM) {
         match answers(&program) {
             Ok(lines) => return Ok(lines),

@@ -6,8 +6,8 @@ use crate::demo::Refusal;
 use crate::demo::mpi::Kind;
 use std::path::{Path, PathBuf};
 
-/// From the folder of the command.
-const INSTALLED: &str = "../libexec/pinyard";
+/// From the folder above the command's.
+const INSTALLED: &str = "libexec/pinyard";
 /// What is built for the standard ABI of MPI 5.0 runs with any MPI that has it.
 const ABI: &str = "abi";
 
@@ -17,12 +17,12 @@ pub(crate) struct Folders(Vec<PathBuf>);
 impl Folders {
     /// Of programs without an MPI.
     pub(crate) fn plain(named: &[PathBuf]) -> Result<Folders, Refusal> {
-        Folders::or_named(named, |own| vec![own.join(INSTALLED)])
+        Folders::or_named(named, |installed| vec![installed.to_owned()])
     }
 
     /// Of programs that are linked with `mpi`, or, where that is not known, with any.
     pub(crate) fn linked(named: &[PathBuf], mpi: Option<Kind>) -> Result<Folders, Refusal> {
-        Folders::or_named(named, |own| installed(&own.join(INSTALLED), mpi))
+        Folders::or_named(named, |installed| of_mpi(installed, mpi))
     }
 
     fn or_named(named: &[PathBuf], others: impl FnOnce(&Path) -> Vec<PathBuf>) -> Result<Folders, Refusal> {
@@ -30,7 +30,7 @@ impl Folders {
             return Ok(Folders(named.to_owned()));
         }
         let own = own_folder()?;
-        let others = others(&own);
+        let others = others(&own.parent().unwrap_or(&own).join(INSTALLED));
         Ok(Folders(std::iter::once(own).chain(others).collect()))
     }
 
@@ -55,7 +55,7 @@ pub(crate) fn own_folder() -> Result<PathBuf, Refusal> {
     Ok(own.parent().map(Path::to_owned).unwrap_or_default())
 }
 
-fn installed(root: &Path, mpi: Option<Kind>) -> Vec<PathBuf> {
+fn of_mpi(root: &Path, mpi: Option<Kind>) -> Vec<PathBuf> {
     let kinds = mpi.map_or(Kind::ALL.to_vec(), |kind| vec![kind]);
     kinds.into_iter().map(Kind::folder).chain([ABI]).map(|name| root.join(name)).collect()
 }
@@ -88,7 +88,7 @@ mod tests {
             fs::create_dir(root.path().join(name)).unwrap();
             fs::write(root.path().join(name).join("program"), "").unwrap();
         }
-        let of = |mpi| Folders(installed(root.path(), mpi)).find("program").unwrap();
+        let of = |mpi| Folders(of_mpi(root.path(), mpi)).find("program").unwrap();
         assert_eq!(of(Some(Kind::Mpich)), root.path().join("mpich/program"));
         // The other MPI's is not taken for it.
         assert_eq!(of(Some(Kind::OpenMpi)), root.path().join("abi/program"));
@@ -99,7 +99,7 @@ mod tests {
     fn without_a_name_the_command_s_folder_is_first() {
         let own = own_folder().unwrap();
         let Folders(folders) = Folders::linked(&[], Some(Kind::OpenMpi)).unwrap();
-        let installed = own.join(INSTALLED);
+        let installed = own.parent().unwrap().join("libexec/pinyard");
         assert_eq!(folders, [own, installed.join("openmpi"), installed.join("abi")]);
     }
 }
