@@ -76,7 +76,7 @@ if [ -e /etc/ssl/certs/ca-certificates.crt ]; then
     for name in SSL_CERT_FILE CARGO_HTTP_CAINFO CURL_CA_BUNDLE PIP_CERT; do environment+=("$name=/etc/machine.crt"); done
 fi
 
-git -c safe.directory='*' clone --quiet --no-hardlinks "file://$PWD" "$root/root/pinyard"
+git -c safe.directory='*' -c advice.detachedHead=false -c init.defaultBranch=main clone --quiet --no-hardlinks "file://$PWD" "$root/root/pinyard"
 
 failed=0 passed=0
 # The README's two commands, as they stand there.
