@@ -100,7 +100,7 @@ for mpi in "${mpis[@]}"; do
         cat "$log" >&2
         fail "could not build for $mpi, with $wrapper; MPI=none builds without any"
     else
-        echo "mpi: left out $mpi, which could not be built with $wrapper: $(grep -m 1 -E 'nable to find libclang|^error' "$log" || tail -n 1 "$log")" >&2
+        echo "mpi: left out $mpi, which could not be built with $wrapper: $(grep -m 1 libclang "$log" || grep -m 1 '^error' "$log" || tail -n 1 "$log")" >&2
         echo "mpi: \`make build MPI=$mpi\` shows all of it; on Debian it needs libclang-dev" >&2
     fi
 done
