@@ -110,7 +110,10 @@ run() { # name, command…
 }
 
 report() { # name, verdict, what
-	printf '%-38s %-8s %s\n' "$1" "$2" "$3"
+	case $2 in
+	skipped) echo "skipped: $1: $3" ;;
+	*) printf '%-38s %-8s %s\n' "$1" "$2" "$3" ;;
+	esac
 	case $2 in
 	passed) passed=$((passed + 1)) ;;
 	skipped) skipped=$((skipped + 1)) ;;
