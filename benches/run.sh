@@ -41,7 +41,7 @@ typo() { bench 2 cache.hits && says err 'but "cache.hit"' && [ ! -s "$work/out" 
 check "a typo is told what it is like" typo
 
 # ---- A run -------------------------------------------------------------------------------
-some=(cache.hit cache.memory hooks backends pools.host pools.same-size pools.threads)
+some=(cache hooks backends pools.host pools.same-size pools.threads)
 run() {
     bench 0 "${some[@]}" pools.pinned mpi.gpu --quick --programs "$target" --save "$work/run.json" --plot "$work/plots" && narrow &&
         says out 'get and release' && says out 'pinyard / it' && says out 'skipped: ' && says err 'cache.hit'
@@ -51,7 +51,7 @@ quiet() { ! grep -P '\x1b|\r' "$work/out" "$work/err"; }
 check "no colours and no bars where there is no terminal" quiet
 whole() {
     python3 - "$work/run.json" "${some[@]}" << 'PYTHON'
-import json, math, sys
+import ctypes.util, json, math, pathlib, sys
 document = json.load(open(sys.argv[1]))
 assert document["schema"] == "pinyard-bench/1" and document["quick"], document
 assert document["machine"]["cores"] > 0 and document["machine"]["kernel"], document["machine"]
@@ -64,6 +64,14 @@ for name in sys.argv[2:]:
         for of in row["of"]:
             assert all(math.isfinite(of[key]) and of[key] >= 0 for key in ("median", "p25", "p75", "p99")), row
             assert of["p25"] <= of["median"] <= of["p75"], row
+ours_alone = ("hooks.watched", "4096 buffers of 1 KiB, 8 KiB apart: pinned")
+for peer, library, header in ("UCX", "ucs", "ucs/memory/rcache.h"), ("libfabric", "fabric", "rdma/fi_ext.h"):
+    if not ctypes.util.find_library(library) or not (pathlib.Path("/usr/include") / header).exists():
+        continue
+    assert document["peers"].get(peer), (peer, document["peers"], document["skipped"])
+    for row in document["rows"]:
+        if row["benchmark"].startswith(("cache", "hooks")) and not {row["benchmark"], row["case"]} & set(ours_alone):
+            assert peer in [of["name"] for of in row["of"]], (peer, row)
 hits = [row for row in document["rows"] if row["case"] == "get and release"]
 assert {row["at"]["value"] for row in hits} == {1, 100, 10_000}, hits
 host = next(row for row in document["rows"] if row["benchmark"] == "pools.host")
@@ -81,6 +89,10 @@ assert "gpu-bandwidth" in skipped["mpi.gpu"]["why"] and "cargo build" in skipped
 assert "pinyard-bench is not in" in skipped["pools.same-size"]["why"], skipped
 PYTHON
 }
+without() {
+    mkdir -p "$work/broken" && echo "not a library" > "$work/broken/libfabric.so.1" &&
+        LD_LIBRARY_PATH=$work/broken bench 0 cache.strided --quick && says out 'skipped: libfabric in cache.strided'
+}
 # Of ranks, on simulated devices where there are no GPUs.
 ranks() {
     bench 0 mpi.gpu --quick --programs "$target" --programs "$openmpi" --mpirun mpirun.openmpi --save "$work/ranks.json" --plot "$work/ranks" &&
@@ -96,6 +108,7 @@ for names in rows.values():
 PYTHON
 }
 check "two ranks, by every way that there is" ranks
+check "a peer that cannot be opened is left out, and named" without
 check "a program that is not there is a reason, and what to do" reasons
 pictures() { # saved run, folder
     python3 - "$1" "$2" << 'PYTHON'
@@ -158,7 +171,7 @@ check "a file that cannot be written is refused before anything is measured" unw
 # has the rest.
 of_page() {
     local block
-    block=$(ci/block.sh docs/src/benchmarks.md bench '--quick =--quick cache.strided ' '--save before.json=--quick cache.hit --save before.json' \
+    block=$(ci/block.sh docs/src/benchmarks.md bench '--quick =--quick cache.strided ' 'cache hooks=--quick cache hooks' '--save before.json=--quick cache.hit --save before.json' \
         '--compare before.json=--quick cache.hit --noise 1000 --compare before.json') || return
     (cd "$work" && mkdir -p page && cd page && PROGRAMS=$target PATH=$target:$PATH timeout -k 5 200 bash -euo pipefail -c "$block")
 }

@@ -3,6 +3,7 @@
 
 use hdrhistogram::Histogram;
 use pinyard_bench_report::Summary;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::time::Instant;
 
 /// Bytes of a region.
@@ -99,6 +100,16 @@ pub fn involuntary_switches() -> i64 {
         libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
         usage.ru_nivcsw
     }
+}
+
+/// Keeps the calling thread on the `number`th of the processors that it may run on, so that
+/// threads that are measured together run at the same time.
+pub fn keep_to_processor(number: usize) {
+    let allowed = or_fail(sched_getaffinity(None));
+    let processors: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect();
+    let mut own = CpuSet::new();
+    own.set(processors[number % processors.len()]);
+    or_fail(sched_setaffinity(None, &own));
 }
 
 /// A xorshift sequence of region numbers.

@@ -36,18 +36,18 @@ const fn bench(
     Benchmark { name, measures, peers, needs, program: Program::Bench }
 }
 
-const UCX: &str = "UCX";
+const CACHES: &str = "UCX, libfabric";
 const DEVICE: &str = "PyTorch, cuMemAllocAsync";
 
 /// All of them, in the order in which they run.
 pub const ALL: &[Benchmark] = &[
-    bench("cache.hit", "a get and release, and a lookup, among 1 to 100,000 regions", UCX, ""),
-    bench("cache.beside", "hits while another thread registers", UCX, ""),
-    bench("cache.event", "an invalidation, and the first get after many of them", UCX, ""),
-    bench("cache.insert", "a miss, with and without an eviction", UCX, ""),
-    bench("cache.strided", "registrations for 4096 small buffers at a stride", UCX, ""),
-    bench("cache.memory", "bytes of a region, and growth under maps and unmaps", UCX, ""),
-    bench("hooks.calls", "what mmap, madvise and munmap take with hooks", "no hooks, UCX", ""),
+    bench("cache.hit", "a get and release, and a lookup, among 1 to 100,000 regions", CACHES, ""),
+    bench("cache.beside", "hits while another thread registers", CACHES, ""),
+    bench("cache.event", "an invalidation, and the first get after many of them", CACHES, ""),
+    bench("cache.insert", "a miss, with and without an eviction", CACHES, ""),
+    bench("cache.strided", "registrations for 4096 small buffers at a stride", CACHES, ""),
+    bench("cache.memory", "bytes of a region, and growth under maps and unmaps", CACHES, ""),
+    bench("hooks.calls", "what mmap, madvise and munmap take with hooks", "no hooks, UCX, libfabric", ""),
     bench("hooks.watched", "the same where userfaultfd watches", "patched entries alone", "io_uring"),
     bench("backends.register", "a registration of 4 KiB to 64 MiB, and a hit of it", "io_uring, mlock", ""),
     bench(

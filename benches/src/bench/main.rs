@@ -96,6 +96,7 @@ fn main() {
     let settings = arguments.settings;
     match (arguments.benchmark.as_str(), &arguments.child) {
         ("cache.memory", Some(name)) => cache::memory::child(name),
+        ("cache.insert", Some(_)) => cache::inserts::child(arguments.regions),
         ("hooks.calls", Some(name)) => hooks::calls::child(&settings, name, arguments.regions),
         ("pools.host", Some(name)) => pools::host::child(&settings, name),
         ("cache.hit", None) => cache::hits::run(&settings),

@@ -1,7 +1,7 @@
 //! Hits beside a thread that registers: alone, beside it, and the worst single one.
 
-use super::{Caches, fill, with_ucx};
-use crate::peer::{Memory, Peer, Ucx, registrations_take};
+use super::{Caches, Present, fill};
+use crate::peer::{Libfabric, Memory, Peer, Ucx, registrations_take};
 use crate::{Settings, tell};
 use pinyard_bench_report::Row;
 use pinyard_benches::turns::{REGION, STRIDE, Turns, involuntary_switches, or_fail};
@@ -98,21 +98,24 @@ impl<'p, P: Peer> Beside<'p, P> {
 
 /// Hits alone, beside back-to-back registrations of 2 ms, and the worst single one.
 pub(crate) fn run(settings: &Settings) {
-    let ucx = with_ucx();
+    let present = Present::find();
     let turns = settings.slow_turns();
     tell::steps(turns);
-    let caches = Caches::new(64 + 2 * turns * BACK_TO_BACK, ucx);
+    let caches = Caches::new(64 + 2 * turns * BACK_TO_BACK, present);
     let mut rows =
         ["hit, alone", "hit, beside registrations of 2 ms", "worst hit of 20 ms beside registrations"]
             .map(|case| Row::new("cache.beside", case).threads(2));
     let mut ours = Beside::new(&caches.ours, turns);
-    let mut theirs = caches.ucx.as_ref().map(|peer: &Ucx| Beside::new(peer, turns));
+    let mut ucx = caches.ucx.as_ref().map(|peer: &Ucx| Beside::new(peer, turns));
+    let mut libfabric = caches.libfabric.as_ref().map(|peer: &Libfabric| Beside::new(peer, turns));
     for turn in 1..=turns {
         tell::step(format!("turn {turn}"));
         ours.turn();
-        theirs.as_mut().into_iter().for_each(Beside::turn);
+        ucx.as_mut().into_iter().for_each(Beside::turn);
+        libfabric.as_mut().into_iter().for_each(Beside::turn);
     }
     ours.enter(&mut rows);
-    theirs.iter().for_each(|theirs| theirs.enter(&mut rows));
+    ucx.iter().for_each(|ucx| ucx.enter(&mut rows));
+    libfabric.iter().for_each(|libfabric| libfabric.enter(&mut rows));
     rows.into_iter().for_each(tell::row);
 }

@@ -1,7 +1,7 @@
 //! Events with many of them waiting, and the first get afterwards.
 
-use super::{Caches, with_ucx};
-use crate::peer::{Memory, Ours, Peer, Ucx};
+use super::{Caches, Present};
+use crate::peer::{Cache, Libfabric, Memory, Ours, Peer, Ucx};
 use crate::{Settings, tell};
 use pinyard_bench_report::{Axis, Row};
 use pinyard_benches::turns::{REGION, STRIDE, Turns, or_fail};
@@ -32,7 +32,7 @@ impl Events {
 
     fn turn(
         &mut self,
-        peer: &impl Peer,
+        peer: &impl Cache,
         [regions, empty, hot]: [&Memory; 3],
         pending: usize,
         miss_first: bool,
@@ -59,30 +59,33 @@ impl Events {
 
 /// With nothing pending, and with up to 100,000 events.
 pub(crate) fn run(settings: &Settings) {
-    let ucx = with_ucx();
+    let present = Present::find();
     let pending = settings.up_to(10_000, &[0, 100, 10_000, 30_000, 100_000]);
     tell::steps(pending.len());
     for pending in pending {
         tell::step(format!("{pending} pending"));
-        rows(settings, ucx, pending).into_iter().for_each(tell::row);
+        rows(settings, present, pending).into_iter().for_each(tell::row);
     }
 }
 
-fn rows(settings: &Settings, ucx: bool, pending: usize) -> [Row; 4] {
+fn rows(settings: &Settings, present: Present, pending: usize) -> [Row; 4] {
     let regions = or_fail(Memory::map((pending + TIMED) * STRIDE));
     // Far enough away that no coarse filter takes them for neighbours.
     let _gap = or_fail(Memory::map(1 << 36));
     let empty = or_fail(Memory::map(ELSEWHERE * STRIDE));
     let _gap = or_fail(Memory::map(1 << 36));
     let hot = or_fail(Memory::map(STRIDE));
-    let caches = Caches::new(pending + TIMED + 64, ucx);
-    let (mut ours, mut theirs) = (Events::new(), Events::new());
+    let caches = Caches::new(pending + TIMED + 64, present);
+    let [mut ours, mut ucx, mut libfabric] = [Events::new(), Events::new(), Events::new()];
     let turns = if pending > 20_000 { settings.slow_turns() } else { 4 * settings.slow_turns() };
     for turn in 0..turns {
         let miss_first = turn % 2 == 1;
         ours.turn(&caches.ours, [&regions, &empty, &hot], pending, miss_first);
         if let Some(peer) = &caches.ucx {
-            theirs.turn(peer, [&regions, &empty, &hot], pending, miss_first);
+            ucx.turn(peer, [&regions, &empty, &hot], pending, miss_first);
+        }
+        if let Some(peer) = &caches.libfabric {
+            libfabric.turn(peer, [&regions, &empty, &hot], pending, miss_first);
         }
     }
     let mut rows =
@@ -93,6 +96,7 @@ fn rows(settings: &Settings, ucx: bool, pending: usize) -> [Row; 4] {
         rows.iter_mut().zip(turns).for_each(|(row, turns)| row.enter(name, turns.summary()));
     };
     enter(Ours::NAME, &ours);
-    enter(Ucx::NAME, &theirs);
+    enter(Ucx::NAME, &ucx);
+    enter(Libfabric::NAME, &libfabric);
     rows
 }

@@ -1,53 +1,75 @@
 //! Hits, by one thread and by several.
 
-use super::{Caches, fill, with_ucx};
-use crate::peer::{Memory, Ours, Peer, Ucx};
+use super::{Caches, Present, fill};
+use crate::peer::{Cache, Libfabric, Memory, Ours, Peer, Ucx};
 use crate::{Settings, tell};
 use pinyard_bench_report::{Axis, Row};
-use pinyard_benches::turns::{REGION, STRIDE, Turns, or_fail, sequence};
+use pinyard_benches::turns::{REGION, STRIDE, Turns, fail, keep_to_processor, or_fail, sequence};
 use std::sync::Barrier;
 
 /// Hits and lookups among 1 to 100,000 regions.
 pub(crate) fn run(settings: &Settings) {
-    let ucx = with_ucx();
+    let present = Present::find();
     let (threads, regions) = (settings.thread_counts(), settings.up_to(10_000, &[1, 100, 10_000, 100_000]));
     tell::steps(threads.len() * regions.len());
     for &threads in &threads {
         for &regions in &regions {
             tell::step(format!("{threads} threads, {regions} regions"));
-            rows(settings, ucx, threads, regions).into_iter().for_each(tell::row);
+            rows(settings, present, threads, regions).into_iter().for_each(tell::row);
         }
     }
 }
 
-/// One operation on each region of `order`, round and round.
-fn each(order: &[u32], operations: usize, memory: &Memory, mut operation: impl FnMut(*mut u8)) {
-    for step in 0..operations {
-        operation(memory.at(order[step & (order.len() - 1)] as usize * STRIDE));
+/// What all threads of a measurement have in common.
+struct Together<'m> {
+    memory: &'m Memory,
+    operations: usize,
+    barrier: Barrier,
+}
+
+impl Together<'_> {
+    /// A turn of all threads at once, on each region of `order`, round and round. A round that
+    /// does not count comes first, as the turns before were others', which left their own
+    /// memory in the processor's caches.
+    fn turn(&self, turns: &mut Turns, order: &[u32], operation: impl Fn(*mut u8)) {
+        let each = |operations| {
+            for step in 0..operations {
+                operation(self.memory.at(order[step & (order.len() - 1)] as usize * STRIDE));
+            }
+        };
+        self.barrier.wait();
+        each(order.len());
+        self.barrier.wait();
+        turns.time(self.operations, || each(self.operations));
     }
 }
 
+/// Of ours, UCX, libfabric, and our lookup.
+fn turns() -> [Turns; 4] {
+    std::array::from_fn(|_| Turns::new())
+}
+
 /// Hits of `threads`, each on its own random sequence.
-fn rows(settings: &Settings, ucx: bool, threads: usize, regions: usize) -> [Row; 2] {
+fn rows(settings: &Settings, present: Present, threads: usize, regions: usize) -> [Row; 2] {
     let memory = or_fail(Memory::map(regions * STRIDE));
-    let caches = Caches::new(regions + 64, ucx);
-    caches.each_ref(|peer| fill(peer, &memory, regions), |peer| fill(peer, &memory, regions));
-    let barrier = Barrier::new(threads);
-    let operations = settings.operations();
+    let caches = Caches::new(regions + 64, present);
+    caches.each().for_each(|(_, cache)| fill(cache, &memory, regions));
+    let together =
+        Together { memory: &memory, operations: settings.operations(), barrier: Barrier::new(threads) };
     let work = |thread: usize| {
+        keep_to_processor(thread);
         let order = sequence(regions, 77 + thread as u64);
-        let mut turns = [Turns::new(), Turns::new(), Turns::new()];
-        let [ours, theirs, lookup] = &mut turns;
+        let mut turns = turns();
+        let [ours, ucx, libfabric, lookup] = &mut turns;
         for _ in 0..settings.turns(threads) {
-            barrier.wait();
-            ours.time(operations, || each(&order, operations, &memory, |at| caches.ours.hit(at, REGION)));
+            together.turn(ours, &order, |at| caches.ours.hit(at, REGION));
             if let Some(peer) = &caches.ucx {
-                barrier.wait();
-                theirs.time(operations, || each(&order, operations, &memory, |at| peer.hit(at, REGION)));
+                together.turn(ucx, &order, |at| peer.hit(at, REGION));
             }
-            barrier.wait();
-            lookup
-                .time(operations, || each(&order, operations, &memory, |at| caches.ours.lookup(at, REGION)));
+            if let Some(peer) = &caches.libfabric {
+                together.turn(libfabric, &order, |at| peer.hit(at, REGION));
+            }
+            together.turn(lookup, &order, |at| caches.ours.lookup(at, REGION));
         }
         turns
     };
@@ -55,15 +77,27 @@ fn rows(settings: &Settings, ucx: bool, threads: usize, regions: usize) -> [Row;
         let threads: Vec<_> = (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
         threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
     });
-    let mut sums = [Turns::new(), Turns::new(), Turns::new()];
+    for (name, cache) in caches.each() {
+        if cache.made() != regions as u64 {
+            fail(&format!(
+                "{name} registered {} times for {regions} regions: not all were hits",
+                cache.made()
+            ));
+        }
+    }
+    let mut sums = turns();
     for turns in &results {
         sums.iter_mut().zip(turns).for_each(|(sum, turns)| sum.merge(turns));
     }
+    let [ours, ucx, libfabric, lookup] = sums;
     let mut rows = ["get and release", "lookup, no reference"]
         .map(|case| Row::new("cache.hit", case).threads(threads).at(Axis::Regions, regions));
-    rows[0].enter(Ours::NAME, sums[0].summary());
-    rows[1].enter(Ours::NAME, sums[2].summary());
-    // UCX has no lookup of its own: its hit stands beside it.
-    rows.iter_mut().for_each(|row| row.enter(Ucx::NAME, sums[1].summary()));
+    rows[0].enter(Ours::NAME, ours.summary());
+    rows[1].enter(Ours::NAME, lookup.summary());
+    // The peers have no lookup of their own: their hits stand beside it.
+    for row in &mut rows {
+        row.enter(Ucx::NAME, ucx.summary());
+        row.enter(Libfabric::NAME, libfabric.summary());
+    }
     rows
 }

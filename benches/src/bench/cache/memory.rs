@@ -1,8 +1,9 @@
 //! Resident memory, measured in a process of its own for each peer.
 #![allow(unsafe_code)]
 
-use super::{fill, with_ucx};
-use crate::peer::{Memory, Ours, Peer, Ucx, load_ucx};
+use super::{NO_LIMIT, Present, fill};
+use crate::peer::libfabric::{self, Monitor};
+use crate::peer::{Libfabric, Memory, Ours, Peer, Ucx, ucx};
 use crate::tell;
 use pinyard_bench_report::{Row, Summary, Unit};
 use pinyard_benches::turns::{REGION, STRIDE, or_fail};
@@ -43,11 +44,16 @@ fn measure<P: Peer>() -> [usize; 4] {
 
 /// What the child that is to measure `name` does: four numbers on standard output.
 pub(crate) fn child(name: &str) {
-    let numbers = if name == Ucx::NAME {
-        or_fail(load_ucx());
-        measure::<Ucx>()
-    } else {
-        measure::<Ours>()
+    let numbers = match name {
+        Ucx::NAME => {
+            or_fail(ucx::load());
+            measure::<Ucx>()
+        }
+        Libfabric::NAME => {
+            or_fail(libfabric::load(NO_LIMIT, Monitor::Memhooks));
+            measure::<Libfabric>()
+        }
+        _ => measure::<Ours>(),
     };
     println!("{}", numbers.map(|number| number.to_string()).join(" "));
 }
@@ -67,12 +73,11 @@ fn ask(name: &str) -> Result<[f64; 4], String> {
 
 /// Bytes of a region, and what a cache that nobody asks grows by.
 pub(crate) fn run() {
-    let ucx = with_ucx();
+    let present = Present::find();
     let cases = ["a region of 100,000", "grown over 40,000 map and unmap rounds without a get"];
     let mut rows = cases.map(|case| Row::new("cache.memory", case).unit(Unit::Bytes));
-    let names = [Ours::NAME, Ucx::NAME].into_iter().take(if ucx { 2 } else { 1 });
-    tell::steps(names.len());
-    for name in names {
+    tell::steps(present.names().count());
+    for name in present.names() {
         tell::step(name);
         let [before, filled, start, end] = or_fail(ask(name));
         for (row, (value, count)) in

@@ -1,9 +1,10 @@
-//! What mmap, madvise and munmap of a page take: without hooks, with pinyard's, and with
-//! UCX's, with regions registered elsewhere.
+//! What mmap, madvise and munmap of a page take: without hooks, with pinyard's, with UCX's,
+//! and with libfabric's, with regions registered elsewhere.
 #![allow(clippy::disallowed_methods)] // what is measured are libc's own entries
 
-use crate::cache::with_ucx;
-use crate::peer::{Memory, Ours, Peer, Ucx, load_ucx};
+use crate::cache::{NO_LIMIT, Present};
+use crate::peer::libfabric::{self, Monitor};
+use crate::peer::{Libfabric, Memory, Ours, Peer, Ucx, ucx};
 use crate::{Settings, tell};
 use pinyard_bench_report::{Axis, Row, Summary};
 use pinyard_benches::turns::{STRIDE, fail, or_fail};
@@ -52,7 +53,13 @@ fn turn(calls: usize) -> [f64; 3] {
 /// A cache that holds `regions` regions.
 fn filled<P: Peer>(memory: &Memory, regions: usize) -> P {
     let cache: P = or_fail(P::new(regions.max(1)));
-    (0..regions).for_each(|region| cache.hit(memory.at(region * STRIDE), REGION));
+    // Twice: one that is not told of changes keeps nothing.
+    for region in (0..regions).chain(0..regions) {
+        cache.hit(memory.at(region * STRIDE), REGION);
+    }
+    if cache.made() != regions as u64 {
+        fail(&format!("{} registered {} times for {regions} regions", P::NAME, cache.made()));
+    }
     cache
 }
 
@@ -61,7 +68,11 @@ pub(crate) fn child(settings: &Settings, name: &str, regions: usize) {
     let memory = or_fail(Memory::map(regions.max(1) * STRIDE));
     // Kept while turns are timed.
     let _ours = (name == Ours::NAME).then(|| filled::<Ours>(&memory, regions));
-    let _ucx = (name == Ucx::NAME).then(|| or_fail(load_ucx().map(|_| filled::<Ucx>(&memory, regions))));
+    let _ucx = (name == Ucx::NAME).then(|| or_fail(ucx::load().map(|_| filled::<Ucx>(&memory, regions))));
+    let _libfabric = (name == Libfabric::NAME).then(|| {
+        or_fail(libfabric::load(NO_LIMIT, Monitor::Memhooks));
+        filled::<Libfabric>(&memory, regions)
+    });
     if name == Ours::NAME && !pinyard_hooks::verify() {
         fail("pinyard's hooks are not complete");
     }
@@ -83,9 +94,8 @@ pub(crate) fn child(settings: &Settings, name: &str, regions: usize) {
 
 /// Each call by one thread and by two, with up to 100,000 regions registered elsewhere.
 pub(crate) fn run(settings: &Settings) {
-    let ucx = with_ucx();
-    let names: Vec<&str> =
-        [Ours::NAME, NONE, Ucx::NAME].into_iter().filter(|name| ucx || *name != Ucx::NAME).collect();
+    let mut names: Vec<&str> = Present::find().names().collect();
+    names.insert(1, NONE);
     let (threads, regions) = ([1, 2], settings.up_to(10_000, &[0, 10_000, 100_000]));
     tell::steps(threads.len() * regions.len());
     for threads in threads {
