@@ -49,19 +49,33 @@ pub(crate) trait Peer: Cache + Sized {
     fn new(regions: usize) -> Result<Self, String>;
 }
 
+/// In steps of so many bytes the hooks note where anything but private anonymous memory is.
+const GRANULE: usize = 2 << 20;
+
 /// An anonymous mapping, of which nothing is resident.
+///
+/// It shares no granule with another mapping: where a file is mapped so near, as libraries
+/// are beside what the kernel places first, each of our misses asks the kernel what is there.
 pub(crate) struct Memory {
     base: usize,
     len: usize,
+    /// From the mapping's start to `base`.
+    before: usize,
 }
 
 impl Memory {
     pub(crate) fn map(len: usize) -> Result<Memory, String> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let (both, whole) = (libc::PROT_READ | libc::PROT_WRITE, Memory::with_margins(len));
         // SAFETY: a fresh anonymous mapping.
-        let base = unsafe { pinyard_hooks::sys::mmap(0, len, libc::PROT_READ | libc::PROT_WRITE, flags) };
-        base.map(|base| Memory { base, len })
-            .map_err(|errno| format!("mmap({len} bytes) failed: errno {errno}"))
+        let start = unsafe { pinyard_hooks::sys::mmap(0, whole, both, flags) }
+            .map_err(|errno| format!("mmap({whole} bytes) failed: errno {errno}"))?;
+        let base = start.next_multiple_of(GRANULE);
+        Ok(Memory { base, len, before: base - start })
+    }
+
+    fn with_margins(len: usize) -> usize {
+        len.next_multiple_of(GRANULE) + GRANULE
     }
 
     pub(crate) fn at(&self, offset: usize) -> *mut u8 {
@@ -78,7 +92,8 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: the mapping of `map`; the caches that knew it are gone.
-        let _ = unsafe { pinyard_hooks::sys::munmap(self.base, self.len) };
+        let _ =
+            unsafe { pinyard_hooks::sys::munmap(self.base - self.before, Memory::with_margins(self.len)) };
     }
 }
 
