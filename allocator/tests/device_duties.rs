@@ -7,8 +7,8 @@ mod device_common;
 
 use device_common::{MIB, Random, token, wait_for};
 use parking_lot::Mutex;
-use pinyard_allocator::Pool;
 use pinyard_allocator::device::{CopyError, CopySource, DeviceBuf, DeviceError, DevicePool, PoolStream};
+use pinyard_allocator::{PinnedSource, Pool};
 use pinyard_driver::{Call, DevicePtr, Driver, Simulated};
 use pinyard_registry::{
     Access, Events, MemoryKey, Registry, backend::Custom, backend::Fault, backend::Faulty,
@@ -407,6 +407,25 @@ fn a_forked_child_neither_frees_nor_calls_the_driver() {
     let (block, used) = kept.take().unwrap();
     assert_eq!((block.ptr(), used.ptr()), at);
     assert_eq!(pool.stats().live_blocks, 2);
+}
+
+/// What a device has pinned is no part of a child (`MADV_DONTFORK`): copied on write, the
+/// parent's pages would be others than the device's.
+#[test]
+fn a_child_has_no_page_of_a_pinned_slab() {
+    let gpu = Simulated::new(1 << 30).running();
+    let source = PinnedSource::new(gpu.clone()).threads(1);
+    let pool = DevicePool::from_source(gpu.clone(), source).slab_bytes(4 * MIB).build().unwrap();
+    let stream = pool.stream(gpu.stream_create(&token()).unwrap()).unwrap();
+    let block = stream.alloc(MIB).unwrap();
+    let page = (block.ptr().0 as usize & !4095) as *mut libc::c_void;
+    let is_mapped = || {
+        let mut resident = 0;
+        // SAFETY: asks the kernel about a page, and has room for the answer.
+        unsafe { libc::mincore(page, 4096, &mut resident) == 0 }
+    };
+    assert!(is_mapped());
+    in_child(|| assert!(!is_mapped()));
 }
 
 #[test]

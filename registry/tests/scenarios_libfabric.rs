@@ -121,6 +121,39 @@ impl tracing::Subscriber for Meddling {
     fn exit(&self, _: &tracing::span::Id) {}
 }
 
+/// Case d once more: who waited for an invalidation changes mappings, registers and
+/// invalidates again, from the `get` that gave the room back and from `invalidate_then`.
+#[test]
+fn events_from_inside_the_callback_of_an_invalidate() {
+    or_be_killed();
+    let (fickle, calls) = (Fickle::new(), Arc::new(AtomicU64::new(0)));
+    let registry = builder_over(Device::new().backend()).budget(8 * PAGE).build().unwrap();
+    let pages = Pages::new(16);
+    let invalidate = || {
+        let (inside, same, calls) = (registry.clone(), fickle.clone(), calls.clone());
+        let done = move || {
+            let lease = read(&inside, same.pages.part(4, 1));
+            same.change();
+            drop(lease);
+            inside.invalidate(same.pages.all()).unwrap();
+            assert!(inside.stats().misses > 0);
+            calls.fetch_add(1, SeqCst);
+        };
+        registry.invalidate_then(pages.all(), done).unwrap();
+    };
+    for round in 1..=50 {
+        let held = read(&registry, pages.part(0, 4));
+        invalidate();
+        drop(held);
+        // The room of the first is needed, so that this thread takes it back.
+        drop(read(&registry, pages.part(8, 8)));
+        eventually(|| calls.load(SeqCst) == 2 * round - 1);
+        invalidate();
+        eventually(|| calls.load(SeqCst) == 2 * round);
+    }
+    assert_eq!(fickle.times.load(SeqCst), 100, "each ran once");
+}
+
 /// Case d, and UCX #8265: a line of log was a deadlock.
 #[test]
 fn events_from_inside_the_log_callback() {

@@ -324,6 +324,96 @@ fn a_library_that_is_unloaded_is_noticed() {
     eventually(|| registry.stats().pinned_bytes == 0);
 }
 
+/// UCX's `dlopen` tests: libraries that are loaded after the hooks unmap by their own calls,
+/// one itself and one through a library that it depends on (its RPATH), loaded by two
+/// threads at a time.
+#[test]
+fn what_a_library_loaded_later_unmaps_is_noticed() {
+    let registry = registry_over(Device::new().backend());
+    let folder = std::env::temp_dir().join(format!("pinyard-later-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let compile = |name: &str, source: &str, needs: &[&str]| {
+        let (library, text) = (folder.join(format!("lib{name}.so")), folder.join(format!("{name}.c")));
+        std::fs::write(&text, source).unwrap();
+        let mut command = std::process::Command::new("cc");
+        command.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&text).arg("-L").arg(&folder);
+        command.args(needs).arg(format!("-Wl,-rpath,{}", folder.display()));
+        assert!(command.status().expect("cc").success(), "{command:?}");
+        std::ffi::CString::new(library.into_os_string().into_encoded_bytes()).unwrap()
+    };
+    let direct = "#include <sys/mman.h>\nint direct(void *at, unsigned long n) { return munmap(at, n); }";
+    let indirect = "int direct(void *, unsigned long);\nint indirect(void *at, unsigned long n) { return direct(at, n); }";
+    let paths = [compile("direct", direct, &[]), compile("indirect", indirect, &["-ldirect"])];
+    at_once(2, &|thread| {
+        for _ in 0..20 {
+            let pages = Pages::new(4);
+            drop(read(&registry, &pages));
+            assert!(cached(&registry, &pages).is_some());
+            // SAFETY: a library of this test's own, with this function; nobody uses the
+            // pages after it, and unmapping them again does nothing.
+            let unmapped = unsafe {
+                let library = libc::dlopen(paths[thread].as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
+                assert!(!library.is_null(), "dlopen({:?}) failed", paths[thread]);
+                let function = libc::dlsym(library, [c"direct", c"indirect"][thread].as_ptr());
+                assert!(!function.is_null());
+                let function: extern "C" fn(*const u8, usize) -> i32 = std::mem::transmute(function);
+                let (at, len) = pages.all();
+                let unmapped = function(at, len);
+                assert!(registry.lookup(&pages, Access::LOCAL_READ).is_none(), "stale");
+                std::mem::forget(pages);
+                libc::dlclose(library);
+                unmapped
+            };
+            assert_eq!(unmapped, 0);
+        }
+    });
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// UCX's `malloc_hook.cc`: libc's allocating functions work on under the hooks, what they gave
+/// before is given back after, and what a registered block gives back is noticed.
+#[test]
+fn memory_of_before_the_hooks_is_given_back_after_them() {
+    const NAME: &str = "memory_of_before_the_hooks_is_given_back_after_them";
+    const LARGE: usize = 4 << 20;
+    if !is_child() {
+        return passes(in_child(NAME));
+    }
+    // SAFETY: each pointer is written within its size and freed once.
+    unsafe {
+        let small: Vec<_> = (1..200).map(|size| libc::malloc(size * 8)).collect();
+        let large = libc::malloc(LARGE).cast::<u8>();
+        let text = libc::strdup(c"from before".as_ptr());
+        let mut aligned = std::ptr::null_mut();
+        assert_eq!(libc::posix_memalign(&mut aligned, 1 << 16, LARGE), 0);
+        assert_eq!(libc::setenv(c"WRITTEN_BEFORE".as_ptr(), c"the hooks".as_ptr(), 1), 0);
+        large.write_bytes(1, LARGE);
+
+        let registry = registry_over(Device::new().backend());
+        let block = (large.cast_const(), LARGE);
+        drop(read(&registry, block));
+        assert!(cached(&registry, block).is_some());
+        libc::free(large.cast());
+        assert!(registry.lookup(block, Access::LOCAL_READ).is_none(), "free unmapped it");
+        small.into_iter().for_each(|pointer| libc::free(pointer));
+        let longer = libc::realloc(text.cast(), LARGE).cast::<libc::c_char>();
+        assert_eq!(std::ffi::CStr::from_ptr(longer), c"from before");
+        libc::free(longer.cast());
+        libc::free(aligned);
+        assert_eq!(std::ffi::CStr::from_ptr(libc::getenv(c"WRITTEN_BEFORE".as_ptr())), c"the hooks");
+
+        // Mapped by malloc each time, as free does not raise the threshold any more.
+        assert_eq!(libc::mallopt(libc::M_MMAP_THRESHOLD, 1 << 20), 1);
+        for _ in 0..20 {
+            let block = (libc::malloc(16 * LARGE).cast::<u8>().cast_const(), LARGE);
+            drop(read(&registry, block));
+            assert!(cached(&registry, block).is_some());
+            libc::free(block.0.cast_mut().cast());
+            assert!(registry.lookup(block, Access::LOCAL_READ).is_none(), "free unmapped it");
+        }
+    }
+}
+
 /// The first writable page that is mapped from the object at `base`.
 fn writable_page_of(base: usize) -> Option<usize> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
