@@ -1,10 +1,10 @@
 //! Events with many of them waiting, and the first get afterwards.
 
 use super::{Caches, Present};
-use crate::peer::{Cache, Libfabric, Memory, Ours, Peer, Ucx};
+use crate::peer::{Libfabric, Memory, Ours, Peer, Ucx};
 use crate::{Settings, tell};
 use pinyard_bench_report::{Axis, Row};
-use pinyard_benches::turns::{REGION, STRIDE, Turns, or_fail};
+use pinyard_benches::turns::{REGION, STRIDE, Turns, fail, or_fail};
 
 /// Events timed in a turn, of regions of their own each.
 const TIMED: usize = 64;
@@ -30,15 +30,25 @@ impl Events {
         }
     }
 
-    fn turn(
+    fn turn<P: Peer>(
         &mut self,
-        peer: &impl Cache,
+        peer: &P,
         [regions, empty, hot]: [&Memory; 3],
         pending: usize,
         miss_first: bool,
     ) {
         let region = |number: usize| regions.at(number * STRIDE);
+        let before = peer.made();
         (0..pending + TIMED).for_each(|number| peer.hit(region(number), REGION));
+        let made = peer.made() - before;
+        // One may have been the first get of the turn before.
+        if made + 1 < (pending + TIMED) as u64 {
+            fail(&format!(
+                "{} registered {made} of {} regions anew: events were lost",
+                P::NAME,
+                pending + TIMED
+            ));
+        }
         // Twice, as another region's miss may have been what waited.
         (0..2).for_each(|_| peer.hit(hot.at(0), REGION));
         (TIMED..TIMED + pending).for_each(|number| peer.event(region(number), REGION));
