@@ -30,8 +30,6 @@ pub struct DeviceCommunicator {
     pub(crate) answers: Rc<Comm>,
     pub(crate) nodes: Nodes,
     pub(crate) report: Report,
-    /// Dropped when no operation is under way.
-    pub(crate) operations: OwnOperations,
     pub(crate) gpu: Gpu,
     pub(crate) plan: Plan,
     pub(crate) state: RefCell<State>,
@@ -155,7 +153,7 @@ impl Builder {
             chunks_are_shared: state.chunks.as_ref().is_some_and(Chunks::are_shared),
         };
         let (both, later) = ((&whole, &answers), (later, later_nodes));
-        let desk = Desk::new(&self.gpu, &plan, both, later, later_chunks, &state.imports);
+        let desk = Desk::new(&self.gpu, &plan, both, later, later_chunks, &state.imports, operations);
         tracing::info!(rank, %plan, "communicator for device buffers");
         let (desk, engine, state) = (Rc::new(desk), Engine::new(rank), RefCell::new(state));
         Ok(DeviceCommunicator {
@@ -163,7 +161,6 @@ impl Builder {
             answers,
             nodes,
             report: Report::of(rank),
-            operations,
             gpu: self.gpu,
             plan,
             state,
@@ -335,10 +332,12 @@ impl DeviceCommunicator {
 
 impl Drop for DeviceCommunicator {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.engine.abandon();
-        } else {
+        if !std::thread::panicking() {
             self.engine.finish_all();
+        }
+        // Operations go on for the scopes and requests that have them: what they read stays open.
+        if !self.engine.is_idle() {
+            return;
         }
         let token = DriverToken::at_entry();
         let state = self.state.get_mut();

@@ -72,6 +72,14 @@ impl<T: Pod, S: BufferStream> DeviceBuf<T, S> {
         DeviceBuf { gpu, stream, home, block, at, elements, users, owns }
     }
 
+    /// Without elements: its memory, which something may still write, stays for good.
+    pub(crate) fn leaked(self) -> DeviceBuf<T, S> {
+        let streams = (self.stream.clone(), self.home.clone());
+        let empty = DeviceBuf::new(self.gpu.clone(), streams, None, 0);
+        std::mem::forget(self);
+        empty
+    }
+
     /// Elements.
     pub fn len(&self) -> usize {
         self.elements

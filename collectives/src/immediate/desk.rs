@@ -6,7 +6,7 @@ use super::lent::Marks;
 use super::slots::Slots;
 use super::steps::{done, gather, largest, passed, swap};
 use crate::buffers::{Gpu, Kernels};
-use crate::calls::Comm;
+use crate::calls::{Comm, OwnOperations};
 use crate::error::{Error, Failure};
 use crate::nodes::Nodes;
 use crate::operations::{Memory, reduces_on_device};
@@ -36,6 +36,8 @@ pub(crate) struct Desk {
     pub(super) report: Report,
     gpu: Gpu,
     pub(super) imports: Rc<Imports>,
+    /// Of reductions, blocking or not: here they stand as long as one is under way.
+    pub(crate) operations: OwnOperations,
     spare: RefCell<Vec<Ring>>,
     /// Of reductions, once the ranks have agreed: none where a rank has none.
     kernels: RefCell<Option<Option<Arc<Kernels>>>>,
@@ -49,6 +51,7 @@ impl Desk {
         (later, nodes): (Comm, Nodes),
         chunks: Option<Chunks>,
         imports: &Rc<Imports>,
+        operations: OwnOperations,
     ) -> Desk {
         Desk {
             whole: whole.clone(),
@@ -60,6 +63,7 @@ impl Desk {
             report: Report::of(whole.rank()),
             gpu: gpu.clone(),
             imports: imports.clone(),
+            operations,
             spare: RefCell::default(),
             kernels: RefCell::default(),
         }

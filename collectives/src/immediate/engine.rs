@@ -36,6 +36,8 @@ enum State {
     UnderWay(Work),
     /// `None` once it was asked for.
     Done(Option<Result<usize, Error>>),
+    /// MPI was finalised before it ended: nobody will know when what it was lent is free.
+    Lost,
 }
 
 struct Operation {
@@ -49,6 +51,8 @@ struct Operation {
     kept: Option<Box<dyn Any>>,
 }
 
+/// Requests and scopes keep it, so operations go on when their communicator is gone, as after
+/// a panic.
 pub(crate) struct Engine {
     rank: Rank,
     operations: RefCell<Vec<Operation>>,
@@ -87,14 +91,27 @@ impl Engine {
         operations.iter_mut().find(|operation| operation.id == id).map(change)
     }
 
-    /// Its result, if it is done and was not taken before.
+    /// Its result, if it is done and was not taken before, or is lost.
     pub(super) fn take(&self, id: u64) -> Option<Result<usize, Error>> {
+        if self.is_lost(id) {
+            return Some(Err(Error::Finalized { rank: self.rank }));
+        }
         let result = self.change(id, |operation| match &mut operation.state {
-            State::UnderWay(_) => None,
             State::Done(result) => result.take(),
+            State::UnderWay(_) | State::Lost => None,
         })??;
         self.operations.borrow_mut().retain(|operation| operation.id != id);
         Some(result)
+    }
+
+    /// Whether it never ends: what it was lent stays with it for good.
+    pub(super) fn is_lost(&self, id: u64) -> bool {
+        self.change(id, |operation| matches!(operation.state, State::Lost)) == Some(true)
+    }
+
+    /// Whether MPI and the devices use nothing of what operations were lent.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.operations.borrow().iter().all(|operation| matches!(operation.state, State::Done(_)))
     }
 
     pub(super) fn is_under_way(&self, id: u64) -> bool {
@@ -148,25 +165,27 @@ impl Engine {
         }
     }
 
-    /// The others may never come: requests, chunks and buffers of what is under way stay
-    /// as they are for good.
-    pub(crate) fn abandon(&self) {
-        self.under_way.set(0);
-        std::mem::forget(self.operations.take());
-    }
-
     /// MPI is gone: what was under way never ends, and nobody waits for it.
-    fn fail_all(&self, operations: &mut [Operation]) {
+    fn lose_all(&self, operations: &mut [Operation]) {
         for operation in operations {
-            let failed = State::Done(Some(Err(Error::Finalized { rank: self.rank })));
-            if matches!(operation.state, State::UnderWay(_))
-                && let State::UnderWay(work) = std::mem::replace(&mut operation.state, failed)
-            {
+            if matches!(operation.state, State::UnderWay(_)) {
                 // Its requests may not be waited for any more.
-                std::mem::forget(work);
+                std::mem::forget(std::mem::replace(&mut operation.state, State::Lost));
             }
         }
         self.under_way.set(0);
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // Nobody is left to take further what has not ended, and the other ranks may never come:
+        // its requests, chunks and buffers stay as they are for good.
+        for operation in self.operations.take() {
+            if !matches!(operation.state, State::Done(_)) {
+                std::mem::forget(operation);
+            }
+        }
     }
 }
 
@@ -179,7 +198,7 @@ impl Progress for Engine {
         // A future that waits within its drop asks from within.
         let Ok(mut operations) = self.operations.try_borrow_mut() else { return };
         if self.is_busy() && mpi::is_finalized() {
-            self.fail_all(&mut operations);
+            self.lose_all(&mut operations);
             return;
         }
         let mut taken: Vec<Key> = Vec::new();
@@ -249,6 +268,27 @@ mod tests {
         open.set(true);
         engine.advance();
         assert_eq!((Rc::strong_count(&held), engine.operations.borrow().len()), (1, 0));
+    }
+
+    #[test]
+    fn what_has_not_ended_keeps_what_it_was_lent_when_nobody_asks_any_more() {
+        let (open, held) = (Rc::new(Cell::new(false)), Rc::new(()));
+        for is_lost in [false, true] {
+            let engine = Engine::new(0);
+            let id = engine.submit(Key::Collective, Handed::default(), gate(&open, &Rc::default()));
+            if is_lost {
+                engine.lose_all(&mut engine.operations.borrow_mut());
+                assert!(matches!(engine.take(id), Some(Err(Error::Finalized { rank: 0 }))));
+                assert!(engine.is_lost(id) && !engine.is_busy());
+            }
+            assert!(!engine.is_idle());
+            let before = Rc::strong_count(&held);
+            engine.drop_request(id, Some(Box::new(held.clone())));
+            drop(engine);
+            assert_eq!(Rc::strong_count(&held), before + 1);
+        }
+        // So do the operations.
+        assert_eq!(Rc::strong_count(&open), 3);
     }
 
     #[test]

@@ -122,7 +122,7 @@ impl DeviceCommunicator {
             own =
                 own.and(Err(self.report.unequal(operation(root), to.bytes, self.rank(), from.bytes as u64)));
         }
-        let operand = Operand::new(T::ELEMENT, &self.operations, reduction);
+        let operand = Operand::new(T::ELEMENT, &self.desk.operations, reduction);
         let work = work::<T>(from, to, reduction, root);
         let work = reduce(self.desk.clone(), self.desk.ring(), marks, work, operand, own);
         Ok(self.engine.submit(Key::Collective, Handed::default(), Box::pin(work)))

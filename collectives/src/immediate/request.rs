@@ -66,7 +66,9 @@ pub type Returned<T, S = PoolStream> = (DeviceBuf<T, S>, Result<usize, Error>);
 
 /// An operation that has its buffer, and needs no scope. Dropped, the operation goes on and
 /// the communicator keeps the buffer until it is done; leaked, the buffer is leaked with
-/// it. In neither case is its memory reused or freed before.
+/// it. In neither case is its memory reused or freed before. Where MPI was finalised
+/// meanwhile nobody knows when it ends: the memory stays as it is for good, and an empty
+/// buffer comes back with [`Error::Finalized`].
 #[must_use = "the buffer and the operation's result come back by `wait` or `test`"]
 pub struct OwnedRequest<T: Pod, S: BufferStream = PoolStream> {
     engine: Rc<Engine>,
@@ -98,7 +100,10 @@ impl<T: Pod, S: BufferStream> OwnedRequest<T, S> {
         self.engine.advance();
         let Some(result) = self.engine.take(self.id) else { return Err(self) };
         match self.buffer.take() {
-            Some(buffer) => Ok((buffer, result.map(|bytes| bytes / size_of::<T>().max(1)))),
+            Some(buffer) => {
+                let buffer = if self.engine.is_lost(self.id) { buffer.leaked() } else { buffer };
+                Ok((buffer, result.map(|bytes| bytes / size_of::<T>().max(1))))
+            }
             None => Err(self),
         }
     }

@@ -25,7 +25,8 @@ pub struct Scope<'scope, 'env: 'scope> {
 ///
 /// When `body` panics the operations are completed as well; if that takes more than five
 /// seconds, as the other ranks do not know of the panic, the process aborts, as from
-/// rsmpi's scope.
+/// rsmpi's scope. So it does where MPI was finalised while one was under way: what was lent
+/// to it may be written at any time.
 ///
 /// ```no_run
 /// # use pinyard_mpi::{DeviceCommunicator, Gpu};
@@ -77,6 +78,10 @@ impl Drop for Completes<'_> {
                     // Nothing that is lent may be touched before they end.
                     std::process::abort();
                 }
+            }
+            if engine.is_lost(id) {
+                tracing::error!("MPI was finalised with operations under way, which buffers are lent to");
+                std::process::abort();
             }
             if let Some(Err(error)) = engine.take(id) {
                 tracing::warn!(%error, "an operation that nobody waited for has failed");

@@ -117,7 +117,7 @@ impl DeviceCommunicator {
                 return Ok(());
             }
         }
-        let operand = Operand::new(T::ELEMENT, &self.operations, reduction);
+        let operand = Operand::new(T::ELEMENT, &self.desk.operations, reduction);
         self.reduce_staged(ALLREDUCE, memory, Some(memory), operand, None, size_of::<T>())
     }
 
@@ -173,7 +173,7 @@ impl DeviceCommunicator {
         own: Result<(), Error>,
     ) -> Result<(), Error> {
         self.same(operation, from.bytes, own.and(self.chunks_for_reductions()))?;
-        let operand = Operand::new(T::ELEMENT, &self.operations, reduction);
+        let operand = Operand::new(T::ELEMENT, &self.desk.operations, reduction);
         let element = size_of::<T>();
         let token = DriverToken::at_entry();
         if let Some(kernels) = self.kernels(from.bytes, &token)? {

@@ -5,6 +5,7 @@
 mod chains;
 mod exchange;
 mod failures;
+mod panics;
 mod parts;
 mod reductions;
 mod shares;
@@ -33,6 +34,7 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     exchange::all(bench)?;
     chains::all(bench)?;
     failures::all(bench)?;
+    panics::all(bench)?;
     in_no_slab(bench)?;
     several(bench)?;
     same_peer_and_tag(bench)?;
