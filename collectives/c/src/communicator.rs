@@ -76,7 +76,10 @@ pub(super) struct Ranks {
 }
 
 // SAFETY: MPI's handles may be used by any thread, one at a time where MPI is initialised
-// with MPI_THREAD_SERIALIZED, which the header asks for; the rest is `Send`.
+// with MPI_THREAD_SERIALIZED, which the header asks for. What the communicator counts without
+// atomics lies within it, and one thread at a time is in it (`within`). A thread's own list
+// names communicators only from their first operation that does not block on, and there is
+// none here. The rest is `Send`.
 unsafe impl Send for Ranks {}
 
 /// How a call is carried out.

@@ -58,24 +58,29 @@ pub(crate) struct Engine {
     operations: RefCell<Vec<Operation>>,
     under_way: Cell<usize>,
     next: Cell<u64>,
+    /// Whether this thread asks it.
+    is_known: Cell<bool>,
 }
 
 impl Engine {
-    /// Of `rank`, for its errors.
+    /// Of `rank`, for its errors. No thread knows it before its first operation: one that has
+    /// none may go to another thread with its communicator, as those of C do.
     pub(crate) fn new(rank: Rank) -> Rc<Engine> {
-        let engine = Rc::new(Engine {
+        Rc::new(Engine {
             rank,
             operations: RefCell::default(),
             under_way: Cell::new(0),
             next: Cell::new(0),
-        });
-        let progress: Weak<dyn Progress> = Rc::downgrade(&(engine.clone() as Rc<dyn Progress>));
-        crate::calls::progress::register(progress);
-        engine
+            is_known: Cell::new(false),
+        })
     }
 
     /// Takes `work` as far as it gets at once.
-    pub(super) fn submit(&self, key: Key, handed: Handed, work: Work) -> u64 {
+    pub(super) fn submit(self: &Rc<Engine>, key: Key, handed: Handed, work: Work) -> u64 {
+        if !self.is_known.replace(true) {
+            let progress: Weak<dyn Progress> = Rc::downgrade(&(self.clone() as Rc<dyn Progress>));
+            crate::calls::progress::register(progress);
+        }
         let id = self.next.get();
         self.next.set(id + 1);
         let state = State::UnderWay(work);
@@ -268,6 +273,23 @@ mod tests {
         open.set(true);
         engine.advance();
         assert_eq!((Rc::strong_count(&held), engine.operations.borrow().len()), (1, 0));
+    }
+
+    #[test]
+    fn no_thread_knows_one_that_has_begun_nothing() {
+        let engine = Engine::new(0);
+        engine.finish(Key::Collective);
+        engine.finish_all();
+        assert_eq!(Rc::weak_count(&engine), 0);
+        let (open, asked) = (Rc::new(Cell::new(false)), Rc::default());
+        for _ in 0..2 {
+            engine.submit(Key::Collective, Handed::default(), gate(&open, &asked));
+        }
+        assert_eq!(Rc::weak_count(&engine), 1);
+        // This thread's waits take them further.
+        open.set(true);
+        crate::calls::progress::of_others();
+        assert!(engine.is_idle());
     }
 
     #[test]
