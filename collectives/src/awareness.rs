@@ -63,10 +63,19 @@ impl fmt::Display for Awareness {
     }
 }
 
-/// A value of `PINYARD_CUDA_AWARE` that is neither 0 nor 1.
+/// Why it is not known whether MPI takes device pointers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{VARIABLE}={0} is refused: 0 or 1")]
-pub struct BadOverride(pub String);
+#[non_exhaustive]
+pub enum AwarenessError {
+    /// A value of `PINYARD_CUDA_AWARE` that is neither 0 nor 1.
+    #[error("{VARIABLE}={0} is refused: 0 or 1")]
+    Override(String),
+    /// Only the library could say, and it says nothing now.
+    #[error(
+        "MPI is not initialised, or finalised already: ask between MPI_Init and MPI_Finalize, set {VARIABLE}, or run pinyard-mpi-probe"
+    )]
+    NoMpi,
+}
 
 /// Proof that MPI takes device pointers, for rsmpi's own functions
 /// ([`Settled::direct`](crate::Settled::direct)).
@@ -75,7 +84,8 @@ pub struct CudaAware(());
 
 impl CudaAware {
     /// Where the environment or the library says so; `None` where not.
-    pub fn detected() -> Result<Option<CudaAware>, BadOverride> {
+    /// Between `MPI_Init` and `MPI_Finalize`, as [`Awareness::detect`].
+    pub fn detected() -> Result<Option<CudaAware>, AwarenessError> {
         Ok(Awareness::detect()?.aware.then_some(CudaAware(())))
     }
 
@@ -90,19 +100,28 @@ impl CudaAware {
 }
 
 impl Awareness {
-    /// What the environment says, or else the library. Asked once in a process.
-    pub fn detect() -> Result<Awareness, BadOverride> {
-        static ANSWER: OnceLock<Result<Awareness, BadOverride>> = OnceLock::new();
-        ANSWER.get_or_init(|| from(variables::text(VARIABLE), || tried().unwrap_or_else(query))).clone()
+    /// What the environment says, or else the library, between `MPI_Init` and
+    /// `MPI_Finalize`. An answer holds for the process: it is looked for once. An error is not
+    /// kept.
+    pub fn detect() -> Result<Awareness, AwarenessError> {
+        static ANSWER: OnceLock<Awareness> = OnceLock::new();
+        if let Some(known) = ANSWER.get() {
+            return Ok(known.clone());
+        }
+        let found = from(variables::text(VARIABLE), || tried().map_or_else(query, Ok))?;
+        Ok(ANSWER.get_or_init(|| found).clone())
     }
 }
 
-fn from(variable: Option<String>, query: impl FnOnce() -> Awareness) -> Result<Awareness, BadOverride> {
+fn from(
+    variable: Option<String>,
+    query: impl FnOnce() -> Result<Awareness, AwarenessError>,
+) -> Result<Awareness, AwarenessError> {
     match variable.as_deref() {
         Some("0") => Ok(Awareness { aware: false, source: Source::Environment }),
         Some("1") => Ok(Awareness { aware: true, source: Source::Environment }),
-        Some(other) => Err(BadOverride(other.to_owned())),
-        None => Ok(query()),
+        Some(other) => Err(AwarenessError::Override(other.to_owned())),
+        None => query(),
     }
 }
 
@@ -112,12 +131,9 @@ fn tried() -> Option<Awareness> {
 }
 
 /// Whether the world's kinds of memory include CUDA's. The standard has implementations
-/// list what they take; one that lists nothing says nothing.
+/// list what they take; one that lists nothing says nothing. MPI is initialised.
 fn kinds_have_cuda() -> bool {
     const KEY: &CStr = c"mpi_memory_alloc_kinds";
-    if !mpi::is_initialized() || mpi::is_finalized() {
-        return false;
-    }
     let mut text = [0 as c_char; 1024];
     let mut found = 0;
     // SAFETY: the world stands; the handle is stored, asked and freed; the text has a byte
@@ -142,8 +158,17 @@ fn has_cuda(kinds: &str) -> bool {
     kinds.split(',').any(|kind| kind.split(':').next().is_some_and(|kind| kind.trim() == "cuda"))
 }
 
-/// Asks what is loaded (dlsym(3), RTLD_DEFAULT).
-fn query() -> Awareness {
+/// Asks what is loaded (dlsym(3), RTLD_DEFAULT). Before MPI_Init, and after MPI_Finalize, some
+/// say what is not so then, and MPICH's function may not be called.
+fn query() -> Result<Awareness, AwarenessError> {
+    match mpi::is_initialized() && !mpi::is_finalized() {
+        true => Ok(query_now()),
+        false => Err(AwarenessError::NoMpi),
+    }
+}
+
+/// MPI is initialised.
+fn query_now() -> Awareness {
     type Plain = unsafe extern "C" fn() -> c_int;
     type OfKind = unsafe extern "C" fn(c_int, *mut c_int) -> c_int;
     if kinds_have_cuda() {
@@ -159,7 +184,7 @@ fn query() -> Awareness {
     // SAFETY: the function has this type in MPICH's mpi_proto.h.
     if let Ok(function) = unsafe { process.get::<OfKind>(b"MPIX_GPU_query_support\0") } {
         let mut supported = 0;
-        // SAFETY: stores a number; callable after MPI_Init, before which nobody asks.
+        // SAFETY: stores a number; MPI is initialised.
         let answered = unsafe { function(GPU_SUPPORT_CUDA, &mut supported) } == 0;
         return Awareness {
             aware: answered && supported == 1,
@@ -181,11 +206,16 @@ mod tests {
 
     #[test]
     fn the_environment_decides_and_must_be_0_or_1() {
-        let library = || Awareness { aware: true, source: Source::NoQuery };
+        let library = || Ok(Awareness { aware: true, source: Source::NoQuery });
         let answer = |value: Option<&str>| from(value.map(str::to_owned), library);
         assert!(answer(None).unwrap().aware);
         assert!(!answer(Some("0")).unwrap().aware);
         assert_eq!(answer(Some("1")).unwrap().source, Source::Environment);
         assert_eq!(answer(Some("yes")).unwrap_err().to_string(), "PINYARD_CUDA_AWARE=yes is refused: 0 or 1");
+    }
+
+    #[test]
+    fn a_library_says_nothing_before_mpi_is_initialised() {
+        assert_eq!(query(), Err(AwarenessError::NoMpi));
     }
 }

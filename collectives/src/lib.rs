@@ -59,7 +59,7 @@ mod words;
 #[cfg(feature = "cudarc")]
 pub use self::buffers::{CudaBuf, CudaPart, CudaPartMut, Lend, LendMut};
 pub use self::{
-    awareness::{Awareness, BadOverride, CudaAware, Source},
+    awareness::{Awareness, AwarenessError, CudaAware, Source},
     buffers::{
         BufferStream, DeviceBuf, Direct, DirectMut, Gpu, HostBuf, Pinned, PinnedBuf, PinnedMut, Settled,
         SettledMut,

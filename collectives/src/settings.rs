@@ -1,6 +1,6 @@
 //! What a program or the environment asks for.
 
-use crate::awareness::{Awareness, CudaAware, Source, VARIABLE};
+use crate::awareness::{Awareness, AwarenessError, CudaAware, Source, VARIABLE};
 use crate::error::CommunicatorError;
 use crate::paths::Path;
 use mpi::topology::Rank;
@@ -72,7 +72,10 @@ impl Settings {
         }
         let awareness = match (&self.awareness, variable(VARIABLE)) {
             (Some(awareness), None) => awareness.clone(),
-            _ => Awareness::detect().map_err(|bad| refused(VARIABLE, bad.0, "0 or 1"))?,
+            _ => Awareness::detect().map_err(|error| match error {
+                AwarenessError::Override(value) => refused(VARIABLE, value, "0 or 1"),
+                AwarenessError::NoMpi => CommunicatorError::NoMpi,
+            })?,
         };
         Ok((self, awareness))
     }

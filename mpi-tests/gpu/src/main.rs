@@ -14,7 +14,7 @@ mod soak;
 use bench::Bench;
 use mpi::traits::Communicator;
 use pinyard_driver::{Call, Simulated};
-use pinyard_mpi::{DeviceCommunicator, Gpu};
+use pinyard_mpi::{Awareness, AwarenessError, DeviceCommunicator, Gpu, Source};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -22,12 +22,17 @@ use std::sync::Arc;
 const PEER_ACCESS_UNSUPPORTED: i32 = 217;
 
 fn main() -> ExitCode {
+    let early = Awareness::detect();
     let Some(universe) = mpi::initialize() else {
         eprintln!("MPI_Init: MPI is initialised already");
         return ExitCode::FAILURE;
     };
     let world = universe.world();
     let rank = world.rank();
+    if !may_be_told_early(&early) {
+        eprintln!("rank {rank}: {early:?} before MPI_Init");
+        world.abort(1);
+    }
     let cuda = std::env::args().any(|argument| argument == "--cuda");
     let simulated = (!cuda).then(|| Arc::new(Simulated::shareable(1 << 30)));
     if std::env::args().any(|argument| argument == "--no-peers")
@@ -72,6 +77,14 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
+}
+
+/// Whether that may be told before MPI_Init, where the library itself says nothing.
+fn may_be_told_early(told: &Result<Awareness, AwarenessError>) -> bool {
+    match told {
+        Ok(known) => matches!(known.source, Source::Environment | Source::Probe),
+        Err(_) => true,
+    }
 }
 
 /// What `--soak` says.
