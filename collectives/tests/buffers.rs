@@ -89,12 +89,17 @@ fn ranges_lie_where_slices_would() {
     let aware = unsafe { CudaAware::assume() };
     let settled = buffer.settle().unwrap();
     let range = settled.slice(10..20).slice(1..=3);
-    assert_eq!((range.direct(&aware).pointer() as usize, range.direct(&aware).count()), (start + 44, 3));
+    // SAFETY: as above.
+    let direct = unsafe { range.direct(&aware) };
+    assert_eq!((direct.pointer() as usize, direct.count()), (start + 44, 3));
     let mut settled = buffer.settle_mut().unwrap();
     let (mut first, mut second) = settled.split_at_mut(30);
     assert_eq!((first.len(), second.len()), (30, 70));
-    assert_eq!(first.direct_mut(&aware).pointer_mut() as usize, start);
-    assert_eq!(second.slice_mut(..).direct_mut(&aware).pointer_mut() as usize, start + 120);
+    // SAFETY: as above.
+    let pointers = unsafe {
+        [first.direct_mut(&aware).pointer_mut(), second.slice_mut(..).direct_mut(&aware).pointer_mut()]
+    };
+    assert_eq!(pointers.map(|pointer| pointer as usize), [start, start + 120]);
     assert!(second.slice_mut(70..).is_empty());
 }
 

@@ -81,7 +81,14 @@ impl<'b, T: Pod> Settled<'b, T> {
     }
 
     /// For rsmpi's own functions, under an MPI that takes device pointers.
-    pub fn direct(&self, _: &CudaAware) -> Direct<'_, T> {
+    ///
+    /// # Safety
+    /// MPI takes device pointers in the function that gets it, which moves its bytes and no
+    /// more. Not in reductions: rsmpi's take any operation, and MPI runs those of the
+    /// program's own, and some MPIs run theirs too, on the host, which may not touch device
+    /// memory. [`all_reduce_into`](crate::DeviceCommunicator::all_reduce_into) and its like
+    /// reduce it.
+    pub unsafe fn direct(&self, _: &CudaAware) -> Direct<'_, T> {
         Direct { place: self.place, elements: self.elements, borrows: PhantomData }
     }
 
@@ -131,7 +138,10 @@ impl<'b, T: Pod> SettledMut<'b, T> {
     }
 
     /// For rsmpi's own functions, under an MPI that takes device pointers.
-    pub fn direct_mut(&mut self, _: &CudaAware) -> DirectMut<'_, T> {
+    ///
+    /// # Safety
+    /// As of [`Settled::direct`].
+    pub unsafe fn direct_mut(&mut self, _: &CudaAware) -> DirectMut<'_, T> {
         DirectMut { place: self.place, elements: self.elements, borrows: PhantomData }
     }
 
@@ -201,7 +211,7 @@ impl<T> std::fmt::Debug for SettledMut<'_, T> {
 }
 
 // SAFETY: device memory that is borrowed and that nothing queued writes; that the MPI may
-// take its address is what `CudaAware` says.
+// take its address, and the host leaves it alone, is what whoever called `direct` says.
 unsafe impl<T> Pointer for Direct<'_, T> {
     fn pointer(&self) -> *const c_void {
         std::ptr::with_exposed_provenance(self.place.ptr.0 as usize)

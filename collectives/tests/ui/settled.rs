@@ -1,5 +1,5 @@
 //! As it is meant. The refused cases differ from this by what their names say.
-#![allow(dead_code, clippy::unwrap_used)]
+#![allow(dead_code, unsafe_code, clippy::unwrap_used)]
 
 use mpi::traits::*;
 use pinyard_mpi::{CudaAware, DeviceBuf, DeviceCommunicator, HostBuf, Lock, PinnedBuf, Reduction};
@@ -57,9 +57,10 @@ fn through_a_locked_part(ranks: &DeviceCommunicator, part: DeviceBuf<f32>, host:
 }
 
 fn through_rsmpi(root: &impl Root, buffer: &mut DeviceBuf<f32>, aware: &CudaAware) {
-    root.broadcast_into(&mut buffer.settle_mut().unwrap().direct_mut(aware));
     let mut settled = buffer.settle_mut().unwrap();
-    let mut direct = settled.direct_mut(aware);
+    // SAFETY: moved, and not reduced, by an MPI that takes device pointers.
+    let mut direct = unsafe { settled.direct_mut(aware) };
+    root.broadcast_into(&mut direct);
     mpi::request::scope(|scope| {
         root.immediate_broadcast_into(scope, &mut direct).wait_without_status();
     });
