@@ -95,6 +95,9 @@ pub enum Failure {
     /// The path that the ranks have chosen does not have it.
     #[error("the path does not have it")]
     Path,
+    /// It has called something else.
+    #[error("it has called something else, or with another root")]
+    Call,
     /// Something else.
     #[error("it says no more")]
     Other,
@@ -196,6 +199,19 @@ pub enum Error {
         other: Rank,
         /// Its bytes.
         other_bytes: u64,
+    },
+    /// Ranks that are in different collectives, or in one with different roots or reductions.
+    /// None of them moved anything.
+    #[error("{operation}: {text}: all ranks make the same calls, in the same order")]
+    Calls {
+        /// What was to be done.
+        operation: &'static str,
+        /// A rank that differs.
+        rank: Rank,
+        /// The rank it differs from.
+        other: Rank,
+        /// Both, and in what they differ.
+        text: String,
     },
     /// A buffer that is no multiple of the ranks long.
     #[error("{operation}: rank {rank} has {elements} elements for {size} ranks: a multiple is needed")]
@@ -347,32 +363,36 @@ impl Error {
             Error::OtherDevice { .. } => Failure::Device,
             Error::Mpi { .. } => Failure::Mpi,
             Error::Unsupported { .. } => Failure::Path,
+            Error::Calls { .. } => Failure::Call,
             _ => Failure::Other,
         }
     }
 }
 
 impl Failure {
+    /// Of several of one rank the greatest is told: what says nothing is the least.
     pub(crate) fn number(self) -> u32 {
         match self {
-            Failure::Driver => 1,
+            Failure::Other => 1,
             Failure::Length => 2,
             Failure::Device => 3,
-            Failure::Other => 4,
+            Failure::Driver => 4,
             Failure::Mpi => 5,
             Failure::Context => 6,
             Failure::Path => 7,
+            Failure::Call => 8,
         }
     }
 
     pub(crate) fn of(number: u32) -> Failure {
         match number {
-            1 => Failure::Driver,
             2 => Failure::Length,
             3 => Failure::Device,
+            4 => Failure::Driver,
             5 => Failure::Mpi,
             6 => Failure::Context,
             7 => Failure::Path,
+            8 => Failure::Call,
             _ => Failure::Other,
         }
     }

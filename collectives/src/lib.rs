@@ -42,6 +42,7 @@ mod book {}
 
 mod awareness;
 mod buffers;
+mod called;
 mod calls;
 mod communicator;
 mod error;

@@ -1,5 +1,6 @@
 //! Errors and answers of one rank: it is named in each.
 
+use crate::called::Part;
 use crate::error::{BufferError, Error, Failure, MpiError};
 use crate::paths::{Message, Outcome};
 use mpi::topology::Rank;
@@ -78,6 +79,39 @@ impl Report {
         word(mine.as_ref().err().map(Error::failure), self.rank)
     }
 
+    /// After all have told each other: how a collective ended here, and which other rank's
+    /// failure was the worst. What a rank heard of another's on the way says less than that.
+    pub(crate) fn concluded<R>(
+        self,
+        operation: &'static str,
+        mine: Result<R, Error>,
+        worst: u64,
+    ) -> Result<R, Error> {
+        match mine {
+            Err(error) if worst == 0 || !matches!(error, Error::Peer { .. }) => Err(error),
+            mine => self.told(operation, worst).and(mine),
+        }
+    }
+
+    /// The same where the ranks are not in the same collective with the same bytes: `rank` is the
+    /// one that differs from the first.
+    pub(crate) fn differed<R>(
+        self,
+        operation: &'static str,
+        mine: Result<R, Error>,
+        worst: u64,
+        (rank, part, first): (Rank, Part, Part),
+    ) -> Error {
+        match (part.unlike(rank, first, 0), self.concluded(operation, mine, worst)) {
+            (None, Err(error)) => error,
+            (Some(_), Err(error)) if !matches!(error, Error::Peer { .. }) => error,
+            (Some(text), _) => Error::Calls { operation, rank, other: 0, text },
+            (None, Ok(_)) => {
+                Error::Counts { operation, rank, bytes: part.bytes, other: 0, other_bytes: first.bytes }
+            }
+        }
+    }
+
     /// What another rank's answer says.
     pub(crate) fn told(self, operation: &'static str, answer: u64) -> Result<(), Error> {
         if answer == 0 {
@@ -99,7 +133,13 @@ mod tests {
         assert_eq!(told.to_string(), expected);
         assert!(Report::of(3).told("MPI_Bcast", Report::of(5).answer(&Ok(()))).is_ok());
         let passed_on: Result<(), Error> = Err(Report::of(3).peer("MPI_Bcast", 2, Failure::Driver));
-        let told = Report::of(4).told("MPI_Bcast", Report::of(3).answer(&passed_on));
+        let word = Report::of(3).answer(&passed_on);
+        // What the rank itself says goes before what was heard of it.
+        let heard: Result<(), Error> = Err(Report::of(4).peer("MPI_Bcast", 2, Failure::Other));
+        assert!(Report::of(3).answer(&heard) < word);
+        let concluded = Report::of(4).concluded("MPI_Bcast", heard, word);
+        assert!(matches!(concluded, Err(Error::Peer { rank: 2, what: Failure::Driver, .. })));
+        let told = Report::of(4).told("MPI_Bcast", word);
         assert!(matches!(told, Err(Error::Peer { rank: 2, seen_by: 4, what: Failure::Driver, .. })));
     }
 }

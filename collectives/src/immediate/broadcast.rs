@@ -11,6 +11,7 @@ use super::scope::Scope;
 use super::slots::Slots;
 use super::steps::done;
 use crate::buffers::{BufferStream, DeviceBuf};
+use crate::called::Called;
 use crate::communicator::DeviceCommunicator;
 use crate::error::Error;
 use crate::operations::{Memory, extent, is_worth, piece};
@@ -140,7 +141,7 @@ async fn with_messages(
             mine = mine.and(moved);
         }
     }
-    desk.agree(BCAST, mine).await
+    desk.agree(Called::of(BCAST, Some(root)), mine).await
 }
 
 /// With the device pointer itself.

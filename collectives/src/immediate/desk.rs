@@ -6,10 +6,11 @@ use super::lent::Marks;
 use super::slots::Slots;
 use super::steps::{done, gather, largest, passed, swap};
 use crate::buffers::{Gpu, Kernels};
+use crate::called::{Called, Part, odd};
 use crate::calls::{Comm, OwnOperations};
 use crate::error::{Error, Failure};
 use crate::nodes::Nodes;
-use crate::operations::{Memory, reduces_on_device};
+use crate::operations::{Memory, are_the_same, reduces_on_device, words};
 use crate::paths::{Chunks, Exported, INLINE, Imports, Kind, MESSAGE, Message, Path, Plan, Ring};
 use crate::report::Report;
 use mpi::topology::Rank;
@@ -181,37 +182,32 @@ impl Desk {
     }
 
     /// After a collective: all succeed or all fail.
-    pub(super) async fn agree<R>(&self, operation: &'static str, mine: Result<R, Error>) -> Result<R, Error> {
-        let [worst] = largest(&self.later, [self.report.answer(&mine)])
-            .await
-            .map_err(|error| self.report.mpi(error))?;
-        let mine = mine?;
-        self.report.told(operation, worst).map(|()| mine)
+    pub(super) async fn agree<R>(
+        &self,
+        called: impl Into<Called>,
+        mine: Result<R, Error>,
+    ) -> Result<R, Error> {
+        self.same(called, 0, mine).await
     }
 
-    /// Before a collective: all have the same count of bytes, and none has failed so far to get
-    /// what it needs.
+    /// Before a collective: all are in this one, with the same count of bytes, and none has failed
+    /// so far to get what it needs.
     pub(super) async fn same<R>(
         &self,
-        operation: &'static str,
+        called: impl Into<Called>,
         bytes: usize,
         mine: Result<R, Error>,
     ) -> Result<R, Error> {
-        let (count, failure) = (bytes as u64, self.report.answer(&mine));
-        let [most, least, worst] =
-            largest(&self.later, [count, !count, failure]).await.map_err(|error| self.report.mpi(error))?;
-        let mine = mine?;
-        self.report.told(operation, worst)?;
-        if most == !least {
-            return Ok(mine);
+        let called = called.into();
+        let part = called.with(bytes);
+        let all = largest(&self.later, words(self.report.answer(&mine), part)).await;
+        let all = all.map_err(|error| self.report.mpi(error))?;
+        if are_the_same(all) {
+            return self.report.concluded(called.operation, mine, all[0]);
         }
-        // Where counts differ a rank with the most is named, and what the least have.
-        let named = if count == most { self.rank() as u64 + 1 } else { 0 };
-        let [last] = largest(&self.later, [named]).await.map_err(|error| self.report.mpi(error))?;
-        let named = if count == !least { self.rank() as u64 + 1 } else { 0 };
-        let [other] = largest(&self.later, [named]).await.map_err(|error| self.report.mpi(error))?;
-        let (rank, other) = (last as Rank - 1, other as Rank - 1);
-        Err(Error::Counts { operation, rank, bytes: most, other, other_bytes: !least })
+        let parts: Vec<Part> = Part::all(&self.gather(&part.to_bytes()).await?).collect();
+        let odd = odd(parts.iter().copied()).unwrap_or((self.rank(), part, part));
+        Err(self.report.differed(called.operation, mine, all[0], odd))
     }
 
     /// What a message says of `memory`, which goes `through`; few bytes come into slot 0

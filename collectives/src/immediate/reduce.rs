@@ -9,6 +9,7 @@ use super::pipeline::flow;
 use super::request::{OwnedRequest, Request};
 use super::scope::Scope;
 use crate::buffers::{BufferStream, DeviceBuf, Kernels};
+use crate::called::Called;
 use crate::calls::Operand;
 use crate::communicator::DeviceCommunicator;
 use crate::error::Error;
@@ -142,7 +143,8 @@ async fn reduce(
     mine: Result<(), Error>,
 ) -> Result<usize, Error> {
     let mine = desk.passed(marks, mine).await;
-    let mut ring = desk.same(operation(work.root), work.from.bytes, mine.and(ring)).await?;
+    let called = Called::of(operation(work.root), work.root).reducing(work.kernel);
+    let mut ring = desk.same(called, work.from.bytes, mine.and(ring)).await?;
     let done = joined(&desk, &mut ring, work, operand).await;
     desk.keep(ring);
     done.map(|()| 0)

@@ -117,7 +117,7 @@ async fn directly(
     mine: Result<(), Error>,
 ) -> Result<usize, Error> {
     let mine = desk.passed(marks, mine).await;
-    desk.same(operation, shares.bytes, mine).await?;
+    desk.same(shares.called(operation), shares.bytes, mine).await?;
     // SAFETY: lent memory, which stands until the operation is done; MPI takes its address (the
     // plan).
     let request = unsafe { shares.start_directly(&desk.later) };
@@ -140,7 +140,7 @@ async fn carried(
     if desk.plan.path != Path::Ipc {
         mine = mine.and_then(|ring| desk.grown(ring, slot));
     }
-    let mut ring = desk.same(operation, shares.bytes, mine).await?;
+    let mut ring = desk.same(shares.called(operation), shares.bytes, mine).await?;
     if shares.bytes > 0 && desk.plan.path == Path::Ipc {
         return parts::carry(&desk, operation, &shares.traffic(), Ok(ring)).await;
     }

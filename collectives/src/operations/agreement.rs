@@ -1,45 +1,51 @@
-//! What ranks tell each other beside the data, so that one that fails leaves none of the
-//! others waiting.
+//! What ranks tell each other beside the data, so that one that fails, or does something else,
+//! leaves none of the others waiting.
 
+use crate::called::{Called, Part, odd};
 use crate::communicator::DeviceCommunicator;
 use crate::error::Error;
-use crate::words::words;
-use mpi::topology::Rank;
+
+/// The words of which all ranks learn the largest: an answer, and a rank's part twice, so that
+/// the largest is also the least where all have the same.
+pub(crate) fn words(answer: u64, Part { called, bytes }: Part) -> [u64; 5] {
+    [answer, called, !called, bytes, !bytes]
+}
+
+/// Whether all ranks had the same part.
+pub(crate) fn are_the_same([_, called, not_called, bytes, not_bytes]: [u64; 5]) -> bool {
+    called == !not_called && bytes == !not_bytes
+}
 
 impl DeviceCommunicator {
     /// After a collective: all succeed, or all fail, each with its own cause or with the
     /// rank of one that failed. What a rank's buffer was read for is over.
-    pub(super) fn agree<R>(&self, operation: &'static str, mine: Result<R, Error>) -> Result<R, Error> {
-        if let Some(board) = &self.board {
-            return self.agree_on_node(&mut board.borrow_mut(), operation, mine);
-        }
-        let [worst] =
-            self.whole.largest([self.report.answer(&mine)]).map_err(|error| self.report.mpi(error))?;
-        let mine = mine?;
-        self.report.told(operation, worst).map(|()| mine)
+    pub(super) fn agree<R>(&self, called: impl Into<Called>, mine: Result<R, Error>) -> Result<R, Error> {
+        self.same(called, 0, mine)
     }
 
-    /// Before a collective: all have the same count of bytes, and none has failed so far.
-    /// One small MPI_Allreduce; only where counts differ are they gathered, to say whose.
-    pub(super) fn same(
+    /// Before a collective: all are in this one, with the same count of bytes, and none has
+    /// failed so far. One small MPI_Allreduce, or on one node none; only where ranks differ are
+    /// they asked, to say which.
+    pub(super) fn same<R>(
         &self,
-        operation: &'static str,
+        called: impl Into<Called>,
         bytes: usize,
-        mine: Result<(), Error>,
-    ) -> Result<(), Error> {
-        let (bytes, failure) = (bytes as u64, self.report.answer(&mine));
-        let [most, least, worst] =
-            self.whole.largest([bytes, !bytes, failure]).map_err(|error| self.report.mpi(error))?;
-        mine?;
-        self.report.told(operation, worst)?;
-        if most == !least {
-            return Ok(());
+        mine: Result<R, Error>,
+    ) -> Result<R, Error> {
+        let called = called.into();
+        if let Some(board) = &self.board {
+            let board = &mut board.borrow_mut();
+            board.begin(called.with(bytes));
+            return self.agree_on_node(board, called.operation, mine);
         }
-        let all = self.whole.gather_all(&bytes.to_le_bytes()).map_err(|error| self.report.mpi(error))?;
-        let mut counts = words(&all);
-        let first = counts.next().unwrap_or(bytes);
-        let differs = counts.enumerate().find(|&(_, count)| count != first);
-        let (at, count) = differs.unwrap_or((0, first));
-        Err(Error::Counts { operation, rank: at as Rank + 1, bytes: count, other: 0, other_bytes: first })
+        let (part, failed) = (called.with(bytes), |error| self.report.mpi(error));
+        let largest = self.whole.largest(words(self.report.answer(&mine), part)).map_err(failed)?;
+        if are_the_same(largest) {
+            return self.report.concluded(called.operation, mine, largest[0]);
+        }
+        let all = self.whole.gather_all(&part.to_bytes()).map_err(failed)?;
+        let parts: Vec<Part> = Part::all(&all).collect();
+        let odd = odd(parts.iter().copied()).unwrap_or((self.rank(), part, part));
+        Err(self.report.differed(called.operation, mine, largest[0], odd))
     }
 }

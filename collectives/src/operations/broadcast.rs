@@ -3,6 +3,7 @@
 
 use super::{Idle, Memory, extent, is_worth, piece};
 use crate::buffers::SettledMut;
+use crate::called::Called;
 use crate::communicator::{DeviceCommunicator, State};
 use crate::error::{Error, Failure};
 use crate::paths::{Exported, INLINE, Kind, MESSAGE, Message, Path, Relay, Route};
@@ -71,18 +72,18 @@ impl DeviceCommunicator {
                     let memory = memory.first(message.bytes);
                     mine = self.pull(state, root, &there, memory, &token);
                 }
-                self.agree(BCAST, mine)
+                self.agree(Called::of(BCAST, Some(root)), mine)
             }
             Kind::Chain => {
                 let own = mine.is_ok().then_some(memory);
                 let place = self.nodes.place(root);
                 let moved = self.chain(state, place, own, message.bytes as usize, &token)?;
-                self.agree(BCAST, mine.and(moved))
+                self.agree(Called::of(BCAST, Some(root)), mine.and(moved))
             }
             Kind::Staged => {
                 let own = mine.is_ok().then_some(memory);
                 let moved = self.relay(state, root, own, message.bytes as usize, &token)?;
-                self.agree(BCAST, mine.and(moved))
+                self.agree(Called::of(BCAST, Some(root)), mine.and(moved))
             }
         }
     }

@@ -3,9 +3,11 @@
 
 use super::broadcast::BCAST;
 use super::{Idle, Memory};
+use crate::called::{Called, Part};
 use crate::communicator::{DeviceCommunicator, State};
-use crate::error::{Error, Failure};
-use crate::paths::{Board, Kind, Message, NOTE};
+use crate::error::Error;
+use crate::paths::{Answers, Board, Kind, Message, NOTE};
+use crate::words::{put_word, word};
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
 
@@ -21,20 +23,49 @@ impl DeviceCommunicator {
         mut mine: Result<(), Error>,
         token: &DriverToken,
     ) -> Result<(), Error> {
-        let note = if self.rank() == root {
-            let kind = self.kind_on_node(state, memory, &mut mine, token);
-            let mut note = [0; NOTE];
-            Message { kind, bytes: memory.bytes as u64 }.write(&mut note);
-            board.post(&note);
-            note
-        } else {
-            self.until(|| board.read())
+        let part = Called::of(BCAST, Some(root)).with(0);
+        board.begin(part);
+        let posted = match self.rank() == root {
+            true => board.claim().then(|| {
+                let kind = self.kind_on_node(state, memory, &mut mine, token);
+                let mut note = [0; NOTE];
+                Message { kind, bytes: memory.bytes as u64 }.write(&mut note);
+                put_word(&mut note, Message::PAYLOAD, part.called);
+                board.post(&note);
+                note
+            }),
+            false => self.posted(board, root, part),
         };
-        let moved = self
-            .report
-            .understood(BCAST, &note)
-            .and_then(|message| self.carry_on_node(state, root, message, memory, &mut mine, token));
+        let moved = match posted.map(|note| self.report.understood(BCAST, &note)) {
+            Some(Ok(message)) if self.may_be_carried(board, message.kind, part) => {
+                self.carry_on_node(state, root, message, memory, &mut mine, token)
+            }
+            // Nothing moves: ranks are in different calls, of which the answers tell all.
+            Some(Ok(_)) | None => Ok(()),
+            Some(Err(error)) => Err(error),
+        };
         self.agree_on_node(board, BCAST, mine.and(moved))
+    }
+
+    /// What `root` has posted of the broadcast that is `part`. `None` where it does not: it is in
+    /// something else, or another rank takes itself for the root.
+    fn posted(&self, board: &Board, root: Rank, part: Part) -> Option<[u8; NOTE]> {
+        if self.until(|| board.begun(root as usize)) != part {
+            return None;
+        }
+        let note = self.until(|| board.read());
+        (word(&note, Message::PAYLOAD) == part.called).then_some(note)
+    }
+
+    /// Whether all that wait for each other in it are in `part`.
+    fn may_be_carried(&self, board: &Board, kind: Kind, part: Part) -> bool {
+        let all = 0..self.nodes.here.size() as usize;
+        match kind {
+            Kind::Chain | Kind::Staged => {
+                all.fold(true, |same, place| self.until(|| board.begun(place)) == part && same)
+            }
+            _ => true,
+        }
     }
 
     /// All succeed, or all fail, each with its own cause or with the rank of one that
@@ -45,15 +76,12 @@ impl DeviceCommunicator {
         operation: &'static str,
         mine: Result<R, Error>,
     ) -> Result<R, Error> {
-        board.answer(mine.as_ref().err().map_or(0, |error| error.failure().number() as u8));
-        let (place, worst) = self.until(|| board.answers());
-        let mine = mine?;
-        if worst == 0 {
-            return Ok(mine);
-        }
+        board.answer(self.report.answer(&mine));
         // On one node a rank's place is its rank.
-        let (rank, what) = (place as Rank, Failure::of(u32::from(worst)));
-        Err(self.report.peer(operation, rank, what))
+        match self.until(|| board.answers()) {
+            Answers { worst, odd: None } => self.report.concluded(operation, mine, worst),
+            Answers { worst, odd: Some(odd) } => Err(self.report.differed(operation, mine, worst, odd)),
+        }
     }
 
     /// What `message` says, to this rank's memory. Its own failure is in `mine`.

@@ -5,6 +5,7 @@
 use super::on_device::Work;
 use super::{Memory, extent, piece};
 use crate::buffers::{Settled, SettledMut};
+use crate::called::Called;
 use crate::calls::Operand;
 use crate::communicator::DeviceCommunicator;
 use crate::error::Error;
@@ -77,6 +78,10 @@ pub(crate) fn work<T: Number>(
     Work { from, to, kernel: (reduction.join(), T::ELEMENT), element_bytes: size_of::<T>(), root }
 }
 
+fn called<T: Number>(operation: &'static str, root: Option<Rank>, reduction: Reduction) -> Called {
+    Called::of(operation, root).reducing((reduction.join(), T::ELEMENT))
+}
+
 impl DeviceCommunicator {
     /// Every rank's `mine`, element by element, in every rank's `all`. Collective; all
     /// buffers have as many elements.
@@ -109,7 +114,7 @@ impl DeviceCommunicator {
         let memory = Memory::of::<T>(buffer.place(), buffer.len());
         let _call = self.traced(ALLREDUCE, memory.bytes);
         let own = self.own(buffer.place()).and(self.chunks_for_reductions());
-        self.same(ALLREDUCE, memory.bytes, own)?;
+        self.same(called::<T>(ALLREDUCE, None, reduction), memory.bytes, own)?;
         let token = DriverToken::at_entry();
         if let Some(kernels) = self.kernels(memory.bytes, &token)? {
             let work = work::<T>(memory, Some(memory), reduction, None);
@@ -172,7 +177,8 @@ impl DeviceCommunicator {
         root: Option<Rank>,
         own: Result<(), Error>,
     ) -> Result<(), Error> {
-        self.same(operation, from.bytes, own.and(self.chunks_for_reductions()))?;
+        let called = called::<T>(operation, root, reduction);
+        self.same(called, from.bytes, own.and(self.chunks_for_reductions()))?;
         let operand = Operand::new(T::ELEMENT, &self.desk.operations, reduction);
         let element = size_of::<T>();
         let token = DriverToken::at_entry();

@@ -4,6 +4,7 @@
 use super::traffic::Traffic;
 use super::{Memory, extent};
 use crate::buffers::{Place, Settled, SettledMut};
+use crate::called::Called;
 use crate::calls::{Answer, Comm, Request, Rooted};
 use crate::communicator::DeviceCommunicator;
 use crate::error::Error;
@@ -51,6 +52,15 @@ impl Shares {
     /// Bytes of the longer buffer.
     fn longer(&self) -> usize {
         self.from.iter().chain(&self.to).map(|memory| memory.bytes).max().unwrap_or(0)
+    }
+
+    /// As `operation`.
+    pub(crate) fn called(&self, operation: &'static str) -> Called {
+        let root = match self.what {
+            Rooted::Gather(root) | Rooted::Scatter(root) => Some(root),
+            Rooted::AllGather | Rooted::AllToAll => None,
+        };
+        Called::of(operation, root)
     }
 
     pub(crate) fn traffic(&self) -> Traffic {
@@ -231,21 +241,21 @@ impl DeviceCommunicator {
         let _call = self.traced(operation, shares.longer());
         let bytes = shares.bytes;
         if self.plan.path == Path::Direct {
-            self.same(operation, bytes, own)?;
+            self.same(shares.called(operation), bytes, own)?;
             // SAFETY: settled memory, borrowed for the call and as long as MPI needs it, of which
             // MPI takes the addresses (the plan).
             let request = unsafe { shares.start_directly(&self.whole) };
             return request.and_then(|request| request.wait()).map_err(|error| self.report.mpi(error));
         }
         if self.plan.path == Path::Ipc {
-            self.same(operation, bytes, own)?;
+            self.same(shares.called(operation), bytes, own)?;
             return self.traffic(operation, shares.traffic(), Ok(()));
         }
         let token = DriverToken::at_entry();
         let ring = &mut self.state.borrow_mut().ring;
         let (slot, piece) = shares.cut(self.plan.chunk_bytes);
         own = own.and(ring.grow(slot).map_err(|source| self.report.staging(source)));
-        self.same(operation, bytes, own)?;
+        self.same(shares.called(operation), bytes, own)?;
         if bytes == 0 {
             return Ok(());
         }

@@ -2,16 +2,21 @@
 //! a message, all answer.
 //!
 //! ```text
-//! root     message -> posted + 1 ...            answer ... all answers are there
-//! others              posted + 1 -> message -> (copy) -> answer ... all answers are there
+//! root     begun, message -> posted + 1 ...            answer ... all answers are there
+//! others   begun             posted + 1 -> message -> (copy) -> answer ... all answers are there
 //! ```
+//!
+//! What a rank has begun the others see: whoever waits for a message that the root, being in
+//! something else, will not post, sees that.
 //!
 //! Nobody posts before all have answered what was posted last, so it has been read by then.
 //! A rank may have answered the next operation while another still looks at the answers to
 //! this one; none is two ahead, so two words for a rank's answers are enough.
 
 use super::shared::{POSTED, Shared, TOLD, WORDS};
+use crate::called::{Part, odd};
 use crate::words::words;
+use mpi::topology::Rank;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -53,30 +58,70 @@ impl Board {
         Some(note)
     }
 
-    /// This rank's answer: what it read, or wrote, is as the others will find it.
-    pub(crate) fn answer(&self, answer: u8) {
+    /// This rank is in the next operation, which is `part`. Before it posts, reads or answers.
+    pub(crate) fn begin(&self, part: Part) {
         let number = self.operations + 1;
-        // Release: and the copies that came before.
-        self.memory.answer(self.place, number).store(number << 8 | u64::from(answer), Release);
+        let [begun, _, called, bytes] = self.memory.told(self.place, number);
+        called.store(part.called, Relaxed);
+        bytes.store(part.bytes, Relaxed);
+        // Release: whoever sees the number sees what it is.
+        begun.store(number, Release);
     }
 
-    /// Ends the operation if all have answered it: the first place with the greatest
-    /// answer, and that.
-    pub(crate) fn answers(&mut self) -> Option<(usize, u8)> {
+    /// What the rank at `place` is in, once it has begun the next operation.
+    pub(crate) fn begun(&self, place: usize) -> Option<Part> {
         let number = self.operations + 1;
-        let mut worst = (0, 0);
-        for place in 0..self.memory.shape.ranks {
-            let word = self.memory.answer(place, number).load(Acquire);
-            if word >> 8 != number {
+        let [begun, _, called, bytes] = self.memory.told(place, number);
+        let has_begun = begun.load(Acquire) == number;
+        has_begun.then(|| Part { called: called.load(Relaxed), bytes: bytes.load(Relaxed) })
+    }
+
+    /// Whether this rank alone is to post what the next operation is: where ranks differ about
+    /// the root, one that takes itself for it may come too late.
+    pub(crate) fn claim(&self) -> bool {
+        let (claimed, next) = (self.memory.word(POSTED, 1), self.operations + 1);
+        let last = claimed.load(Relaxed);
+        // Relaxed: what is posted is ordered by its count.
+        last < next && claimed.compare_exchange(last, next, Relaxed, Relaxed).is_ok()
+    }
+
+    /// This rank's answer: what it read, or wrote, is as the others will find it.
+    pub(crate) fn answer(&self, answer: u64) {
+        let number = self.operations + 1;
+        let [_, told, ..] = self.memory.told(self.place, number);
+        told.store(answer, Relaxed);
+        // Release: and the copies that came before.
+        self.memory.answer(self.place, number).store(number, Release);
+    }
+
+    /// Ends the operation if all have answered it.
+    pub(crate) fn answers(&mut self) -> Option<Answers> {
+        let number = self.operations + 1;
+        let (memory, ranks) = (&self.memory, self.memory.shape.ranks);
+        let mut worst = 0;
+        for place in 0..ranks {
+            if memory.answer(place, number).load(Acquire) != number {
                 return None;
             }
-            if word as u8 > worst.1 {
-                worst = (place, word as u8);
-            }
+            let [_, told, ..] = memory.told(place, number);
+            worst = told.load(Relaxed).max(worst);
         }
+        let odd = odd((0..ranks).map(|place| {
+            let [_, _, called, bytes] = memory.told(place, number);
+            Part { called: called.load(Relaxed), bytes: bytes.load(Relaxed) }
+        }));
         self.operations = number;
-        Some(worst)
+        Some(Answers { worst, odd })
     }
+}
+
+/// What all ranks have answered.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Answers {
+    /// The greatest answer.
+    pub(crate) worst: u64,
+    /// The first place whose part is not as that of place 0, and both.
+    pub(crate) odd: Option<(Rank, Part, Part)>,
 }
 
 #[cfg(test)]
@@ -95,8 +140,8 @@ mod tests {
     }
 
     /// Mixed, but the same for all.
-    fn answer(number: u64, place: usize) -> u8 {
-        (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (8 * place)) as u8 % 5
+    fn answer(number: u64, place: usize) -> u64 {
+        (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (8 * place)) % 5
     }
 
     #[test]
@@ -107,24 +152,32 @@ mod tests {
                 scope.spawn(move || {
                     let mut board = Board::new(memory, place);
                     for number in 0..2000u64 {
-                        if number as usize % RANKS == place {
-                            board.post(&note(number));
+                        // Every seventh is not posted; in every fifth two want to post.
+                        let part = Part { called: number, bytes: 0 };
+                        let odd = Part { called: number, bytes: u64::from(number % 11 == 3 && place == 2) };
+                        board.begin(odd);
+                        let root = number as usize % RANKS;
+                        let posts = place == root || (number % 5 == 0 && place == (root + 1) % RANKS);
+                        if number % 7 > 0 {
+                            if posts && board.claim() {
+                                board.post(&note(number));
+                            }
+                            let read = std::iter::repeat_with(|| {
+                                std::thread::yield_now();
+                                board.read()
+                            });
+                            assert_eq!(read.flatten().next(), Some(note(number)));
                         }
-                        let read = std::iter::repeat_with(|| {
-                            std::thread::yield_now();
-                            board.read()
-                        });
-                        assert_eq!(read.flatten().next(), Some(note(number)));
                         board.answer(answer(number, place));
-                        let worst = loop {
+                        let answers = loop {
                             std::thread::yield_now();
-                            if let Some(worst) = board.answers() {
-                                break worst;
+                            if let Some(answers) = board.answers() {
+                                break answers;
                             }
                         };
-                        let most = (0..RANKS).map(|place| answer(number, place)).max().unwrap();
-                        let first = (0..RANKS).find(|&place| answer(number, place) == most).unwrap();
-                        assert_eq!(worst, (if most == 0 { 0 } else { first }, most));
+                        let worst = (0..RANKS).map(|place| answer(number, place)).max().unwrap();
+                        let two = (2, Part { bytes: 1, ..part }, part);
+                        assert_eq!(answers, Answers { worst, odd: (number % 11 == 3).then_some(two) });
                     }
                 });
             }
@@ -136,16 +189,24 @@ mod tests {
         let views = Shared::of_one_process(Shape { ranks: 2, slots: 2, slot_bytes: 4096 });
         let mut boards: Vec<Board> =
             views.into_iter().enumerate().map(|(place, memory)| Board::new(memory, place)).collect();
-        assert_eq!(boards[1].read(), None);
+        let (mine, theirs) = (Part { called: 1, bytes: 2 }, Part { called: 3, bytes: 4 });
+        assert_eq!((boards[1].read(), boards[1].begun(0)), (None, None));
+        boards[0].begin(mine);
+        boards[1].begin(theirs);
+        assert_eq!(boards[1].begun(0), Some(mine));
+        assert!(boards[0].claim() && !boards[1].claim());
         boards[0].post(&note(7));
         assert_eq!(boards[1].read(), Some(note(7)));
         boards[0].answer(0);
         assert_eq!(boards[0].answers(), None);
         boards[1].answer(3);
-        assert_eq!(boards[0].answers(), Some((1, 3)));
+        let both = Answers { worst: 3, odd: Some((1, theirs, mine)) };
+        assert_eq!(boards[0].answers().as_ref(), Some(&both));
         // The first is an operation ahead, and the second still learns of this one.
+        boards[0].begin(Part { called: 9, bytes: 9 });
+        assert!(boards[0].claim());
         boards[0].post(&note(8));
         boards[0].answer(1);
-        assert_eq!(boards[1].answers(), Some((1, 3)));
+        assert_eq!(boards[1].answers(), Some(both));
     }
 }

@@ -3,7 +3,7 @@
 
 use super::imports::Exported;
 use crate::error::Failure;
-use crate::words::{put_word, word};
+use crate::words::{WORD, put_word, word};
 
 /// Bytes of a message.
 pub(crate) const MESSAGE: usize = 2048;
@@ -16,8 +16,8 @@ const AT_BYTES: usize = 8;
 /// Where the sender's memory is, or its failure.
 const AT_DETAIL: usize = 16;
 const AT_PAYLOAD: usize = AT_DETAIL + Exported::BYTES;
-/// Without a payload it fits a note of the board.
-const _: () = assert!(AT_PAYLOAD <= super::NOTE);
+/// With a word of payload it fits a note of the board.
+const _: () = assert!(AT_PAYLOAD + WORD <= super::NOTE);
 
 /// How the bytes come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

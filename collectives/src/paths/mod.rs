@@ -15,7 +15,7 @@ mod shared;
 
 pub use self::plan::{Path, Plan};
 pub(crate) use self::{
-    board::{Board, NOTE},
+    board::{Answers, Board, NOTE},
     chunks::Chunks,
     imports::{Exported, Imports},
     locks::Locks,

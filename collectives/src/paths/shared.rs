@@ -4,9 +4,10 @@
 //! line 0       magic: that it is this memory, and not what another process has by that name
 //! line 1       filled: pieces that were put into slots so far           chunks.rs
 //! line 2       broken: the end of the last transfer that MPI failed
-//! line 3       posted: operations that the board has told of so far     board.rs
+//! line 3       posted: operations that the board has told of so far, and who may   board.rs
 //! lines 4, 5   what it tells of the last one
 //! line 6 + n   of the rank at place n: done, pieces that it needs no more, and its two last answers
+//! behind them  a line of each rank: what it has told of its two last operations
 //! from a page  the slots
 //! ```
 //!
@@ -48,7 +49,7 @@ pub(crate) struct Shape {
 
 impl Shape {
     pub(super) fn first_slot(self) -> usize {
-        ((RANKS + self.ranks) * LINE).next_multiple_of(PAGE)
+        ((RANKS + 2 * self.ranks) * LINE).next_multiple_of(PAGE)
     }
 
     /// From one slot to the next: no two share a page.
@@ -134,7 +135,7 @@ impl Shared {
 
     /// Word `number` of a line.
     pub(super) fn word(&self, line: usize, number: usize) -> &AtomicU64 {
-        assert!(line < RANKS + self.shape.ranks && number < WORDS, "no such word");
+        assert!(line < RANKS + 2 * self.shape.ranks && number < WORDS, "no such word");
         // SAFETY: aligned and within the mapping, which stands as long as `self`; all processes
         // use these words as atomics alone.
         unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().add(line * LINE + 8 * number).cast()) }
@@ -145,7 +146,14 @@ impl Shared {
         self.word(RANKS + place, 0)
     }
 
-    /// What the rank at `place` answered to an operation, or to the one two before.
+    /// What the rank at `place` told of an operation, or of the one two before: that it has
+    /// begun it, its answer, which one it is, and its bytes.
+    pub(super) fn told(&self, place: usize, operation: u64) -> [&AtomicU64; 4] {
+        let line = RANKS + self.shape.ranks + place;
+        [0, 1, 2, 3].map(|word| self.word(line, 4 * (operation % 2) as usize + word))
+    }
+
+    /// The last operation that the rank at `place` answered, or the one before.
     pub(super) fn answer(&self, place: usize, operation: u64) -> &AtomicU64 {
         self.word(RANKS + place, 1 + (operation % 2) as usize)
     }
@@ -226,7 +234,7 @@ mod tests {
     fn slots_do_not_overlap_and_lie_within() {
         let shape = Shape { ranks: 200, slots: 3, slot_bytes: 2 * PAGE };
         assert_eq!(shape.first_slot() % PAGE, 0);
-        assert!(shape.first_slot() >= (RANKS + 200) * LINE);
+        assert!(shape.first_slot() >= (RANKS + 400) * LINE);
         assert_eq!(shape.bytes(), shape.first_slot() + 6 * PAGE);
     }
 }

@@ -403,7 +403,7 @@ fn refused(bench: &Bench) -> Result<(), String> {
     bench.check(named, || format!("an ibcast to a shorter buffer: {result:?}"))?;
     let result =
         scope(|scope| bench.ranks.immediate_all_reduce_in_place(scope, &mut settled, Reduction::Sum)?.wait());
-    let named = matches!(&result, Err(Error::Counts { other, .. }) if *other == last as i32);
+    let named = matches!(&result, Err(Error::Counts { rank, other: 0, .. }) if *rank == last as i32);
     bench.check(named, || format!("an iallreduce of different counts: {result:?}"))?;
     let size = bench.ranks.size();
     let result = scope(|scope| bench.ranks.immediate_broadcast_into(scope, size, &mut settled).map(drop));

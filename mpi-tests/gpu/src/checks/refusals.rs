@@ -18,6 +18,10 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
         context(bench)?;
     }
     counts_of_a_reduction(bench)?;
+    FORMS.into_iter().try_for_each(|form| other_calls(bench, form))?;
+    if bench.ranks.plan().path == Path::Ipc {
+        other_calls_than_a_broadcast(bench)?;
+    }
     counts_of_shares(bench)
 }
 
@@ -67,9 +71,7 @@ fn counts_on_the_way(bench: &Bench, form: Form) -> Result<(), String> {
     let result = bcast(bench, form, 0, &mut buffer.settle_mut().map_err(text)?);
     let named = match bench.rank() {
         1 => matches!(&result, Err(Error::Counts { rank: 1, other: 0, .. })),
-        0 => matches!(&result, Err(Error::Peer { rank, .. }) if *rank > 0),
-        // Of the one that failed, or of the one before it in the chain.
-        _ => matches!(&result, Err(Error::Peer { .. })),
+        _ => matches!(&result, Err(Error::Peer { rank: 1, what: Failure::Length, .. })),
     };
     bench
         .check(named, || format!("a long {form:?} broadcast past a rank with too little room: {result:?}"))?;
@@ -94,6 +96,80 @@ fn counts_of_a_reduction(bench: &Bench) -> Result<(), String> {
         matches!(result, Err(Error::Peer { rank: 1, what: Failure::Length, .. }))
     };
     bench.check(named, || format!("an allreduce into 999 of 1000: {result:?}"))?;
+    goes_on(bench)
+}
+
+/// Every rank says that rank 1 is in another call than the first, and in what it differs.
+fn rank_1_is_named(bench: &Bench, result: &Result<(), Error>, differs: &str) -> Result<(), String> {
+    let named = match result {
+        Err(Error::Calls { rank: 1, other: 0, text, .. }) => text.contains(differs),
+        _ => false,
+    };
+    bench.check(named, || format!("calls of which rank 1's is another: {result:?}"))
+}
+
+/// Rank 1 names itself as the root, has another reduction, or is in another collective.
+fn other_calls(bench: &Bench, form: Form) -> Result<(), String> {
+    let (ranks, size, differs) = (&bench.ranks, bench.size(), bench.rank() == 1);
+    for length in [100, 3 * bench.chunk] {
+        let (mine, mut all) = (zeros(bench, length)?, zeros(bench, size * length)?);
+        let (from, mut to) = (mine.settle().map_err(text)?, all.settle_mut().map_err(text)?);
+        let root = i32::from(differs);
+        let result = match form {
+            Form::Blocking => ranks.gather_into(root, &from, Some(&mut to)),
+            Form::Immediate => {
+                scope(|scope| ranks.immediate_gather_into(scope, root, &from, Some(&mut to))?.wait())
+            }
+        };
+        rank_1_is_named(bench, &result, "rank 1 names root 1 where rank 0 names root 0")?;
+        let mut to = to.slice_mut(..length);
+        let reduction = if differs { Reduction::Max } else { Reduction::Sum };
+        let result = match form {
+            Form::Blocking => ranks.all_reduce_into(&from, &mut to, reduction),
+            Form::Immediate => {
+                scope(|scope| ranks.immediate_all_reduce_into(scope, &from, &mut to, reduction)?.wait())
+            }
+        };
+        rank_1_is_named(bench, &result, "rank 1 reduces otherwise")?;
+        let mut to = all.settle_mut().map_err(text)?;
+        let result = match (form, differs) {
+            (Form::Blocking, false) => ranks.all_gather_into(&from, &mut to),
+            (Form::Blocking, true) => ranks.all_reduce_in_place(&mut to, Reduction::Sum),
+            (Form::Immediate, false) => {
+                scope(|scope| ranks.immediate_all_gather_into(scope, &from, &mut to)?.wait())
+            }
+            (Form::Immediate, true) => {
+                scope(|scope| ranks.immediate_all_reduce_in_place(scope, &mut to, Reduction::Sum)?.wait())
+            }
+        };
+        rank_1_is_named(bench, &result, "rank 1 calls something else than rank 0")?;
+    }
+    goes_on(bench)
+}
+
+/// Rank 1 takes itself for the root of a broadcast, is alone in one, or alone in none.
+fn other_calls_than_a_broadcast(bench: &Bench) -> Result<(), String> {
+    let (ranks, differs) = (&bench.ranks, bench.rank() == 1);
+    // Within a message, from the device, and along a chain.
+    for length in [100, bench.chunk, 20 * bench.chunk] {
+        let mut buffer = zeros(bench, length)?;
+        let mut settled = buffer.settle_mut().map_err(text)?;
+        for (own, theirs) in [(1, 0), (0, 1)] {
+            let result = ranks.broadcast_into(if differs { own } else { theirs }, &mut settled);
+            rank_1_is_named(bench, &result, &format!("names root {own} where rank 0 names root {theirs}"))?;
+        }
+        for (root, alone) in [(0, false), (0, true), (1, false), (1, true)] {
+            let result = match differs == alone {
+                true => ranks.broadcast_into(root, &mut settled),
+                false => ranks.all_reduce_in_place(&mut settled, Reduction::Sum),
+            };
+            rank_1_is_named(bench, &result, "rank 1 calls something else than rank 0")?;
+        }
+        drop(settled);
+        bench.check(buffer.to_vec().map_err(text)?.iter().all(|&byte| byte == 0), || {
+            "what differs moves nothing".to_owned()
+        })?;
+    }
     goes_on(bench)
 }
 
@@ -236,9 +312,7 @@ fn copy_on_the_way(bench: &Bench, form: Form, simulated: &Simulated) -> Result<(
     simulated.fail_never();
     let named = match bench.rank() {
         1 => matches!(&result, Err(Error::Driver { source, .. }) if source.code == 1),
-        0 => matches!(&result, Err(Error::Peer { rank, .. }) if *rank > 0),
-        // Of the one that failed, or of the one before it in the chain.
-        _ => matches!(&result, Err(Error::Peer { .. })),
+        _ => matches!(&result, Err(Error::Peer { rank: 1, what: Failure::Driver, .. })),
     };
     bench.check(named, || format!("a refused copy in a long {form:?} broadcast: {result:?}"))?;
     goes_on(bench)

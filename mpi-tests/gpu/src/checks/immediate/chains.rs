@@ -5,7 +5,7 @@ use super::{bytes, plain};
 use crate::bench::{Bench, text};
 use crate::checks::{Form, bcast};
 use pinyard_driver::Call;
-use pinyard_mpi::{DeviceBuf, Error, Path, Reduction, SettledMut, scope};
+use pinyard_mpi::{DeviceBuf, Error, Failure, Path, Reduction, SettledMut, scope};
 
 pub(super) fn all(bench: &Bench) -> Result<(), String> {
     is_taken(bench)?;
@@ -133,8 +133,7 @@ fn counts(bench: &Bench) -> Result<(), String> {
     let results = three(bench, [length, second, length])?;
     let named = match (bench.rank(), &results[1]) {
         (1, result) => matches!(result, Err(Error::Counts { rank: 1, other: 0, .. })),
-        // Of the one that failed, or of one that it failed.
-        (_, result) => matches!(result, Err(Error::Peer { .. })),
+        (_, result) => matches!(result, Err(Error::Peer { rank: 1, what: Failure::Length, .. })),
     };
     let others = results[0].is_ok() && results[2].is_ok();
     bench.check(named && others, || format!("a short buffer in the second of three chains: {results:?}"))
@@ -158,7 +157,8 @@ fn copies(bench: &Bench) -> Result<(), String> {
             let results = results?;
             let named = match &results[0] {
                 result if fails => matches!(result, Err(Error::Driver { source, .. }) if source.code == 1),
-                result => matches!(result, Err(Error::Peer { .. })),
+                Err(Error::Peer { rank, what: Failure::Driver, .. }) => *rank == culprit as i32,
+                _ => false,
             };
             let others = results[1].is_ok() && results[2].is_ok();
             bench.check(named && others, || {
