@@ -341,12 +341,15 @@ impl Drop for DeviceCommunicator {
         }
         let token = DriverToken::at_entry();
         let state = self.state.get_mut();
-        state.imports.close(&token);
+        let closed = state.imports.close(&token);
         // Slabs may go when every rank has closed them. A rank that panics does not come to
-        // the barrier, so its slabs stay; after MPI_Finalize nobody knows about the others.
+        // say so, so its slabs stay; after MPI_Finalize nobody knows about the others.
         if self.plan.path.has_ipc() && !std::thread::panicking() && !mpi::is_finalized() {
-            match self.whole.barrier() {
-                Ok(()) => state.imports.release(&token),
+            match self.whole.largest([u64::from(!closed)]) {
+                Ok([0]) => state.imports.release(&token),
+                Ok(_) => {
+                    tracing::warn!(rank = self.rank(), "exported slabs stay: a rank could not close them")
+                }
                 Err(error) => tracing::warn!(%error, "exported slabs stay"),
             }
         }

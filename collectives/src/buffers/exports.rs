@@ -7,6 +7,10 @@ use pinyard_driver::{DevicePtr, Driver, DriverError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// The part of a device's memory that may be exported and unused: the rest is there for the
+/// program, and what is in use is opened again so rarely that it does not show.
+const SHARE: usize = 16;
+
 /// What is known of a segment that was exported.
 struct Exported {
     bytes: usize,
@@ -21,22 +25,53 @@ struct Exported {
 ///
 /// A driver must not free what another process has open (cuIpcCloseMemHandle in the
 /// driver API's manual calls it undefined). So a segment that the pool gives back
-/// while a communicator may have it open is kept, serves the pool again when it wants
-/// one of that length, and goes with its last holder.
+/// while a communicator may have it open is kept, serves the pool again when it wants one
+/// that is no longer, and goes with its last holder. So that memory does not run out for
+/// them, communicators close everything at once when more was exported than is in use and a
+/// sixteenth of the device (`DeviceCommunicator::close_spares`).
 #[derive(Clone)]
 pub(crate) struct Exports(Arc<Inner>);
 
 struct Inner {
     source: DeviceSource,
     driver: Arc<dyn Driver>,
-    /// By start. No driver call is made with it locked.
-    segments: Mutex<BTreeMap<usize, Exported>>,
+    /// No driver call is made with it locked.
+    known: Mutex<Known>,
+}
+
+struct Known {
+    /// By start.
+    segments: BTreeMap<usize, Exported>,
+    /// The sum of theirs.
+    bytes: usize,
+    /// More are too many.
+    most: usize,
+}
+
+impl Known {
+    fn remove(&mut self, start: usize) {
+        self.bytes -= self.segments.remove(&start).map_or(0, |gone| gone.bytes);
+    }
 }
 
 impl Exports {
     pub(crate) fn new(driver: Arc<dyn Driver>) -> Exports {
         let source = DeviceSource::new(driver.clone());
-        Exports(Arc::new(Inner { source, driver, segments: Mutex::default() }))
+        let most = driver.device().total_bytes / SHARE;
+        let known = Mutex::new(Known { segments: BTreeMap::new(), bytes: 0, most });
+        Exports(Arc::new(Inner { source, driver, known }))
+    }
+
+    /// Whether so much was exported that communicators are to close what they have open.
+    pub(crate) fn are_too_many(&self) -> bool {
+        let known = self.0.known.lock();
+        known.bytes > known.most
+    }
+
+    /// What is left of them is in use, or could not be closed: so much more may be exported.
+    pub(crate) fn allow_more(&self) {
+        let known = &mut *self.0.known.lock();
+        known.most = known.bytes + self.0.driver.device().total_bytes / SHARE;
     }
 
     /// The handle of the segment of `bytes` that starts at `start`. With `holds` the
@@ -49,13 +84,16 @@ impl Exports {
         token: &DriverToken,
     ) -> Result<[u8; 64], DriverError> {
         let at = start.0 as usize;
-        if let Some(exported) = self.0.segments.lock().get_mut(&at) {
+        if let Some(exported) = self.0.known.lock().segments.get_mut(&at) {
             exported.holders += usize::from(holds);
             return Ok(exported.handle);
         }
         let handle = self.0.driver.ipc_handle(start, token)?;
-        let mut segments = self.0.segments.lock();
-        let exported = segments.entry(at).or_insert(Exported { bytes, handle, holders: 0, spare: false });
+        let known = &mut *self.0.known.lock();
+        let exported = known.segments.entry(at).or_insert_with(|| {
+            known.bytes += bytes;
+            Exported { bytes, handle, holders: 0, spare: false }
+        });
         exported.holders += usize::from(holds);
         Ok(exported.handle)
     }
@@ -63,15 +101,15 @@ impl Exports {
     /// Nobody of a communicator's ranks has it open any more.
     pub(crate) fn release(&self, start: DevicePtr, token: &DriverToken) {
         let at = start.0 as usize;
-        let mut segments = self.0.segments.lock();
-        let Some(exported) = segments.get_mut(&at) else { return };
+        let mut known = self.0.known.lock();
+        let Some(exported) = known.segments.get_mut(&at) else { return };
         exported.holders -= 1;
         if exported.holders > 0 || !exported.spare {
             return;
         }
         let segment = Segment { start: at, bytes: exported.bytes };
-        segments.remove(&at);
-        drop(segments);
+        known.remove(at);
+        drop(known);
         // SAFETY: the pool gave it back, and nobody has it open.
         if let Err(error) = unsafe { self.0.source.shrink(segment, token) } {
             tracing::warn!(%error, "an exported slab could not be given back");
@@ -95,26 +133,27 @@ unsafe impl Source for Exports {
 
     fn grow(&self, bytes: usize, token: &DriverToken) -> Result<Segment, SourceError> {
         let bytes = bytes.next_multiple_of(self.granularity());
-        let mut segments = self.0.segments.lock();
-        let spare = segments.iter_mut().find(|(_, exported)| exported.spare && exported.bytes == bytes);
-        if let Some((&start, exported)) = spare {
+        let mut known = self.0.known.lock();
+        let fits = |exported: &Exported| exported.spare && exported.bytes >= bytes;
+        let spare = known.segments.iter_mut().filter(|(_, exported)| fits(exported));
+        if let Some((&start, exported)) = spare.min_by_key(|(_, exported)| exported.bytes) {
             exported.spare = false;
-            return Ok(Segment { start, bytes });
+            return Ok(Segment { start, bytes: exported.bytes });
         }
-        drop(segments);
+        drop(known);
         self.0.source.grow(bytes, token)
     }
 
     unsafe fn shrink(&self, segment: Segment, token: &DriverToken) -> Result<(), SourceError> {
-        let mut segments = self.0.segments.lock();
-        if let Some(exported) = segments.get_mut(&segment.start) {
+        let mut known = self.0.known.lock();
+        if let Some(exported) = known.segments.get_mut(&segment.start) {
             if exported.holders > 0 {
                 exported.spare = true;
                 return Ok(());
             }
-            segments.remove(&segment.start);
+            known.remove(segment.start);
         }
-        drop(segments);
+        drop(known);
         // SAFETY: the caller's contract.
         unsafe { self.0.source.shrink(segment, token) }
     }
@@ -130,20 +169,29 @@ mod tests {
         let gpu = Arc::new(Simulated::shareable(64 << 20));
         let token = DriverToken::at_entry();
         let exports = Exports::new(gpu.clone());
-        let segment = exports.grow(1, &token).unwrap();
+        let segment = exports.grow(5 << 20, &token).unwrap();
         let start = DevicePtr(segment.start as u64);
         let handle = exports.handle(start, segment.bytes, true, &token).unwrap();
         assert_eq!(exports.handle(start, segment.bytes, true, &token).unwrap(), handle);
         // SAFETY: nobody uses it.
         unsafe { exports.shrink(segment, &token) }.unwrap();
         assert_eq!(gpu.outstanding(), "1 allocations");
-        assert_eq!(exports.grow(segment.bytes, &token).unwrap(), segment);
+        // A shorter one has the room, a longer one has not.
+        let longer = exports.grow(segment.bytes + 1, &token).unwrap();
+        assert_ne!(longer.start, segment.start);
+        // SAFETY: nobody uses it, or has it open.
+        unsafe { exports.shrink(longer, &token) }.unwrap();
+        assert_eq!(exports.grow(segment.bytes / 2, &token).unwrap(), segment);
         // SAFETY: nobody uses it.
         unsafe { exports.shrink(segment, &token) }.unwrap();
         exports.release(start, &token);
         assert_eq!(gpu.outstanding(), "1 allocations");
+        // Of 64 MiB four may be exported.
+        assert!(exports.are_too_many());
+        exports.allow_more();
+        assert!(!exports.are_too_many());
         exports.release(start, &token);
-        assert_eq!(gpu.outstanding(), "");
+        assert_eq!((gpu.outstanding(), exports.0.known.lock().bytes), (String::new(), 0));
         let other = exports.grow(1, &token).unwrap();
         exports.handle(DevicePtr(other.start as u64), other.bytes, false, &token).unwrap();
         // SAFETY: nobody uses it, or has it open.

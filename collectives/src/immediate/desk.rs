@@ -36,7 +36,7 @@ pub(crate) struct Desk {
     pub(super) plan: Plan,
     pub(super) report: Report,
     gpu: Gpu,
-    pub(super) imports: Rc<Imports>,
+    pub(crate) imports: Rc<Imports>,
     /// Of reductions, blocking or not: here they stand as long as one is under way.
     pub(crate) operations: OwnOperations,
     spare: RefCell<Vec<Ring>>,
@@ -200,7 +200,7 @@ impl Desk {
     ) -> Result<R, Error> {
         let called = called.into();
         let part = called.with(bytes);
-        let all = largest(&self.later, words(self.report.answer(&mine), part)).await;
+        let all = largest(&self.later, words(self.report.answer(&mine), part, false)).await;
         let all = all.map_err(|error| self.report.mpi(error))?;
         if are_the_same(all) {
             return self.report.concluded(called.operation, mine, all[0]);

@@ -4,15 +4,18 @@
 use crate::called::{Called, Part, odd};
 use crate::communicator::DeviceCommunicator;
 use crate::error::Error;
+use pinyard_allocator::DriverToken;
+use std::time::Duration;
 
-/// The words of which all ranks learn the largest: an answer, and a rank's part twice, so that
-/// the largest is also the least where all have the same.
-pub(crate) fn words(answer: u64, Part { called, bytes }: Part) -> [u64; 5] {
-    [answer, called, !called, bytes, !bytes]
+/// The words of which all ranks learn the largest: an answer, a rank's part twice, so that the
+/// largest is also the least where all have the same, and whether all are to close what they
+/// have open.
+pub(crate) fn words(answer: u64, Part { called, bytes }: Part, closing: bool) -> [u64; 6] {
+    [answer, called, !called, bytes, !bytes, u64::from(closing)]
 }
 
 /// Whether all ranks had the same part.
-pub(crate) fn are_the_same([_, called, not_called, bytes, not_bytes]: [u64; 5]) -> bool {
+pub(crate) fn are_the_same([_, called, not_called, bytes, not_bytes, _]: [u64; 6]) -> bool {
     called == !not_called && bytes == !not_bytes
 }
 
@@ -20,7 +23,7 @@ impl DeviceCommunicator {
     /// After a collective: all succeed, or all fail, each with its own cause or with the
     /// rank of one that failed. What a rank's buffer was read for is over.
     pub(super) fn agree<R>(&self, called: impl Into<Called>, mine: Result<R, Error>) -> Result<R, Error> {
-        self.same(called, 0, mine)
+        self.told(called.into(), 0, mine).0
     }
 
     /// Before a collective: all are in this one, with the same count of bytes, and none has
@@ -32,20 +35,59 @@ impl DeviceCommunicator {
         bytes: usize,
         mine: Result<R, Error>,
     ) -> Result<R, Error> {
-        let called = called.into();
+        let (mine, closing) = self.told(called.into(), bytes, mine);
+        if closing {
+            self.close_spares();
+        }
+        mine
+    }
+
+    /// And whether a rank wants all to close what they have open.
+    fn told<R>(&self, called: Called, bytes: usize, mine: Result<R, Error>) -> (Result<R, Error>, bool) {
+        let part = called.with(bytes);
         if let Some(board) = &self.board {
             let board = &mut board.borrow_mut();
-            board.begin(called.with(bytes));
+            board.begin(part);
             return self.agree_on_node(board, called.operation, mine);
         }
-        let (part, failed) = (called.with(bytes), |error| self.report.mpi(error));
-        let largest = self.whole.largest(words(self.report.answer(&mine), part)).map_err(failed)?;
+        let words = words(self.report.answer(&mine), part, self.wants_closing());
+        let largest = match self.whole.largest(words) {
+            Ok(largest) => largest,
+            Err(error) => return (Err(self.report.mpi(error)), false),
+        };
+        let (worst, closing) = (largest[0], largest[5] > 0);
         if are_the_same(largest) {
-            return self.report.concluded(called.operation, mine, largest[0]);
+            return (self.report.concluded(called.operation, mine, worst), closing);
         }
-        let all = self.whole.gather_all(&part.to_bytes()).map_err(failed)?;
-        let parts: Vec<Part> = Part::all(&all).collect();
-        let odd = odd(parts.iter().copied()).unwrap_or((self.rank(), part, part));
-        Err(self.report.differed(called.operation, mine, largest[0], odd))
+        let all = self.whole.gather_all(&part.to_bytes()).map_err(|error| self.report.mpi(error));
+        let differs = all.map(|all| {
+            let parts: Vec<Part> = Part::all(&all).collect();
+            let odd = odd(parts.iter().copied()).unwrap_or((self.rank(), part, part));
+            self.report.differed(called.operation, mine, worst, odd)
+        });
+        (Err(differs.unwrap_or_else(|error| error)), closing)
+    }
+
+    /// Whether so much of this rank's memory was exported that what is unused has to go.
+    pub(super) fn wants_closing(&self) -> bool {
+        self.plan.path.has_ipc() && self.gpu.exports().are_too_many()
+    }
+
+    /// Where one rank wants it, all close the slabs of others that they have open, and then each
+    /// gives those of its own back that the pool has no use for: a driver must not free what is
+    /// open. What is in use is opened again by the next operation. Collective, between operations
+    /// that block; where a rank has others under way, or a window, nothing goes this time.
+    pub(super) fn close_spares(&self) {
+        let (token, imports) = (DriverToken::at_entry(), &self.desk.imports);
+        let closed = self.engine.is_idle() && !imports.is_kept() && imports.close(&token);
+        match self.whole.largest([u64::from(!closed)]) {
+            Ok([0]) => {
+                self.gpu.pool().trim(Duration::ZERO);
+                imports.release(&token);
+            }
+            Ok(_) => tracing::debug!(rank = self.rank(), "exported slabs stay: a rank uses them"),
+            Err(error) => tracing::warn!(%error, "exported slabs stay"),
+        }
+        self.gpu.exports().allow_more();
     }
 }

@@ -44,7 +44,11 @@ impl DeviceCommunicator {
             Some(Ok(_)) | None => Ok(()),
             Some(Err(error)) => Err(error),
         };
-        self.agree_on_node(board, BCAST, mine.and(moved))
+        let (ended, closing) = self.agree_on_node(board, BCAST, mine.and(moved));
+        if closing {
+            self.close_spares();
+        }
+        ended
     }
 
     /// What `root` has posted of the broadcast that is `part`. `None` where it does not: it is in
@@ -69,19 +73,21 @@ impl DeviceCommunicator {
     }
 
     /// All succeed, or all fail, each with its own cause or with the rank of one that
-    /// failed.
+    /// failed. And whether one wants all to close what they have open.
     pub(super) fn agree_on_node<R>(
         &self,
         board: &mut Board,
         operation: &'static str,
         mine: Result<R, Error>,
-    ) -> Result<R, Error> {
-        board.answer(self.report.answer(&mine));
+    ) -> (Result<R, Error>, bool) {
+        board.answer(self.report.answer(&mine), self.wants_closing());
+        let Answers { worst, odd, closing } = self.until(|| board.answers());
         // On one node a rank's place is its rank.
-        match self.until(|| board.answers()) {
-            Answers { worst, odd: None } => self.report.concluded(operation, mine, worst),
-            Answers { worst, odd: Some(odd) } => Err(self.report.differed(operation, mine, worst, odd)),
-        }
+        let ended = match odd {
+            None => self.report.concluded(operation, mine, worst),
+            Some(odd) => Err(self.report.differed(operation, mine, worst, odd)),
+        };
+        (ended, closing)
     }
 
     /// What `message` says, to this rank's memory. Its own failure is in `mine`.

@@ -85,24 +85,27 @@ impl Board {
         last < next && claimed.compare_exchange(last, next, Relaxed, Relaxed).is_ok()
     }
 
-    /// This rank's answer: what it read, or wrote, is as the others will find it.
-    pub(crate) fn answer(&self, answer: u64) {
+    /// This rank's answer: what it read, or wrote, is as the others will find it. And whether
+    /// it wants all to close what they have open.
+    pub(crate) fn answer(&self, answer: u64, closing: bool) {
         let number = self.operations + 1;
         let [_, told, ..] = self.memory.told(self.place, number);
         told.store(answer, Relaxed);
         // Release: and the copies that came before.
-        self.memory.answer(self.place, number).store(number, Release);
+        self.memory.answer(self.place, number).store(number << 1 | u64::from(closing), Release);
     }
 
     /// Ends the operation if all have answered it.
     pub(crate) fn answers(&mut self) -> Option<Answers> {
         let number = self.operations + 1;
         let (memory, ranks) = (&self.memory, self.memory.shape.ranks);
-        let mut worst = 0;
+        let (mut worst, mut closing) = (0, false);
         for place in 0..ranks {
-            if memory.answer(place, number).load(Acquire) != number {
+            let answer = memory.answer(place, number).load(Acquire);
+            if answer >> 1 != number {
                 return None;
             }
+            closing |= answer & 1 != 0;
             let [_, told, ..] = memory.told(place, number);
             worst = told.load(Relaxed).max(worst);
         }
@@ -111,7 +114,7 @@ impl Board {
             Part { called: called.load(Relaxed), bytes: bytes.load(Relaxed) }
         }));
         self.operations = number;
-        Some(Answers { worst, odd })
+        Some(Answers { worst, odd, closing })
     }
 }
 
@@ -122,6 +125,8 @@ pub(crate) struct Answers {
     pub(crate) worst: u64,
     /// The first place whose part is not as that of place 0, and both.
     pub(crate) odd: Option<(Rank, Part, Part)>,
+    /// One wants all to close what they have open.
+    pub(crate) closing: bool,
 }
 
 #[cfg(test)]
@@ -168,7 +173,7 @@ mod tests {
                             });
                             assert_eq!(read.flatten().next(), Some(note(number)));
                         }
-                        board.answer(answer(number, place));
+                        board.answer(answer(number, place), number % 13 == 4 && place == 3);
                         let answers = loop {
                             std::thread::yield_now();
                             if let Some(answers) = board.answers() {
@@ -177,7 +182,8 @@ mod tests {
                         };
                         let worst = (0..RANKS).map(|place| answer(number, place)).max().unwrap();
                         let two = (2, Part { bytes: 1, ..part }, part);
-                        assert_eq!(answers, Answers { worst, odd: (number % 11 == 3).then_some(two) });
+                        let odd = (number % 11 == 3).then_some(two);
+                        assert_eq!(answers, Answers { worst, odd, closing: number % 13 == 4 });
                     }
                 });
             }
@@ -197,16 +203,16 @@ mod tests {
         assert!(boards[0].claim() && !boards[1].claim());
         boards[0].post(&note(7));
         assert_eq!(boards[1].read(), Some(note(7)));
-        boards[0].answer(0);
+        boards[0].answer(0, false);
         assert_eq!(boards[0].answers(), None);
-        boards[1].answer(3);
-        let both = Answers { worst: 3, odd: Some((1, theirs, mine)) };
+        boards[1].answer(3, true);
+        let both = Answers { worst: 3, odd: Some((1, theirs, mine)), closing: true };
         assert_eq!(boards[0].answers().as_ref(), Some(&both));
         // The first is an operation ahead, and the second still learns of this one.
         boards[0].begin(Part { called: 9, bytes: 9 });
         assert!(boards[0].claim());
         boards[0].post(&note(8));
-        boards[0].answer(1);
+        boards[0].answer(1, false);
         assert_eq!(boards[1].answers(), Some(both));
     }
 }

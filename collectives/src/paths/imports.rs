@@ -9,6 +9,7 @@ use pinyard_driver::{DevicePtr, DriverError};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::rc::Rc;
 
 /// Memory of a rank, as others find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +69,8 @@ pub(crate) struct Imports {
     /// This one.
     rank: Rank,
     known: RefCell<Known>,
+    /// Whoever keeps where memory of other ranks is beyond an operation has a clone.
+    kept: Rc<()>,
 }
 
 #[derive(Default)]
@@ -82,7 +85,7 @@ struct Known {
 impl Imports {
     /// Those of `rank`.
     pub(crate) fn new(gpu: &Gpu, rank: Rank) -> Imports {
-        Imports { gpu: gpu.clone(), rank, known: RefCell::default() }
+        Imports { gpu: gpu.clone(), rank, known: RefCell::default(), kept: Rc::default() }
     }
 
     /// What others are told of memory of our own at `at`. Its slab, of which start and bytes
@@ -130,9 +133,9 @@ impl Imports {
             if known == handle {
                 return Ok(at);
             }
-            open.remove(&(rank, slab.0));
             // SAFETY: opened below, used in calls that waited for their copies.
             unsafe { driver.ipc_close(at, token) }?;
+            open.remove(&(rank, slab.0));
         }
         // SAFETY: the other rank keeps its slab until all have closed it (`export`).
         let at = unsafe { driver.ipc_open(handle, token) }?;
@@ -146,14 +149,28 @@ impl Imports {
         self.known.borrow().open.len()
     }
 
-    /// Closes what is open.
-    pub(crate) fn close(&self, token: &DriverToken) {
-        for (_, (_, at)) in self.known.borrow_mut().open.drain() {
+    /// Closes what is open: whether nothing is, then. What cannot be closed stays open, and known.
+    pub(crate) fn close(&self, token: &DriverToken) -> bool {
+        let open = &mut self.known.borrow_mut().open;
+        open.retain(|_, &mut (_, at)| {
             // SAFETY: opened by `open`; no copy is under way between calls.
-            if let Err(error) = unsafe { self.gpu.driver().ipc_close(at, token) } {
+            let closed = unsafe { self.gpu.driver().ipc_close(at, token) };
+            if let Err(error) = &closed {
                 tracing::warn!(%error, "a slab of another rank could not be closed");
             }
-        }
+            closed.is_err()
+        });
+        open.is_empty()
+    }
+
+    /// For who keeps where memory of other ranks is: its slabs stay open and exported.
+    pub(crate) fn keep(&self) -> Rc<()> {
+        self.kept.clone()
+    }
+
+    /// Whether somebody does.
+    pub(crate) fn is_kept(&self) -> bool {
+        Rc::strong_count(&self.kept) > 1
     }
 
     /// All ranks have closed what they had open of ours.

@@ -2,8 +2,9 @@
 //! nothing of another rank's is open that was not, and the device has the memory that it had.
 
 use crate::bench::{Bench, Element, text};
+use mpi::topology::SimpleCommunicator;
 use pinyard_allocator::DriverToken;
-use pinyard_mpi::{DeviceBuf, Reduction};
+use pinyard_mpi::{DeviceBuf, DeviceCommunicator, Gpu, Reduction, SettledMut};
 use std::time::Duration;
 
 /// The same numbers at every rank (Knuth's multiplier, a 64-bit linear congruence).
@@ -54,11 +55,42 @@ pub(crate) fn all(bench: &Bench, rounds: usize) -> Result<(), String> {
     bench
         .check(most_open <= SLABS * bench.size(), || format!("{most_open} slabs of other ranks are open"))?;
     drop(kept);
+    growing(bench)?;
     if bench.rank() == 0 {
         let (lost, open) = (before.saturating_sub(free()?), bench.ranks.open_slabs());
         println!(
             "soak: {rounds} rounds, {most_open} slabs open at most, {open} in the end, {lost} bytes in use"
         );
+    }
+    Ok(())
+}
+
+/// One buffer at a time, each longer than the one before, of which all together are many times
+/// the device: what was broadcast from and given back is there for the next.
+fn growing(bench: &Bench) -> Result<(), String> {
+    if bench.simulated.is_none() {
+        return Ok(());
+    }
+    let gpu = Gpu::simulated(256 << 20).map_err(text)?;
+    let ranks = DeviceCommunicator::builder(&gpu).build(&SimpleCommunicator::world()).map_err(text)?;
+    let stream = gpu.stream().map_err(text)?;
+    for trims in [false, true] {
+        for (round, mib) in (20..80).step_by(2).enumerate() {
+            let buffer = gpu.alloc(mib << 20, &stream);
+            let mut buffer = buffer.map_err(|error| format!("{mib} MiB after {round} others: {error}"))?;
+            let last = buffer.len() - 1;
+            let mut settled: SettledMut<'_, u8> = buffer.settle_mut().map_err(text)?;
+            ranks.broadcast_into(round as i32 % ranks.size(), &mut settled).map_err(text)?;
+            let mut end = settled.slice_mut(last..);
+            ranks.all_reduce_in_place(&mut end, Reduction::Max).map_err(text)?;
+            bench.check(ranks.open_slabs() <= bench.size(), || {
+                format!("{} slabs are open for one buffer", ranks.open_slabs())
+            })?;
+            drop(buffer);
+            if trims {
+                gpu.pool().trim(Duration::from_millis(50));
+            }
+        }
     }
     Ok(())
 }

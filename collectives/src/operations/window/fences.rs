@@ -15,7 +15,7 @@
 
 use super::memory::EpochMemory;
 use super::memory::sealed::{Lent as _, Lies, Part as _};
-use super::{Asked, Memory, Part, Way};
+use super::{Asked, Memory, Part, Parts, Way};
 use crate::buffers::{Settled, SettledMut};
 use crate::calls::{Answer, Request};
 use crate::communicator::{DeviceCommunicator, State};
@@ -43,7 +43,7 @@ pub struct Window<'w, T, M = SettledMut<'w, T>> {
     ranks: &'w DeviceCommunicator,
     memory: M,
     /// By rank.
-    parts: Vec<Part>,
+    parts: Parts,
     /// Every rank can open every other's memory.
     is_open: bool,
     elements: PhantomData<&'w mut [T]>,

@@ -19,7 +19,7 @@ use super::guards::{Locked, LockedAll, Own};
 use super::held::{Held, Lock, Means, Whom};
 use super::memory::WindowMemory;
 use super::memory::sealed::Lies;
-use super::{Memory, Part};
+use super::{Memory, Parts};
 use crate::calls::Win;
 use crate::communicator::DeviceCommunicator;
 use crate::error::Error;
@@ -41,7 +41,7 @@ pub struct LockWindow<'w, B: WindowMemory> {
     ranks: &'w DeviceCommunicator,
     /// None once it is given back.
     memory: Option<B>,
-    parts: Vec<Part>,
+    parts: Parts,
     means: Option<Means>,
     /// Of a guard: still there when the next one is taken, if that was leaked.
     locked: Cell<Option<Whom>>,

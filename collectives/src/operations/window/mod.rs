@@ -29,6 +29,8 @@ use crate::words::{WORD, put_word, word};
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
 use pinyard_driver::DevicePtr;
+use std::ops::Deref;
+use std::rc::Rc;
 
 /// What a rank tells of its part of a window.
 struct Part {
@@ -38,6 +40,20 @@ struct Part {
 
 impl Part {
     const BYTES: usize = WORD + Exported::BYTES;
+}
+
+/// Those of all ranks. While they stand, nobody closes what they are in.
+struct Parts {
+    parts: Vec<Part>,
+    _kept: Rc<()>,
+}
+
+impl Deref for Parts {
+    type Target = [Part];
+
+    fn deref(&self) -> &[Part] {
+        &self.parts
+    }
 }
 
 /// Whether an operation writes the target's memory.
@@ -65,8 +81,9 @@ impl DeviceCommunicator {
         operation: &'static str,
         own: Memory,
         mut mine: Result<(), Error>,
-    ) -> Result<Vec<Part>, Error> {
+    ) -> Result<Parts, Error> {
         let mut exported = Exported::NONE;
+        let _kept = self.desk.imports.keep();
         if self.plan.path == Path::Ipc && mine.is_ok() {
             let token = DriverToken::at_entry();
             match self.state.borrow().imports.export(own.at, own.slab, &token) {
@@ -82,7 +99,8 @@ impl DeviceCommunicator {
         exported.write(&mut tells[WORD..]);
         let told = self.whole.gather_all(&tells).map_err(|error| self.report.mpi(error))?;
         let read = |told: &[u8]| Part { bytes: word(told, 0) as usize, place: Exported::read(&told[WORD..]) };
-        Ok(told.chunks_exact(Part::BYTES).map(read).collect())
+        let parts = told.chunks_exact(Part::BYTES).map(read).collect();
+        Ok(Parts { parts, _kept })
     }
 
     /// A window that `operation` makes has memory of one kind at all ranks, a device's or the host's.
