@@ -80,6 +80,27 @@ fn pinned_memory_that_a_copy_still_reads_is_not_given_out_again() {
 }
 
 #[test]
+fn many_copies_of_one_stream_are_waited_for_once() {
+    let (_, gpu) = gpu();
+    let streams = [(); 2].map(|()| gpu.stream().unwrap());
+    let mut buffers = streams.each_ref().map(|stream| gpu.alloc::<u8>(4096, stream).unwrap());
+    let mut pinned = gpu.alloc_pinned::<u8>(4096).unwrap();
+    pinned.settle_mut().unwrap().fill(7);
+    for _ in 0..1000 {
+        for buffer in &mut buffers {
+            pinned.copy_to(buffer).unwrap();
+        }
+    }
+    assert_eq!(format!("{pinned:?}"), "PinnedBuf { elements: 4096, streams: 2 }");
+    for buffer in &buffers {
+        assert_eq!(buffer.to_vec().unwrap(), [7; 4096]);
+    }
+    // The last copy of each is waited for before the host writes.
+    pinned.settle_mut().unwrap().fill(8);
+    assert_eq!(format!("{pinned:?}"), "PinnedBuf { elements: 4096, streams: 0 }");
+}
+
+#[test]
 fn ranges_lie_where_slices_would() {
     let (_, gpu) = gpu();
     let stream = gpu.stream().unwrap();

@@ -22,7 +22,7 @@ pub struct PinnedBuf<T: Pod> {
     gpu: Gpu,
     /// None where there are no elements.
     block: Option<PoolBuf<T>>,
-    /// Copies that were queued: their streams, and the ends of their work.
+    /// Streams that copies were queued on, each once, and the ends of their last ones.
     copies: Vec<(PoolStream, Fence)>,
 }
 
@@ -74,7 +74,11 @@ impl<T: Pod> PinnedBuf<T> {
     /// Remembers where the stream was. Where it cannot be told, waits for it.
     fn copied(&mut self, stream: &PoolStream, token: &DriverToken) -> Result<(), BufferError> {
         match stream.fence() {
-            Ok(fence) => self.copies.push((stream.clone(), fence)),
+            // What the stream has been given before ends before.
+            Ok(fence) => match self.copies.iter_mut().find(|(known, _)| known.id() == stream.id()) {
+                Some((_, last)) => *last = fence,
+                None => self.copies.push((stream.clone(), fence)),
+            },
             Err(_) => self.gpu.driver().stream_synchronize(stream.stream(), token)?,
         }
         Ok(())
@@ -132,7 +136,7 @@ impl<T: Pod> std::fmt::Debug for PinnedBuf<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PinnedBuf")
             .field("elements", &self.len())
-            .field("copies", &self.copies.len())
+            .field("streams", &self.copies.len())
             .finish()
     }
 }
