@@ -9,7 +9,8 @@
 //! MPI.
 #![allow(unsafe_code)]
 
-use crate::{probed, variables};
+use crate::probed::{self, Takes};
+use crate::variables;
 use libloading::os::unix::Library;
 use mpi::ffi;
 use std::ffi::{CStr, c_char, c_int};
@@ -40,7 +41,10 @@ pub enum Source {
     /// The program ([`Builder::cuda_aware`](crate::Builder::cuda_aware)).
     Program,
     /// `pinyard-mpi-probe`, which has tried it with this library.
-    Probe,
+    Probe {
+        /// Whether MPI took them in windows as well (`MPI_Put`, `MPI_Get`).
+        windows: bool,
+    },
     /// The world's `mpi_memory_alloc_kinds`.
     AllocKinds,
     /// A function of the MPI library.
@@ -55,7 +59,10 @@ impl fmt::Display for Awareness {
         match &self.source {
             Source::Environment => write!(f, "MPI {takes} device pointers, says {VARIABLE}"),
             Source::Program => write!(f, "MPI {takes} device pointers, says the program"),
-            Source::Probe => write!(f, "MPI {takes} device pointers, as pinyard-mpi-probe has tried"),
+            Source::Probe { windows } => {
+                let but = if self.aware && !windows { ", but not in windows" } else { "" };
+                write!(f, "MPI {takes} device pointers{but}, as pinyard-mpi-probe has tried")
+            }
             Source::AllocKinds => write!(f, "MPI {takes} device pointers, says mpi_memory_alloc_kinds"),
             Source::Query(function) => write!(f, "MPI {takes} device pointers, says {function}"),
             Source::NoQuery => write!(f, "MPI {takes} device pointers as far as it says: it has no query"),
@@ -100,6 +107,11 @@ impl CudaAware {
 }
 
 impl Awareness {
+    /// Whether windows take them as well, as far as that is known.
+    pub(crate) fn has_windows(&self) -> bool {
+        self.aware && self.source != Source::Probe { windows: false }
+    }
+
     /// What the environment says, or else the library, between `MPI_Init` and
     /// `MPI_Finalize`. An answer holds for the process: it is looked for once. An error is not
     /// kept.
@@ -127,7 +139,10 @@ fn from(
 
 /// What was found out before.
 fn tried() -> Option<Awareness> {
-    probed::of_loaded().map(|aware| Awareness { aware, source: Source::Probe })
+    probed::of_loaded().map(|takes| Awareness {
+        aware: takes != Takes::Nothing,
+        source: Source::Probe { windows: takes == Takes::Everything },
+    })
 }
 
 /// Whether the world's kinds of memory include CUDA's. The standard has implementations
@@ -212,6 +227,15 @@ mod tests {
         assert!(!answer(Some("0")).unwrap().aware);
         assert_eq!(answer(Some("1")).unwrap().source, Source::Environment);
         assert_eq!(answer(Some("yes")).unwrap_err().to_string(), "PINYARD_CUDA_AWARE=yes is refused: 0 or 1");
+    }
+
+    #[test]
+    fn what_was_tried_without_success_in_windows_is_not_for_them() {
+        let tried = |windows| Awareness { aware: true, source: Source::Probe { windows } };
+        assert!(tried(true).has_windows() && !tried(false).has_windows());
+        let told = "MPI takes device pointers, but not in windows, as pinyard-mpi-probe has tried";
+        assert_eq!(tried(false).to_string(), told);
+        assert!(Awareness { aware: true, source: Source::Environment }.has_windows());
     }
 
     #[test]

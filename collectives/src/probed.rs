@@ -9,16 +9,29 @@
 use crate::variables::variable;
 use libloading::os::unix::Library as Process;
 use mpi::ffi;
-use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+use std::collections::BTreeSet;
+use std::ffi::{CStr, OsStr, OsString, c_char, c_int, c_void};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Variables by which a user chooses what carries messages: with others a library may
-/// answer otherwise.
-const SETTINGS: [&str; 3] = ["OMPI_MCA_pml", "OMPI_MCA_btl", "UCX_TLS"];
+/// Variables by which a user chooses what carries messages, and whether device pointers are looked
+/// for: with others a library may answer otherwise.
+const SETTINGS: [&str; 7] = [
+    "OMPI_MCA_pml",
+    "OMPI_MCA_btl",
+    "OMPI_MCA_mtl",
+    "OMPI_MCA_osc",
+    "UCX_TLS",
+    "MPICH_GPU_SUPPORT_ENABLED",
+    "MV2_USE_CUDA",
+];
+/// What libfabric's begin with, whose providers have theirs.
+const FABRIC: &str = "FI_";
+/// Libraries that carry messages, which may be others than those an MPI was tried with.
+const CARRIERS: [&str; 2] = ["libucp.so", "libfabric.so"];
 
 /// An MPI library, as it is set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,8 +40,34 @@ pub struct Library {
     pub path: String,
     /// The first line of `MPI_Get_library_version`.
     pub version: String,
-    /// `OMPI_MCA_pml`, `OMPI_MCA_btl` and `UCX_TLS` as far as they are set.
+    /// What chooses its transport: `OMPI_MCA_pml`, `_btl`, `_mtl` and `_osc`, `UCX_TLS`,
+    /// `MPICH_GPU_SUPPORT_ENABLED`, `MV2_USE_CUDA` and all of `FI_*` as far as they are set, and
+    /// the UCX and libfabric that are loaded.
     pub settings: String,
+}
+
+/// With what a library took device pointers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// With none, or not with all messages and collectives.
+    Nothing,
+    /// With messages and collectives.
+    Messages,
+    /// With windows as well.
+    Everything,
+}
+
+impl Takes {
+    const ALL: [Takes; 3] = [Takes::Nothing, Takes::Messages, Takes::Everything];
+
+    /// In the file.
+    fn name(self) -> &'static str {
+        match self {
+            Takes::Nothing => "no",
+            Takes::Messages => "messages",
+            Takes::Everything => "everything",
+        }
+    }
 }
 
 /// What a probe has found.
@@ -37,7 +76,7 @@ pub struct Tried {
     /// Of which library.
     pub library: Library,
     /// Whether it took device pointers.
-    pub takes: bool,
+    pub takes: Takes,
     /// What was tried, and how it ended.
     pub told: String,
 }
@@ -68,31 +107,43 @@ impl Library {
         unsafe { ffi::MPI_Get_library_version(text.as_mut_ptr(), &mut length) };
         let bytes: Vec<u8> = text.iter().take(length.max(0) as usize).map(|&byte| byte as u8).collect();
         let version = String::from_utf8_lossy(&bytes);
-        let set = |name: &&str| std::env::var(name).ok().map(|value| format!("{name}={value}"));
+        let carriers = fs::read_to_string("/proc/self/maps").unwrap_or_default();
         Some(Library {
             path: plain(&path.to_string_lossy()),
             version: plain(version.lines().next().unwrap_or("")),
-            settings: plain(&SETTINGS.iter().filter_map(set).collect::<Vec<_>>().join(" ")),
+            settings: plain(&settings(std::env::vars_os(), &carriers)),
         })
     }
+}
+
+/// Those of `environment`, in their order, and the carriers among the mapped files of
+/// proc_pid_maps(5).
+fn settings(environment: impl Iterator<Item = (OsString, OsString)>, maps: &str) -> String {
+    let chosen = environment.filter_map(|(name, value)| {
+        let name = name.into_string().ok()?;
+        let counts = SETTINGS.contains(&&*name) || name.starts_with(FABRIC);
+        counts.then(|| format!("{name}={}", value.to_string_lossy()))
+    });
+    let loaded = maps.lines().filter_map(|line| {
+        let path = &line[line.find('/')?..];
+        let file = path.rsplit('/').next()?;
+        CARRIERS.iter().any(|carrier| file.starts_with(carrier)).then(|| path.to_owned())
+    });
+    chosen.chain(loaded).collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(" ")
 }
 
 impl Tried {
     /// As a line of the file.
     pub fn to_line(&self) -> String {
         let Library { path, version, settings } = &self.library;
-        let takes = if self.takes { "yes" } else { "no" };
-        [takes, path, version, settings, &self.told].map(plain).join("\t")
+        [self.takes.name(), path, version, settings, &self.told].map(plain).join("\t")
     }
 
     /// A line of the file; `None` if it is none.
     pub fn of_line(line: &str) -> Option<Tried> {
         let mut columns = line.split('\t').map(str::to_owned);
-        let takes = match columns.next()?.as_str() {
-            "yes" => true,
-            "no" => false,
-            _ => return None,
-        };
+        let word = columns.next()?;
+        let takes = Takes::ALL.into_iter().find(|takes| takes.name() == word)?;
         let library = Library { path: columns.next()?, version: columns.next()?, settings: columns.next()? };
         Some(Tried { library, takes, told: columns.next()? })
     }
@@ -150,7 +201,7 @@ pub fn record(file: &Path, tried: &Tried) -> io::Result<()> {
 }
 
 /// What is known of the library that this process has loaded.
-pub(crate) fn of_loaded() -> Option<bool> {
+pub(crate) fn of_loaded() -> Option<Takes> {
     let library = Library::loaded()?;
     let known = read(&file()?).into_iter().find(|tried| tried.library == library)?;
     Some(known.takes)
@@ -161,7 +212,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    fn tried(path: &str, takes: bool) -> Tried {
+    fn tried(path: &str, takes: Takes) -> Tried {
         let library =
             Library { path: path.to_owned(), version: "Some MPI 1.0".to_owned(), settings: String::new() };
         Tried { library, takes, told: "MPI_Bcast\tof\n64 bytes".to_owned() }
@@ -171,13 +222,14 @@ mod tests {
     fn the_last_answer_of_a_library_counts_and_a_file_of_anybodys_none() {
         let folder = std::env::temp_dir().join(format!("pinyard-probed-{}", std::process::id()));
         let file = folder.join("a").join("answers");
-        for (path, takes) in [("/one", false), ("/two", true), ("/one", true)] {
+        let (none, everything) = (Takes::Nothing, Takes::Everything);
+        for (path, takes) in [("/one", none), ("/two", everything), ("/one", Takes::Messages)] {
             record(&file, &tried(path, takes)).unwrap();
         }
         let all = read(&file);
         assert_eq!(
             all.iter().map(|t| (&*t.library.path, t.takes)).collect::<Vec<_>>(),
-            [("/two", true), ("/one", true)]
+            [("/two", everything), ("/one", Takes::Messages)]
         );
         assert_eq!(all[0].told, "MPI_Bcast of 64 bytes");
         assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
@@ -190,8 +242,34 @@ mod tests {
     #[test]
     fn a_line_that_is_none_is_left_out() {
         assert_eq!(Tried::of_line("perhaps\t/a\tb\tc\td"), None);
-        assert_eq!(Tried::of_line("yes\t/a\tb"), None);
-        let line = tried("/a", true).to_line();
+        assert_eq!(Tried::of_line("messages\t/a\tb"), None);
+        // Of a probe that tried less.
+        assert_eq!(Tried::of_line("yes\t/a\tb\tc\td"), None);
+        let line = tried("/a", Takes::Everything).to_line();
         assert_eq!(Tried::of_line(&line).map(|tried| tried.to_line()), Some(line));
+    }
+
+    #[test]
+    fn what_chooses_a_transport_is_part_of_the_key() {
+        let maps = "7f1-7f2 r-xp 00000000 08:01 7  /opt/ucx/lib/libucp.so.0.0.0\n\
+                    7f2-7f3 rw-p 00000000 08:01 7  /opt/ucx/lib/libucp.so.0.0.0\n\
+                    7f3-7f4 rw-p 00000000 00:00 0 \n\
+                    7f4-7f5 r-xp 00000000 08:01 9  /usr/lib/libucs.so.0.0.0\n";
+        let environment = [
+            ("PATH", "/usr/bin"),
+            ("UCX_TLS", "rc"),
+            ("MV2_USE_CUDA", "1"),
+            ("MPICH_GPU_SUPPORT_ENABLED", "1"),
+            ("FI_PROVIDER", "tcp"),
+            ("OMPI_MCA_mtl", "ofi"),
+            ("OMPI_MCA_osc", "ucx"),
+            ("OMPI_MCA_rmaps", "seq"),
+        ];
+        let environment = environment.map(|(name, value)| (name.into(), value.into()));
+        assert_eq!(
+            settings(environment.into_iter(), maps),
+            "/opt/ucx/lib/libucp.so.0.0.0 FI_PROVIDER=tcp MPICH_GPU_SUPPORT_ENABLED=1 MV2_USE_CUDA=1 \
+             OMPI_MCA_mtl=ofi OMPI_MCA_osc=ucx UCX_TLS=rc"
+        );
     }
 }

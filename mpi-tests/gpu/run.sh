@@ -218,9 +218,10 @@ for mpi in "$@"; do
 	fi
 	check "$name: a probe that ends in MPI" probe device 1 'does not take device pointers: .*MPI_Bcast of 64 bytes ended'
 	check "$name: the probe's no is believed" operations 2 auto 'ipc: .*not take device pointers, as pinyard-mpi-probe has tried'
-	check "$name: a probe that succeeds" probe host 0 ' takes device pointers: .*64 bytes to 4 MiB'
+	check "$name: a probe that succeeds" probe host 0 ' takes device pointers: messages and collectives of 64 bytes to 4 MiB, and windows'
 	check "$name: the probe's yes is believed" operations 2 direct 'direct: .*takes device pointers, as pinyard-mpi-probe'
 	check "$name: of other transports it says nothing" operations 2 auto 'ipc: .*does not take' UCX_TLS=tcp,self
+	check "$name: nor of another libfabric's provider" operations 2 auto 'ipc: .*does not take' FI_PROVIDER=tcp
 	rm -rf "$XDG_CACHE_HOME"
 	check "$name: a plan of ranks that are started for it" planned
 	check "$name: example bcast_gpu" example 2 bcast_gpu

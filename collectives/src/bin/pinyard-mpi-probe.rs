@@ -12,10 +12,14 @@
 //! where that could not be tried. A plan is not kept; it ends as COMMAND does.
 #![allow(unsafe_code)] // gives MPI addresses that it may not take
 
+#[path = "pinyard-mpi-probe/calls.rs"]
+mod calls;
+
+use self::calls::Raw;
 use mpi::datatype::{AsDatatype, Buffer, BufferMut, Collection, Equivalence, Pointer, PointerMut};
 use mpi::traits::*;
 use pinyard_driver::{Cuda, DevicePtr, Driver, DriverToken, Simulated, Stream};
-use pinyard_mpi::probed::{Library, Tried, file, read, record};
+use pinyard_mpi::probed::{Library, Takes, Tried, file, read, record};
 use pinyard_mpi::{DeviceCommunicator, Gpu};
 use std::ffi::c_void;
 use std::io::{BufRead, BufReader, Write};
@@ -81,15 +85,25 @@ fn show() -> ExitCode {
     for tried in file().map(|file| read(&file)).unwrap_or_default() {
         let Tried { library, takes, told } = &tried;
         let Library { path, version, settings } = library;
-        let (takes, path_taken) = if *takes {
-            ("takes device pointers", "ipc on a node, direct between nodes")
-        } else {
-            ("does not take device pointers", "ipc on a node, staged between nodes")
-        };
+        let (word, path_taken) = (
+            verdict(*takes),
+            match takes {
+                Takes::Nothing => "ipc on a node, staged between nodes",
+                Takes::Messages | Takes::Everything => "ipc on a node, direct between nodes",
+            },
+        );
         let with = if settings.is_empty() { String::new() } else { format!(" with {settings}") };
-        println!("{version} ({path:?}){with}: {takes}: path {path_taken}; tried: {told}");
+        println!("{version} ({path:?}){with}: {word}: path {path_taken}; tried: {told}");
     }
     ExitCode::SUCCESS
+}
+
+fn verdict(takes: Takes) -> &'static str {
+    match takes {
+        Takes::Nothing => "does not take device pointers",
+        Takes::Messages => "takes device pointers, but not in windows",
+        Takes::Everything => "takes device pointers",
+    }
 }
 
 /// The ranks of a command, each with a device, make a communicator, and the first says how it
@@ -184,20 +198,24 @@ fn launch(command: &str, more: &[&str]) -> ExitCode {
         return failed(format!("{command} ended {how} before anything was tried"));
     };
     let trying = said("trying").unwrap_or_else(|| "nothing".to_owned());
-    tried.takes = ended.how.is_ok() && said("took").is_some();
-    tried.told = match (tried.takes, ended.how) {
-        (true, _) => "MPI_Bcast and MPI_Sendrecv of 64 bytes to 4 MiB".to_owned(),
-        (false, Err(how)) => format!("{trying} ended {how}"),
-        (false, Ok(())) => said("wrong").unwrap_or_else(|| format!("{trying} ended without a word")),
+    let failed_at = match &ended.how {
+        Err(how) => format!("{trying} ended {how}"),
+        Ok(()) => said("wrong").unwrap_or_else(|| format!("{trying} ended without a word")),
     };
-    let takes = if tried.takes { "takes" } else { "does not take" };
-    println!("{} ({}) {takes} device pointers: {}", tried.library.version, tried.library.path, tried.told);
+    let moved = "messages and collectives of 64 bytes to 4 MiB";
+    (tried.takes, tried.told) = match (said("moved"), said("took")) {
+        (Some(_), Some(_)) if ended.how.is_ok() => (Takes::Everything, format!("{moved}, and windows")),
+        (Some(_), _) => (Takes::Messages, format!("{moved}; {failed_at}")),
+        (None, _) => (Takes::Nothing, failed_at),
+    };
+    let word = verdict(tried.takes);
+    println!("{} ({}) {word}: {}", tried.library.version, tried.library.path, tried.told);
     let Some(file) = file() else { return failed("not kept: neither XDG_CACHE_HOME nor HOME".to_owned()) };
     if let Err(error) = record(&file, &tried) {
         return failed(format!("not kept: {}: {error}", file.display()));
     }
     println!("kept in {}", file.display());
-    if tried.takes { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if tried.takes == Takes::Nothing { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 fn wait(mut child: Child) -> Ended {
@@ -370,9 +388,15 @@ fn rank(memory: &Memory) -> ExitCode {
         }
     };
     if let Some(library) = Library::loaded() {
-        say("library", &Tried { library, takes: false, told: String::new() }.to_line());
+        say("library", &Tried { library, takes: Takes::Nothing, told: String::new() }.to_line());
     }
-    match attempt(&world, &room, &say, &token) {
+    let moved = attempt(&world, &room, &say, &token).and_then(|()| {
+        let ranks = Raw::of(&world, &room);
+        SIZES.into_iter().try_for_each(|bytes| ranks.collectives(bytes, &say, &token))?;
+        say("moved", "");
+        SIZES.into_iter().try_for_each(|bytes| ranks.windows(bytes, &say, &token))
+    });
+    match moved {
         Ok(()) => say("took", ""),
         Err(text) => say("wrong", &text),
     }
@@ -405,8 +429,15 @@ fn attempt(
         room.guard(open);
         right &= room.holds(SIZES[SIZES.len() - 1], bytes, before as u8 + 1, token)?;
     }
-    // What came at any rank counts.
+    all_right(world, right, "MPI_Bcast or MPI_Sendrecv")
+}
+
+/// What came at any rank counts.
+fn all_right(world: &impl CommunicatorCollectives, right: bool, what: &str) -> Result<(), String> {
     let (mine, mut wrong) = (i32::from(!right), 0);
     world.all_reduce_into(&mine, &mut wrong, mpi::collective::SystemOperation::sum());
-    if wrong == 0 { Ok(()) } else { Err("the bytes that came are not those that were sent".to_owned()) }
+    match wrong {
+        0 => Ok(()),
+        _ => Err(format!("the bytes that came by {what} are not those that were sent")),
+    }
 }

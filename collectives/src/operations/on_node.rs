@@ -63,11 +63,9 @@ impl DeviceCommunicator {
 
     /// Whether all that wait for each other in it are in `part`.
     fn may_be_carried(&self, board: &Board, kind: Kind, part: Part) -> bool {
-        let all = 0..self.nodes.here.size() as usize;
+        let mut all = 0..self.nodes.here.size() as usize;
         match kind {
-            Kind::Chain | Kind::Staged => {
-                all.fold(true, |same, place| self.until(|| board.begun(place)) == part && same)
-            }
+            Kind::Chain | Kind::Staged => all.all(|place| self.until(|| board.begun(place)) == part),
             _ => true,
         }
     }

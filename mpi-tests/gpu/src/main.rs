@@ -82,7 +82,7 @@ fn main() -> ExitCode {
 /// Whether that may be told before MPI_Init, where the library itself says nothing.
 fn may_be_told_early(told: &Result<Awareness, AwarenessError>) -> bool {
     match told {
-        Ok(known) => matches!(known.source, Source::Environment | Source::Probe),
+        Ok(known) => matches!(known.source, Source::Environment | Source::Probe { .. }),
         Err(_) => true,
     }
 }

@@ -82,6 +82,14 @@ impl DeviceCommunicator {
                  to take part: use DeviceCommunicator::window with its epochs, or pinned memory"
             ))));
         }
+        // Untried, it is MPI's word, or the program's.
+        if B::ON_DEVICE && !alone && self.plan.path == Path::Direct && !self.awareness().has_windows() {
+            mine = mine.and(Err(unsupported(
+                "MPI takes device pointers in messages but not in windows, as pinyard-mpi-probe has tried: use \
+                 DeviceCommunicator::window with its epochs, or pinned memory"
+                    .to_owned(),
+            )));
+        }
         let mine = mine.and(self.of_one_kind(WINDOW, B::ON_DEVICE)?);
         let parts = self.tell_parts(WINDOW, own, mine)?;
         let means = if alone {

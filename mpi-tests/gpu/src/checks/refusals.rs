@@ -165,7 +165,6 @@ fn other_calls_than_a_broadcast(bench: &Bench) -> Result<(), String> {
             };
             rank_1_is_named(bench, &result, "rank 1 calls something else than rank 0")?;
         }
-        drop(settled);
         bench.check(buffer.to_vec().map_err(text)?.iter().all(|&byte| byte == 0), || {
             "what differs moves nothing".to_owned()
         })?;
