@@ -11,6 +11,7 @@ use crate::words::{WORD, put_word, word};
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
 use pinyard_driver::{DevicePtr, DriverError};
+use std::ffi::c_int;
 use std::ops::Range;
 
 /// What a rank sends and receives, in bytes of its buffers.
@@ -196,8 +197,8 @@ impl Traffic {
     pub(crate) fn cut(&self, chunk_bytes: usize, longest: usize) -> Cut<'_> {
         let ranks = self.sends.len();
         // A place for each rank's piece, sent and received.
-        let slot = chunk_bytes.max(2 * ranks * longest.min(WORTH));
-        let piece = (slot / (2 * ranks)).min(longest);
+        let slot = chunk_bytes.max(2 * ranks * longest.min(WORTH)).min(c_int::MAX as usize);
+        let piece = (slot / (2 * ranks)).clamp(1, longest);
         let is_same_for_all = self.sends.iter().all(|part| *part == self.sends[0]);
         Cut { traffic: self, slot, piece, pieces: longest.div_ceil(piece), is_same_for_all }
     }
@@ -307,7 +308,7 @@ impl Cut<'_> {
         let Traffic { sends, receives, .. } = self.traffic;
         for (rank, (out, into)) in sends.iter().zip(receives).enumerate() {
             let place = if self.is_same_for_all { 0 } else { rank * self.piece };
-            // A slot is within an MPI count (the settings bound it).
+            // A slot is within an MPI count (`Traffic::cut`).
             let _ = sent.set(rank, self.of(out, number).1, place);
             let _ = received.set(rank, self.of(into, number).1, rank * self.piece);
         }
@@ -359,6 +360,17 @@ mod tests {
                 assert_eq!(bytes_of((0..cut.pieces).flat_map(|number| cut.loads(number))), expected);
                 assert_eq!(bytes_of((0..cut.pieces).flat_map(|number| cut.stores(number))), expected);
             }
+        }
+    }
+
+    #[test]
+    fn a_slot_is_within_an_mpi_count_however_many_ranks_there_are() {
+        for ranks in [1, 16_384, 16_385, 100_000] {
+            let traffic = Traffic::of_addresses(vec![0..1; ranks], vec![0..1; ranks]);
+            let cut = traffic.cut(1 << 30, 1 << 40);
+            let mut list = Listed::new(ranks as Rank);
+            assert!(list.set(ranks - 1, cut.piece, (ranks - 1) * cut.piece).is_some(), "{ranks} ranks");
+            assert!(cut.piece > 0 && 2 * ranks * cut.piece <= cut.slot);
         }
     }
 
