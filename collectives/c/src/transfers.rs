@@ -113,11 +113,16 @@ impl Ranks {
                 // SAFETY: the caller's contract; the block has as many bytes.
                 mine = unsafe { self.copy(block.ptr(), at, length) };
             }
-            let told = match bounce.as_deref_mut().filter(|_| mine.is_ok()) {
-                Some(block) => {
-                    let mut settled = block.settle_mut()?;
-                    self.device.broadcast_into(root, &mut settled.slice_mut(..length))
+            let settled = match bounce.as_deref_mut().filter(|_| mine.is_ok()).map(DeviceBuf::settle_mut) {
+                Some(Ok(settled)) => Some(settled),
+                Some(Err(error)) => {
+                    mine = Err(error.into());
+                    None
                 }
+                None => None,
+            };
+            let told = match settled {
+                Some(mut settled) => self.device.broadcast_into(root, &mut settled.slice_mut(..length)),
                 None => {
                     // SAFETY: no bytes.
                     let mut nothing = unsafe { SettledMut::<u8>::from_raw(&self.opened.gpu, at, 0) };
