@@ -59,13 +59,13 @@ impl DeviceCommunicator {
         into: Option<(Rank, &mut SettledMut<'_, T>)>,
         tag: i32,
     ) -> Result<usize, Error> {
-        let mut own = Ok(());
+        let mut own = [Ok(()), Ok(())];
         let out = out.map(|(peer, buffer)| {
-            own = self.own(buffer.place());
+            own[0] = self.own(buffer.place());
             Leg { peer, memory: Memory::of::<T>(buffer.place(), buffer.len()) }
         });
         let into = into.map(|(peer, buffer)| {
-            own = std::mem::replace(&mut own, Ok(())).and(self.own(buffer.place()));
+            own[1] = self.own(buffer.place());
             Leg { peer, memory: Memory::of::<T>(buffer.place(), buffer.len()) }
         });
         let peers: Vec<Rank> = out.iter().chain(&into).map(|leg| leg.peer).collect();
@@ -88,7 +88,7 @@ impl DeviceCommunicator {
         } else {
             self.with_messages(out, into, tag, own)?
         };
-        Ok(bytes / size_of::<T>())
+        Ok(bytes / size_of::<T>().max(1))
     }
 
     /// With the device pointers themselves. Bytes received.
@@ -113,21 +113,21 @@ impl DeviceCommunicator {
         Ok(received.unwrap_or(0))
     }
 
-    /// With a message first, and then on the path that the sender took. Bytes received.
+    /// With a message first, and then on the path that the sender took. Bytes received. One leg's
+    /// failure is none of the other's: what comes is received where sending has failed.
     fn with_messages(
         &self,
         out: Option<Leg>,
         into: Option<Leg>,
         tag: i32,
-        own: Result<(), Error>,
+        [mut goes, mut comes]: [Result<(), Error>; 2],
     ) -> Result<usize, Error> {
         let token = DriverToken::at_entry();
         let state = &mut *self.state.borrow_mut();
         let failed = |error| self.report.mpi(error);
-        let mut mine = own;
         // To oneself device to device only where this call receives as well.
         let at_once = |leg: Leg| leg.peer != self.rank() || into.is_some_and(|into| into.peer == leg.peer);
-        let sent = out.map(|leg| self.announce(state, leg, at_once(leg), &mut mine, &token));
+        let sent = out.map(|leg| self.announce(state, leg, at_once(leg), &mut goes, &token));
         let (at_out, at_in) = (state.messages.slot(0), state.messages.slot(1));
         // SAFETY: slot 1 is a message long, and used by nobody else before the wait.
         let receive = into.map(|leg| unsafe { self.whole.start_receive(at_in, MESSAGE, leg.peer, tag) });
@@ -144,26 +144,26 @@ impl DeviceCommunicator {
             let fits = told.bytes <= leg.memory.bytes as u64;
             if let Kind::Failed(what) = told.kind {
                 let failure = self.report.peer(RECEIVE, leg.peer, what);
-                mine = mine.and(Err(failure));
+                comes = comes.and(Err(failure));
             } else if !fits {
-                mine = mine.and(Err(self.report.unequal(RECEIVE, leg.memory.bytes, leg.peer, told.bytes)));
+                comes = comes.and(Err(self.report.unequal(RECEIVE, leg.memory.bytes, leg.peer, told.bytes)));
             }
-            if fits && mine.is_ok() {
+            if fits && comes.is_ok() {
                 target = Some(Memory { bytes: told.bytes as usize, ..leg.memory });
             }
             if told.kind == Kind::Inline
                 && let Some(memory) = target
             {
                 let unpacked = self.unpack(state, 1, memory, &token);
-                mine = mine.and(unpacked);
+                comes = comes.and(unpacked);
             }
             if let Kind::Ipc(there) = told.kind {
                 let pulled = match target {
                     Some(memory) => self.pull(state, leg.peer, &there, memory, &token),
                     None => Ok(()),
                 };
-                mine = mine.and(pulled);
-                self.reply(leg.peer, tag, self.report.answer(&mine))?;
+                comes = comes.and(pulled);
+                self.reply(leg.peer, tag, self.report.answer(&comes))?;
             }
         }
         send.map(Request::wait).transpose().map_err(failed)?;
@@ -173,19 +173,23 @@ impl DeviceCommunicator {
             let incoming = staged_in.map(|leg| (leg.peer, told.bytes as usize));
             let moved = self.staged_legs(state, staged_out, incoming, target, tag, &token)?;
             // Behind the pieces: whether they are what was to be sent.
-            let goes = staged_out.map(|leg| (self.report.answer(&moved), leg.peer));
-            let comes = staged_in.map(|leg| leg.peer);
-            let told = self.whole.exchange_words(goes, comes, tag).map_err(failed)?;
-            mine = mine.and(moved).and(self.report.told(RECEIVE, told.unwrap_or(0)));
+            let word = staged_out.map(|leg| (self.report.answer(&moved), leg.peer));
+            let from = staged_in.map(|leg| leg.peer);
+            let told = self.whole.exchange_words(word, from, tag).map_err(failed)?;
+            match staged_in {
+                Some(_) => comes = comes.and(moved),
+                None => goes = goes.and(moved),
+            }
+            comes = comes.and(self.report.told(RECEIVE, told.unwrap_or(0)));
             if let Some(leg) = staged_in {
-                self.reply(leg.peer, tag, self.report.answer(&mine))?;
+                self.reply(leg.peer, tag, self.report.answer(&comes))?;
             }
         }
         if let Some(leg) = out.filter(|_| sent.is_some_and(Kind::is_answered)) {
             let answer = self.await_reply(leg.peer, tag)?;
-            mine = mine.and(self.report.told(SEND, answer));
+            goes = goes.and(self.report.told(SEND, answer));
         }
-        mine.map(|()| told.bytes as usize)
+        comes.and(goes).map(|()| told.bytes as usize)
     }
 
     /// Writes the message of an outgoing leg to slot 0.

@@ -15,6 +15,7 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
         FORMS.into_iter().try_for_each(|form| counts_on_the_way(bench, form))?;
         another_device(bench)?;
         driver(bench)?;
+        sent_alone(bench)?;
         context(bench)?;
     }
     counts_of_a_reduction(bench)?;
@@ -40,6 +41,13 @@ fn arguments(bench: &Bench) -> Result<(), String> {
         let named = matches!(refused, Err(Error::NoSuchRank { wanted: named, .. }) if named == wanted);
         bench.check(named, || format!("a broadcast from rank {wanted}: {refused:?}"))?;
     }
+    // Elements without bytes.
+    let nothing = || bench.gpu.alloc::<()>(4, &bench.stream).map_err(text);
+    let (sent, mut received) = (nothing()?, nothing()?);
+    let (next, before) = ((bench.ranks.rank() + 1) % size, (bench.ranks.rank() + size - 1) % size);
+    let (from, mut to) = (sent.settle().map_err(text)?, received.settle_mut().map_err(text)?);
+    let moved = bench.ranks.exchange(next, &from, before, &mut to, 6);
+    bench.check(matches!(moved, Ok(0)), || format!("an exchange of nothing: {moved:?}"))?;
     let refused = bench.ranks.send(0, 32768, &buffer.settle().map_err(text)?);
     bench.check(matches!(refused, Err(Error::Foreign { .. })), || format!("tag 32768: {refused:?}"))
 }
@@ -262,6 +270,32 @@ fn driver(bench: &Bench) -> Result<(), String> {
     } else {
         Ok(())
     }
+}
+
+/// Of an exchange around all ranks the first one cannot send: what comes to it is received.
+fn sent_alone(bench: &Bench) -> Result<(), String> {
+    let Some(simulated) = &bench.simulated else { return Ok(()) };
+    let (rank, size) = (bench.rank(), bench.size());
+    let (next, before) = (((rank + 1) % size) as i32, (rank + size - 1) % size);
+    let (mut sent, mut received) = (zeros(bench, 100)?, zeros(bench, 100)?);
+    sent.write(&[rank as u8 + 1; 100]).map_err(text)?;
+    let (from, mut to) = (sent.settle().map_err(text)?, received.settle_mut().map_err(text)?);
+    if rank == 0 {
+        simulated.fail_next(Call::CopyToHost, 1, 1);
+    }
+    let result = bench.ranks.exchange(next, &from, before as i32, &mut to, 6);
+    simulated.fail_never();
+    let named = match rank {
+        0 => matches!(&result, Err(Error::Driver { source, .. }) if source.code == 1),
+        1 => matches!(&result, Err(Error::Peer { rank: 0, what: Failure::Driver, .. })),
+        _ => matches!(result, Ok(100)),
+    };
+    bench.check(named, || format!("an exchange of which rank 0 cannot send: {result:?}"))?;
+    let came = if rank == 1 { 0 } else { before as u8 + 1 };
+    bench.check(received.to_vec().map_err(text)? == [came; 100], || {
+        format!("what came in an exchange, where rank 0 cannot send, is not of {before}")
+    })?;
+    goes_on(bench)
 }
 
 /// A copy of a long message from the first rank to the last, at the one that sends or at the other:
