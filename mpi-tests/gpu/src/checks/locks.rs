@@ -7,7 +7,7 @@ use crate::bench::{Bench, text};
 use pinyard_allocator::Pool;
 use pinyard_mpi::{
     DeviceBuf, Error, Failure, Gpu, HostBuf, Lock, LockWindow, Locked, LockedAll, Own, Path, PinnedBuf,
-    Reduction, WindowMemory,
+    Reduction, Source, WindowMemory,
 };
 use pinyard_registry::backend::{Custom, MemoryKey};
 use pinyard_registry::{Events, Registry};
@@ -24,7 +24,13 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     }
     of::<PinnedBuf<u64>>(bench)?;
     of::<HostBuf<u64>>(bench)?;
-    if matches!(bench.ranks.plan().path, Path::Ipc | Path::Direct) || bench.size() == 1 {
+    let untaken = bench.ranks.awareness().source == Source::Probe { windows: false };
+    let opens = match bench.ranks.plan().path {
+        Path::Ipc => true,
+        Path::Direct => !untaken,
+        _ => false,
+    };
+    if opens || bench.size() == 1 {
         of::<DeviceBuf<u64>>(bench)?;
     } else {
         of_a_device_refused(bench)?;
@@ -380,7 +386,15 @@ fn of_a_device_refused(bench: &Bench) -> Result<(), String> {
     let path = bench.ranks.plan().path;
     let said = refused.as_ref().map_err(text).err().unwrap_or_default();
     let named = matches!(&refused, Err(Error::Unsupported { rank, .. }) if *rank == bench.rank() as i32);
-    bench.check(named && said.contains(&format!("on path {path} the target")), || format!("{refused:?}"))?;
+    let reason = match path {
+        Path::Direct => "not in windows, as pinyard-mpi-probe has tried".to_owned(),
+        path => format!("on path {path} the target"),
+    };
+    bench.check(named && said.contains(&reason), || format!("{refused:?}"))?;
+    // On the direct path MPI takes any device's.
+    if path == Path::Direct {
+        return Ok(());
+    }
     // The other device's memory as well.
     let Some(_) = &bench.simulated else { return Ok(()) };
     let other = Gpu::simulated(64 << 20).map_err(text)?;
