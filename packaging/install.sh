@@ -58,13 +58,16 @@ entries() {
     return 0
 }
 functions() { sed -n 's/^\t\(pny_[a-z0-9_]*\);$/\1/p' "packaging/lib$1.map"; }
-# Those that packaging/mpi.sh has built for; none with WITHOUT_MPI set. What is to be taken away
-# may be of any, whatever was built since.
+# Those that packaging/mpi.sh has built for, programs and all; none with WITHOUT_MPI set. What is to
+# be taken away may be of any, whatever was built since.
 mpis() {
     if [ -n "$uninstall" ]; then
         printf '%s\n' abi mpich openmpi
     elif [ -z "${WITHOUT_MPI:-}" ]; then
-        find "$package" -maxdepth 1 -name "libpinyard_mpi_*.so.$version" -printf '%f\n' | sed 's/libpinyard_mpi_\(.*\)\.so\..*/\1/' | sort
+        local name
+        for name in abi mpich openmpi; do
+            if [ -e "$package/libpinyard_mpi_$name.so.$version" ] && [ -e "$package/$name/${mpi_programs[-1]}" ]; then echo "$name"; fi
+        done
     fi
 }
 uninstall=
