@@ -234,9 +234,9 @@ impl Heap {
     /// Takes out slabs that are free for anybody from end to end, of either kind, the
     /// shortest that suffice for `bytes` first.
     pub(super) fn detach_slabs(&mut self, bytes: usize) -> Vec<Slab> {
-        let free: Vec<BlockRef> = self.free_ranges();
+        let mut free = self.free_ranges();
         let mut whole: Vec<(usize, u64)> = Vec::new();
-        for block in &free {
+        for block in free.values() {
             let within = self.slabs.range(block.address.get()..block.end());
             whole.extend(
                 within
@@ -259,20 +259,21 @@ impl Heap {
                 whole.iter().rev().take_while(enough).map(|&(_, start)| start).collect()
             }
         };
-        chosen.into_iter().filter_map(|start| self.detach_slab(start)).collect()
+        chosen.into_iter().filter_map(|start| self.detach_slab(start, &mut free)).collect()
     }
 
     /// Takes out slabs that are free for anybody from end to end and of which nothing was
     /// taken since the last call.
     pub(super) fn detach_idle(&mut self) -> Vec<Slab> {
         let mut idle: Vec<u64> = Vec::new();
-        for block in self.free_ranges() {
+        let mut free = self.free_ranges();
+        for block in free.values() {
             let within = self.slabs.range(block.address.get()..block.end());
             let whole = within.filter(|(_, slab)| slab.end() <= block.end() && slab.used.get() != self.tick);
             idle.extend(whole.map(|(&start, _)| start));
         }
         self.tick = self.tick.wrapping_add(1);
-        idle.into_iter().filter_map(|start| self.detach_slab(start)).collect()
+        idle.into_iter().filter_map(|start| self.detach_slab(start, &mut free)).collect()
     }
 
     /// What there would be if all that is free were anybody's: the longest range, and
@@ -303,32 +304,36 @@ impl Heap {
         (longest, whole)
     }
 
-    fn free_ranges(&self) -> Vec<BlockRef> {
+    /// What is anybody's, by address.
+    fn free_ranges(&self) -> BTreeMap<u64, BlockRef> {
         let blocks = self
             .areas
             .iter()
             .flat_map(|area| std::iter::successors(area.first.after.get(), |block| block.after.get()));
-        blocks.filter(|block| block.state.get() == State::Free(ANYBODY)).collect()
+        let free = blocks.filter(|block| block.state.get() == State::Free(ANYBODY));
+        free.map(|block| (block.address.get(), block)).collect()
     }
 
-    fn detach_slab(&mut self, start: u64) -> Option<Slab> {
+    /// Takes the slab out of the range of `free` that it lies in, and leaves there what is
+    /// left of it.
+    fn detach_slab(&mut self, start: u64, free: &mut BTreeMap<u64, BlockRef>) -> Option<Slab> {
         let slab = self.slabs.get(&start)?;
         let (end, kind) = (slab.end(), slab.kind);
-        let block = self
-            .free_ranges()
-            .into_iter()
-            .find(|block| block.address.get() <= start && end <= block.end())?;
+        let (&at, &block) = free.range(..=start).next_back().filter(|(_, block)| end <= block.end())?;
+        free.remove(&at);
         self.index(ANYBODY, kind).remove(block);
         let mut middle = block;
         if block.address.get() < start {
             middle = self.split(block, (start - block.address.get()) as usize);
             block.state.set(State::Free(ANYBODY));
             self.index(ANYBODY, kind).insert(block);
+            free.insert(at, block);
         }
         if end < middle.end() {
             let rest = self.split(middle, (end - start) as usize);
             rest.state.set(State::Free(ANYBODY));
             self.index(ANYBODY, kind).insert(rest);
+            free.insert(end, rest);
         }
         middle.state.set(State::Gone);
         self.unlink_gone(middle);
