@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Collects the benchmark and the libraries that it needs in carried/, which git
-# ignores and which stays below 64 MiB, for a machine without Rust and without UCX.
+# ignores and which stays below 64 MiB, for a machine without Rust and without UCX and libfabric.
 # The C library, its loader and its kin stay behind: they are that machine's own.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -31,7 +31,7 @@ carry() {
     done
 }
 carry "$(library libgcc_s.so.1)"
-for name in libucs.so.0 libucm.so.0 libucp.so.0; do
+for name in libucs.so.0 libucm.so.0 libucp.so.0 libfabric.so.1; do
     path=$(library "$name")
     if [ -z "$path" ]; then
         echo "carry: no $name here: ours will be measured alone" >&2
