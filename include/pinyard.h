@@ -684,7 +684,8 @@ typedef struct pny_stream_object *pny_stream;
  * stays the caller's, null for the context's default stream; of the simulated driver a
  * new one, `native` being null.
  *
- * PNY_ERR_INVALID    null, or the pool's memory is not a device's
+ * PNY_ERR_INVALID    null, the per-thread default stream (another stream in every
+ *                    thread), or the pool's memory is not a device's
  * PNY_ERR_STALE      not a pool
  * PNY_ERR_FORKED     the pool is the parent process's
  * PNY_ERR_BUSY       the pool has a handle of that stream

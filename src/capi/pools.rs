@@ -206,9 +206,11 @@ impl From<DeviceError> for Failure {
     fn from(error: DeviceError) -> Failure {
         fn status(error: &DeviceError) -> pny_status {
             match error {
-                DeviceError::Empty | DeviceError::Overflow { .. } | DeviceError::ForeignStream => {
-                    PNY_ERR_INVALID
-                }
+                DeviceError::Empty
+                | DeviceError::Overflow { .. }
+                | DeviceError::ForeignStream
+                | DeviceError::PerThread => PNY_ERR_INVALID,
+                DeviceError::Retired => PNY_ERR_STALE,
                 DeviceError::Limit { .. } | DeviceError::Share { .. } => PNY_ERR_LIMIT,
                 DeviceError::OutOfMemory { cause, .. } => status(cause),
                 DeviceError::Registration { .. } | DeviceError::Driver(_) => PNY_ERR_BACKEND,
