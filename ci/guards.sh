@@ -223,6 +223,9 @@ guard 'ordering: a drain is applied before it is finished' registry/src/cache/dr
 guard 'device pool: a borrower waits for the lenders' allocator/src/device/hub.rs \
     'self.driver.stream_wait_event(state.stream, begun, token).map(|()| true)' '{ let _ = begun; Ok(true) }' \
     pinyard-allocator --test device_footprint a_borrower_waits_on_the_device
+guard 'device pool: what others use is waited for by the hub' allocator/src/device/hub.rs \
+    'user.timeline.hold(hub.stream, value, &*self.driver, token)' '{ let _ = (user, hub); Ok::<(), DriverError>(()) }' \
+    pinyard-allocator --test device_footprint a_borrower_waits_on_the_device_for_all_users
 guard 'device pool: streams that use a dropped block are waited for' allocator/src/device/reclaim.rs \
     $'            .streams\n            .iter()' $'            .streams[..0]\n            .iter()' \
     pinyard-allocator --test device_random
