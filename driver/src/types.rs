@@ -15,6 +15,9 @@ impl Stream {
     /// The default stream of the context.
     pub const DEFAULT: Stream = Stream(0);
 
+    /// `CU_STREAM_PER_THREAD`: one handle for another stream in every thread.
+    pub const PER_THREAD: usize = 2;
+
     /// A stream made elsewhere.
     ///
     /// # Safety
@@ -29,9 +32,9 @@ impl Stream {
         self.0
     }
 
-    /// Whether it is `CU_STREAM_PER_THREAD`: one handle for another stream in every thread.
+    /// Whether it is [`PER_THREAD`](Stream::PER_THREAD).
     pub fn is_per_thread(self) -> bool {
-        self.0 == 2
+        self.0 == Stream::PER_THREAD
     }
 }
 

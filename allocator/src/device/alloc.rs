@@ -77,7 +77,7 @@ impl Core {
         effort: Effort,
     ) -> Result<BlockRef, DeviceError> {
         let mut token = DriverToken::at_entry();
-        if state.local(&mut token).is_closed() {
+        if state.last_mark().is_some() {
             return Err(DeviceError::Retired);
         }
         let block = self.search(state, want, effort, &mut token).inspect_err(|_| {

@@ -81,11 +81,12 @@ impl DeviceBuf {
         if std::ptr::eq(self.block.home.get(), stream.state()) {
             return;
         }
-        stream.watch().used(self.block, stream.state().id);
         let mut uses = self.block.uses.take().unwrap_or_default();
         let (user, owner) = (stream.state(), stream.state().owner);
-        // SAFETY: the home of a block in use stands.
-        let is_own = std::ptr::eq(unsafe { &*self.block.home.get() }.core, user.core);
+        // SAFETY: the home of a block in use stands, as its core does.
+        let core = unsafe { &*(*self.block.home.get()).core };
+        core.watch.used(self.block, user.id);
+        let is_own = std::ptr::eq(core, user.core);
         if is_own && !uses.streams.contains(&owner) {
             uses.streams.push(owner);
         }

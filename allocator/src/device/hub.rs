@@ -139,8 +139,9 @@ impl Core {
         if central.reserved + want.bytes() <= live + live / SLACK {
             return None;
         }
-        let moving = self.moving(&mut central);
-        let lenders = self.lenders(&mut central, &moving, want.kind());
+        let now = Instant::now();
+        let moving = self.moving(&mut central, now);
+        let lenders = self.lenders(&mut central, &moving, want.kind(), now);
         drop(central);
         let lent: usize = lenders.iter().map(|lender| lender.bytes).sum();
         let alike: usize = lenders.iter().map(|lender| lender.alike).sum();
@@ -165,8 +166,7 @@ impl Core {
     }
 
     /// Streams in use that move.
-    fn moving(&self, central: &mut Central) -> Vec<Arc<StreamState>> {
-        let now = Instant::now();
+    fn moving(&self, central: &mut Central, now: Instant) -> Vec<Arc<StreamState>> {
         let mut moving = (*central.streams).clone();
         moving.retain(|state| {
             state.last_mark().is_none() && central.is_moving(state, now, self.settings.stall)
@@ -175,8 +175,13 @@ impl Core {
     }
 
     /// Those that have something to lend, for the one that wants memory of `size`.
-    fn lenders(&self, central: &mut Central, moving: &[Arc<StreamState>], size: Size) -> Vec<Lender> {
-        let now = Instant::now();
+    fn lenders(
+        &self,
+        central: &mut Central,
+        moving: &[Arc<StreamState>],
+        size: Size,
+        now: Instant,
+    ) -> Vec<Lender> {
         // A watched block is looked at before it is used again, by its own stream.
         let used = if self.watch.poisons() || central.waiting.used_blocks == 0 {
             BTreeMap::new()
@@ -204,13 +209,11 @@ impl Core {
         lenders.sort_unstable_by_key(|lender| std::cmp::Reverse(lender.alike));
         let all: usize = lenders.iter().map(|lender| lender.alike).sum();
         let mut sum = 0;
-        let most = lenders.iter().take_while(|lender| {
-            let more = sum < all - all / REST;
+        lenders.retain(|lender| {
+            let missing = sum < all - all / REST;
             sum += lender.alike;
-            more
+            missing
         });
-        let most = most.count();
-        lenders.truncate(most);
         lenders
     }
 

@@ -12,7 +12,6 @@ use super::pressure::Pressure;
 use super::snapshot::{Snapshot, Statistics};
 use super::stats::DeviceStats;
 use super::stream::StreamState;
-use super::watch::Watch;
 use crate::fence::{Fence, Poll};
 use crate::source::{DriverToken, Source, SourceError};
 use crate::sources::{DeviceSource, VirtualSource};
@@ -254,10 +253,6 @@ impl PoolStream {
         self.state.id
     }
 
-    pub(super) fn watch(&self) -> &Watch {
-        &self.handle.core.watch
-    }
-
     pub(super) fn state(&self) -> &StreamState {
         &self.state
     }
@@ -334,7 +329,7 @@ impl PoolStream {
         }
         let mut token = DriverToken::at_entry();
         let mut blocks: Vec<Option<BlockRef>> = vec![None; sizes.len()];
-        if self.state.local(&mut token).is_closed() {
+        if self.state.last_mark().is_some() {
             return Err(DeviceError::Retired);
         }
         let mut central = core.lock(&mut token);
@@ -410,8 +405,7 @@ impl PoolStream {
                 0
             }
         };
-        state.local(&mut token).close();
-        state.retire(last);
+        state.retire(last, &mut token);
         core.steal(vec![state.clone()], &mut token);
         core.lock(&mut token).poll();
         Ok(())

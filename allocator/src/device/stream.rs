@@ -114,8 +114,10 @@ impl StreamState {
         self.epoch.fetch_max(epoch, Relaxed);
     }
 
-    pub(super) fn retire(&self, last: u64) {
+    /// Its last mark is `last`. Its cache is closed for whoever does not ask that first.
+    pub(super) fn retire(&self, last: u64, token: &mut DriverToken) {
         // Release: pairs with `last_mark`.
         self.retired.store(last + 1, Release);
+        self.local(token).close();
     }
 }

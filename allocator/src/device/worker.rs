@@ -41,12 +41,12 @@ fn work(core: Arc<Core>) {
     let mut pause = SHORTEST;
     let mut ticked = false;
     loop {
-        let before = core.settle_dropped(&mut token);
+        let moved = core.settle_dropped(&mut token);
         core.settle_copies(&mut token);
         let busy = core.serve() || core.copies.load(SeqCst) > 0;
         let busy = busy || !core.lock(&mut token).waiting.is_empty() || !core.dropped.is_empty();
         core.look_after(std::mem::take(&mut ticked), &mut token);
-        if before {
+        if moved {
             pause = SHORTEST;
         }
         if core.closed.load(SeqCst) {

@@ -29,9 +29,6 @@ use pinyard_allocator::device::PoolStream;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-/// The per-thread default stream: one handle for several streams.
-const PER_THREAD: usize = 2;
-
 /// A [`DeviceBuf`] on a stream of cudarc's: what cudarc takes in place of a [`CudaSlice`].
 ///
 /// Its memory is the pool's, so an allocation usually makes no driver call, and other ranks
@@ -86,7 +83,7 @@ impl Gpu {
             return Err(refused(format!("it is of device {theirs}, and the buffers of device {own}")));
         }
         let raw = stream.cu_stream() as usize;
-        if raw == PER_THREAD {
+        if raw == pinyard_driver::Stream::PER_THREAD {
             return Err(refused("it is another stream in every thread".to_owned()));
         }
         let primary = CudaContext::new(theirs).map_err(failed("cuDevicePrimaryCtxRetain"))?;
