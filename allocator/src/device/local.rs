@@ -6,15 +6,62 @@ use super::classes::{CLASSES, Class};
 use super::counts::{Counts, Sizes};
 use super::stream::StreamState;
 
-/// Large blocks that are found again by their exact length.
-const QUICK: usize = 8;
+/// Lengths of large blocks that are found again.
+const LENGTHS: usize = 16;
+
+/// Large blocks by their exact length, the one freed last first.
+#[derive(Default)]
+struct Exact {
+    lengths: [usize; LENGTHS],
+    blocks: [Stack; LENGTHS],
+    /// Lengths so far.
+    count: usize,
+    /// The length that goes when there are more.
+    hand: usize,
+}
+
+impl Exact {
+    /// Later ones first: a program that goes on to other lengths finds these at once.
+    #[inline(always)]
+    fn place(&self, bytes: usize) -> Option<usize> {
+        (0..self.count).rev().find(|&at| self.lengths[at] == bytes)
+    }
+
+    #[inline(always)]
+    fn pop(&mut self, bytes: usize) -> Option<BlockRef> {
+        self.blocks[self.place(bytes)?].pop()
+    }
+
+    /// What had to go is added to `rest`.
+    #[inline(always)]
+    fn push(&mut self, block: BlockRef, bytes: usize, rest: &mut Stack) {
+        let at = self.place(bytes).unwrap_or_else(|| self.renamed(bytes, rest));
+        self.blocks[at].push(block);
+    }
+
+    fn renamed(&mut self, bytes: usize, rest: &mut Stack) -> usize {
+        let at = if self.count < LENGTHS {
+            self.count += 1;
+            self.count - 1
+        } else {
+            self.hand = (self.hand + 1) % LENGTHS;
+            rest.append(&mut self.blocks[self.hand]);
+            self.hand
+        };
+        self.lengths[at] = bytes;
+        at
+    }
+
+    fn take(&mut self, to: &mut Stack) {
+        self.blocks[..self.count].iter_mut().for_each(|blocks| to.append(blocks));
+        self.count = 0;
+    }
+}
 
 pub(super) struct Local {
     bins: Box<[Stack]>,
-    quick: [Option<BlockRef>; QUICK],
-    lengths: [usize; QUICK],
-    quick_count: usize,
-    /// Large blocks for the heap.
+    exact: Exact,
+    /// Other large blocks, for the heap.
     loose: Stack,
     /// Bytes of all of these.
     cached: usize,
@@ -29,9 +76,7 @@ impl Local {
     pub(super) fn new() -> Local {
         Local {
             bins: (0..CLASSES).map(|_| Stack::default()).collect(),
-            quick: [None; QUICK],
-            lengths: [0; QUICK],
-            quick_count: 0,
+            exact: Exact::default(),
             loose: Stack::default(),
             cached: 0,
             counts: Counts::default(),
@@ -50,8 +95,8 @@ impl Local {
 
     /// All blocks that are kept.
     pub(super) fn each_kept(&self, mut visit: impl FnMut(BlockRef)) {
-        let stacks = self.bins.iter().chain([&self.loose]);
-        stacks.flat_map(Stack::iter).chain(self.quick.iter().flatten().copied()).for_each(&mut visit);
+        let stacks = self.bins.iter().chain(&self.exact.blocks).chain([&self.loose]);
+        stacks.flat_map(Stack::iter).for_each(&mut visit);
     }
 
     #[inline(always)]
@@ -90,16 +135,9 @@ impl Local {
 
     #[inline(always)]
     pub(super) fn pop_large(&mut self, bytes: usize) -> Option<BlockRef> {
-        for at in (0..self.quick_count).rev() {
-            if self.lengths[at] == bytes {
-                self.quick_count -= 1;
-                self.quick.swap(at, self.quick_count);
-                self.lengths.swap(at, self.quick_count);
-                self.cached -= bytes;
-                return self.quick[self.quick_count].take();
-            }
-        }
-        None
+        let block = self.exact.pop(bytes)?;
+        self.cached -= bytes;
+        Some(block)
     }
 
     /// A block that its user has dropped.
@@ -122,25 +160,13 @@ impl Local {
         if block.class.get() != NO_CLASS {
             return self.bins[block.class.get() as usize].push(block);
         }
-        if self.quick_count == QUICK {
-            self.spill();
-        }
-        self.quick[self.quick_count] = Some(block);
-        self.lengths[self.quick_count] = bytes;
-        self.quick_count += 1;
-    }
-
-    fn spill(&mut self) {
-        for block in self.quick.iter_mut().filter_map(Option::take) {
-            self.loose.push(block);
-        }
-        self.quick_count = 0;
+        self.exact.push(block, bytes, &mut self.loose);
     }
 
     /// The large blocks, for the heap.
     pub(super) fn take_large(&mut self) -> Stack {
-        self.spill();
         let mut taken = self.loose.take();
+        self.exact.take(&mut taken);
         let mut large = Stack::default();
         while let Some(block) = taken.pop() {
             self.cached -= block.bytes.get();
@@ -159,5 +185,38 @@ impl Local {
         }
         self.cached = 0;
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::block::Arena;
+
+    #[test]
+    fn of_one_length_more_than_there_are_places_for_the_oldest_goes() {
+        let mut arena = Arena::default();
+        let (mut exact, mut rest) = (Exact::default(), Stack::default());
+        let mut block_of = |bytes| {
+            let block = arena.make();
+            block.bytes.set(bytes);
+            block
+        };
+        for bytes in 1..=LENGTHS {
+            for _ in 0..3 {
+                exact.push(block_of(bytes), bytes, &mut rest);
+            }
+        }
+        assert_eq!(rest.count(), 0);
+        exact.push(block_of(100), 100, &mut rest);
+        assert_eq!(rest.count(), 3, "all of one length go together");
+        let gone = rest.pop().unwrap().bytes.get();
+        assert!(exact.pop(gone).is_none());
+        for bytes in (1..=LENGTHS).filter(|&bytes| bytes != gone) {
+            assert!((0..3).all(|_| exact.pop(bytes).is_some_and(|block| block.bytes.get() == bytes)));
+            assert!(exact.pop(bytes).is_none());
+        }
+        exact.take(&mut rest);
+        assert_eq!(rest.count(), 3, "the one of 100");
     }
 }
