@@ -183,7 +183,7 @@ impl Core {
         // many streams does not take for all; near the limit only what is wanted, so that
         // less is pinned by its neighbours.
         let near = short || central.reserved > self.settings.limit() / 4 * 3;
-        let live = state.local_within(&mut central).counts().live_bytes as usize;
+        let live = state.local_within(&mut central).live_bytes() as usize;
         let alone = source.joins() || kind == Kind::Small || bytes > SHARED / 2;
         let least = if alone { 0 } else { SHARED };
         let part = if near { 0 } else { (live / 16).max(least) };

@@ -358,6 +358,9 @@ impl Central {
     /// The same of the spans whose blocks are all kept by one stream: its ranges.
     pub(super) fn dissolve_kept(&mut self, state: &StreamState) {
         let mut kept = state.take_all(self);
+        if kept.count() == 0 {
+            return;
+        }
         let mut small = Vec::new();
         while let Some(block) = kept.pop() {
             if block.class.get() == NO_CLASS {
@@ -412,6 +415,14 @@ impl Central {
             self.heap.give(span.range, owner);
         }
         found
+    }
+
+    /// Bytes in use.
+    pub(super) fn live_bytes(&mut self) -> usize {
+        let streams = self.streams.clone();
+        let live = streams.iter().map(|state| state.local_within(self).live_bytes());
+        // One stream's may wrap: of a sum that does not.
+        live.fold(0u64, u64::wrapping_add) as usize
     }
 
     /// All that was ever handed out and taken back.

@@ -59,6 +59,28 @@ struct Events {
     begun: Option<Event>,
 }
 
+/// Streams in use that move.
+struct Moving {
+    streams: Arc<Vec<Arc<StreamState>>>,
+    /// By owner less one, as `streams` are.
+    moves: Vec<bool>,
+}
+
+impl Moving {
+    fn has(&self, owner: Owner) -> bool {
+        self.moves.get((owner as usize).wrapping_sub(1)).is_some_and(|&moves| moves)
+    }
+
+    fn get(&self, owner: Owner) -> Option<&Arc<StreamState>> {
+        let at = (owner as usize).wrapping_sub(1);
+        self.streams.get(at).filter(|_| self.has(owner))
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Arc<StreamState>> {
+        self.streams.iter().filter(|state| self.has(state.owner))
+    }
+}
+
 /// Who lends.
 struct Lender {
     state: Arc<StreamState>,
@@ -135,7 +157,7 @@ impl Core {
         if central.streams.len() < 2 {
             return None;
         }
-        let live = central.counts().live_bytes as usize;
+        let live = central.live_bytes();
         if central.reserved + want.bytes() <= live + live / SLACK {
             return None;
         }
@@ -165,31 +187,25 @@ impl Core {
         self.lock(token).find(state, want)
     }
 
-    /// Streams in use that move.
-    fn moving(&self, central: &mut Central, now: Instant) -> Vec<Arc<StreamState>> {
-        let mut moving = (*central.streams).clone();
-        moving.retain(|state| {
+    fn moving(&self, central: &mut Central, now: Instant) -> Moving {
+        let streams = central.streams.clone();
+        let moves = |state: &Arc<StreamState>| {
             state.last_mark().is_none() && central.is_moving(state, now, self.settings.stall)
-        });
-        moving
+        };
+        let moves = streams.iter().map(moves).collect();
+        Moving { streams, moves }
     }
 
     /// Those that have something to lend, for the one that wants memory of `size`.
-    fn lenders(
-        &self,
-        central: &mut Central,
-        moving: &[Arc<StreamState>],
-        size: Size,
-        now: Instant,
-    ) -> Vec<Lender> {
+    fn lenders(&self, central: &mut Central, moving: &Moving, size: Size, now: Instant) -> Vec<Lender> {
         // A watched block is looked at before it is used again, by its own stream.
         let used = if self.watch.poisons() || central.waiting.used_blocks == 0 {
             BTreeMap::new()
         } else {
-            central.waiting.movable(among(moving))
+            central.waiting.movable(|owner| moving.has(owner))
         };
         let mut lenders = Vec::new();
-        for state in moving {
+        for state in moving.iter() {
             match size {
                 // Classes that nobody uses now hold ranges of that kind: of many streams and
                 // two dozen classes, more than is in use.
@@ -220,7 +236,7 @@ impl Core {
     fn begin_epoch(
         &self,
         lenders: Vec<Lender>,
-        moving: &[Arc<StreamState>],
+        moving: &Moving,
         token: &mut DriverToken,
     ) -> Result<u64, DriverError> {
         let hub = self.hub(token)?;
@@ -282,18 +298,13 @@ impl Core {
     }
 
     /// Takes dropped blocks of the lenders' that other streams use, where all of these move.
-    fn take_used(
-        &self,
-        lenders: &[Lender],
-        moving: &[Arc<StreamState>],
-        token: &mut DriverToken,
-    ) -> Vec<Used> {
+    fn take_used(&self, lenders: &[Lender], moving: &Moving, token: &mut DriverToken) -> Vec<Used> {
         let with_some = lenders.iter().filter(|lender| lender.used > 0);
         let homes: BTreeSet<Owner> = with_some.map(|lender| lender.state.owner).collect();
         if homes.is_empty() {
             return Vec::new();
         }
-        self.lock(token).waiting.take_movable(|owner| homes.contains(&owner), among(moving))
+        self.lock(token).waiting.take_movable(|owner| homes.contains(&owner), |owner| moving.has(owner))
     }
 
     /// Lets the hub wait for the users of these blocks; those whose own stream did not lend
@@ -303,18 +314,17 @@ impl Core {
         used: Vec<Used>,
         hub: &StreamState,
         lent: &[Owner],
-        moving: &[Arc<StreamState>],
+        moving: &Moving,
         gathered: &mut Stack,
         token: &mut DriverToken,
     ) {
-        let find = |owner: Owner| moving.iter().find(|state| state.owner == owner);
         let mut last: BTreeMap<Owner, u64> = BTreeMap::new();
         for mark in used.iter().flat_map(|used| &used.marks) {
             let value = last.entry(mark.owner).or_default();
             *value = mark.value.max(*value);
         }
         last.retain(|&owner, &mut value| {
-            let Some(user) = find(owner) else { return false };
+            let Some(user) = moving.get(owner) else { return false };
             // A lender's record was after these marks.
             let passed = lent.contains(&owner) || user.timeline.passed() >= value;
             let held =
@@ -399,12 +409,6 @@ impl Core {
             tracing::warn!(%error, "the stream of a closed pool stays");
         }
     }
-}
-
-/// Whether one of `streams` is the owner.
-fn among(streams: &[Arc<StreamState>]) -> impl Fn(Owner) -> bool {
-    let owners: BTreeSet<Owner> = streams.iter().map(|state| state.owner).collect();
-    move |owner| owners.contains(&owner)
 }
 
 impl Central {

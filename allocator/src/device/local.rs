@@ -6,6 +6,8 @@ use super::classes::{CLASSES, Class};
 use super::counts::{Counts, Sizes};
 use super::stream::StreamState;
 
+const _: () = assert!(CLASSES <= u64::BITS as usize, "Local::filled has a bit for each");
+
 /// Lengths of large blocks that are found again.
 const LENGTHS: usize = 16;
 
@@ -60,6 +62,8 @@ impl Exact {
 
 pub(super) struct Local {
     bins: Box<[Stack]>,
+    /// Bit by class: bins that may hold blocks.
+    filled: u64,
     exact: Exact,
     /// Other large blocks, for the heap.
     loose: Stack,
@@ -76,6 +80,7 @@ impl Local {
     pub(super) fn new() -> Local {
         Local {
             bins: (0..CLASSES).map(|_| Stack::default()).collect(),
+            filled: 0,
             exact: Exact::default(),
             loose: Stack::default(),
             cached: 0,
@@ -87,6 +92,10 @@ impl Local {
 
     pub(super) fn counts(&self) -> Counts {
         Counts { allocations: self.sizes.sum(), ..self.counts }
+    }
+
+    pub(super) fn live_bytes(&self) -> u64 {
+        self.counts.live_bytes
     }
 
     pub(super) fn sizes(&self) -> Sizes {
@@ -157,8 +166,10 @@ impl Local {
     pub(super) fn put(&mut self, block: BlockRef) {
         let bytes = block.bytes.get();
         self.cached += bytes;
-        if block.class.get() != NO_CLASS {
-            return self.bins[block.class.get() as usize].push(block);
+        let class = block.class.get();
+        if class != NO_CLASS {
+            self.filled |= 1 << class;
+            return self.bins[class as usize].push(block);
         }
         self.exact.push(block, bytes, &mut self.loose);
     }
@@ -178,10 +189,9 @@ impl Local {
     /// The small ones as well.
     pub(super) fn take_all(&mut self) -> Stack {
         let mut all = self.take_large();
-        for bin in &mut self.bins {
-            while let Some(block) = bin.pop() {
-                all.push(block);
-            }
+        while self.filled != 0 {
+            all.append(&mut self.bins[self.filled.trailing_zeros() as usize]);
+            self.filled &= self.filled - 1;
         }
         self.cached = 0;
         all

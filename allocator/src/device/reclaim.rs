@@ -192,10 +192,10 @@ impl Core {
         central: &mut Central,
         but: Option<Owner>,
     ) -> Vec<(usize, Arc<StreamState>)> {
-        let others = central.streams.iter().filter(|other| Some(other.owner) != but);
-        let others: Vec<Arc<StreamState>> = others.cloned().collect();
-        let kept = others.into_iter().map(|other| (central.kept_by(&other), other));
-        kept.filter(|(bytes, _)| *bytes > 0).collect()
+        let streams = central.streams.clone();
+        let others = streams.iter().filter(|other| Some(other.owner) != but);
+        let kept = others.map(|other| (central.kept_by(other), other)).filter(|(bytes, _)| *bytes > 0);
+        kept.map(|(bytes, other)| (bytes, other.clone())).collect()
     }
 
     /// Detaches all that the victims keep, then marks them: what they were given

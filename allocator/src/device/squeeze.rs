@@ -213,7 +213,7 @@ impl Core {
         let counts = central.counts();
         let mut streams = Vec::new();
         for state in central.streams.clone().iter() {
-            let live = state.local_within(&mut central).counts().live_bytes;
+            let live = state.local_within(&mut central).live_bytes();
             streams.push(StreamShare { id: state.id, live, kept: central.kept_by(state) });
         }
         Shortage {

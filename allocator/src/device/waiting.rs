@@ -48,10 +48,14 @@ enum What {
     Stolen(Stolen),
 }
 
+const BITS: usize = u64::BITS as usize;
+
 #[derive(Default)]
 pub(super) struct Waiting {
     /// By owner; values ascend.
     queues: Vec<VecDeque<(u64, What)>>,
+    /// Bit by owner: queues that may hold something.
+    filled: Vec<u64>,
     /// Blocks whose marks have passed and whose fences are not known to have.
     fenced: Vec<Used>,
     pub(super) stolen_bytes: usize,
@@ -71,6 +75,8 @@ impl Waiting {
         if self.queues.len() <= at {
             self.queues.resize_with(at + 1, VecDeque::new);
         }
+        self.filled.resize(self.queues.len().div_ceil(BITS), 0);
+        self.filled[at / BITS] |= 1 << (at % BITS);
         let queue = &mut self.queues[at];
         let place = queue.partition_point(|&(other, _)| other <= value);
         queue.insert(place, (value, what));
@@ -97,28 +103,38 @@ impl Waiting {
     /// What has passed by now, for one load per stream that is waited for.
     pub(super) fn poll(&mut self, streams: &[Arc<StreamState>]) -> Passed {
         let mut passed = Passed::default();
-        for state in streams {
-            let at = state.owner as usize;
-            if self.queues.get(at).is_none_or(VecDeque::is_empty) {
-                continue;
-            }
-            let now = state.timeline.passed();
-            while self.queues[at].front().is_some_and(|&(value, _)| value <= now) {
-                let Some((_, what)) = self.queues[at].pop_front() else { break };
-                match what {
-                    What::Stolen(stolen) => {
-                        self.stolen_bytes -= stolen.bytes;
-                        passed.stolen.push(stolen.blocks);
-                    }
-                    What::Used(used) if used.marks.is_empty() && used.fences.is_empty() => {
-                        self.used_blocks -= 1;
-                        passed.used.push(used.block);
-                    }
-                    What::Used(used) => self.sort_in(used),
-                }
+        for word in 0..self.filled.len() {
+            let mut left = self.filled[word];
+            while left != 0 {
+                let bit = left.trailing_zeros() as usize;
+                left &= left - 1;
+                self.poll_queue(word * BITS + bit, streams, &mut passed);
             }
         }
         passed
+    }
+
+    fn poll_queue(&mut self, at: usize, streams: &[Arc<StreamState>], passed: &mut Passed) {
+        if self.queues[at].is_empty() {
+            self.filled[at / BITS] &= !(1 << (at % BITS));
+            return;
+        }
+        let Some(state) = at.checked_sub(1).and_then(|at| streams.get(at)) else { return };
+        let now = state.timeline.passed();
+        while self.queues[at].front().is_some_and(|&(value, _)| value <= now) {
+            let Some((_, what)) = self.queues[at].pop_front() else { break };
+            match what {
+                What::Stolen(stolen) => {
+                    self.stolen_bytes -= stolen.bytes;
+                    passed.stolen.push(stolen.blocks);
+                }
+                What::Used(used) if used.marks.is_empty() && used.fences.is_empty() => {
+                    self.used_blocks -= 1;
+                    passed.used.push(used.block);
+                }
+                What::Used(used) => self.sort_in(used),
+            }
+        }
     }
 
     /// Blocks whose fences someone should ask, with the pool unlocked. They come back

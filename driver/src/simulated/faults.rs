@@ -19,6 +19,8 @@ pub struct Costs {
     pub query: u64,
     /// `cuStreamWriteValue64`.
     pub write_value: u64,
+    /// `cuStreamWaitEvent` and `cuStreamWaitValue64`.
+    pub wait: u64,
     /// Any other call.
     pub other: u64,
     /// Copies and fills, nanoseconds per 64 KiB of work on the stream.
@@ -38,6 +40,7 @@ impl Default for Costs {
             record: 153,
             query: 160,
             write_value: 756,
+            wait: 130,
             other: 50,
             copy_64_kib: 1_200,
             free_waits: true,
@@ -55,6 +58,7 @@ impl Costs {
             Call::EventRecord => self.record,
             Call::EventQuery | Call::StreamQuery => self.query,
             Call::StreamWriteValue => self.write_value,
+            Call::StreamWaitEvent | Call::StreamWaitValue => self.wait,
             _ => self.other,
         }
     }
