@@ -181,6 +181,9 @@ fn traces() -> Group {
 }
 
 fn command() -> Group {
+    let shim = |name, default, meaning| {
+        variable("benches/src/bench/pools/shim.rs", name, "a file", default, meaning)
+    };
     let variables = vec![
         variable(
             "src/environment.rs",
@@ -196,13 +199,9 @@ fn command() -> Group {
             "the command's own folder, or libexec/pinyard",
             "where the programs of `demo`, `stress`, `probe` and `bench` lie",
         ),
-        variable(
-            "benches/src/bench/pools/contenders.rs",
-            "PINYARD_BENCH_TORCH",
-            "a file",
-            "PyTorch takes no part",
-            "shim over PyTorch for `bench`",
-        ),
+        shim("PINYARD_BENCH_TORCH", "PyTorch takes no part", "shim over PyTorch for `bench`"),
+        shim("PINYARD_BENCH_RMM", "RMM takes no part", "shim over RMM for `bench`"),
+        shim("PINYARD_BENCH_CUB", "CUB and Thrust take no part", "shim over CUB and Thrust for `bench`"),
     ];
     let title = "The command";
     let rule = "Options of the command line go before them.";

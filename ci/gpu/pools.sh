@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # One visit to a GPU, of at most $BUDGET seconds (480 unless given): the driver's tests,
 # the conformance suite on the real driver, the benchmark beside PyTorch (both settings of
-# its allocator) and cuMemAllocAsync, and for what is left of the time, at most
+# its allocator), RMM, CUB and cuMemAllocAsync, and for what is left of the time, at most
 # $RANDOM_MOST seconds (600), random use with checked contents. Takes what
 # ci/gpu/pools-carry.sh collected; results under $OUT. Arguments go to `pinyard bench`:
 # `pools.streams` for these rows alone. BENCH_ONLY=1 leaves the rest out.
@@ -45,27 +45,52 @@ if [ -z "${BENCH_ONLY:-}" ]; then
     grep -hE 'FAILED|panicked|^test result' -A3 "$out/driver.log" "$out/conformance.log" | head -60
 fi
 
-shim=
+cuda=$(dirname "$(dirname "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")")
+built=$(mktemp -d)
+trap 'rm -rf "$built"' EXIT
+: > "$out/bench.log"
+# shim NAME VARIABLE FLAGS...: compiles NAME_shim.cpp and names it to the benchmarks. One
+# that cannot be compiled leaves its allocators out.
+shim() {
+    local name=$1 variable=$2
+    shift 2
+    unset "$variable"
+    if g++ -O2 -std=c++17 -shared -fPIC "$here/${name}_shim.cpp" -o "$built/${name}_shim.so" -I"$here" "$@" > "$built/log" 2>&1; then
+        export "$variable=$built/${name}_shim.so"
+    else
+        echo "pools: ${name}_shim.cpp was not compiled, its allocators are left out: see bench.log" | tee -a "$out/machine.txt"
+        grep -m 3 -E 'error|cannot find' "$built/log"
+        cat "$built/log" >> "$out/bench.log"
+    fi
+}
+unset PINYARD_BENCH_TORCH PINYARD_BENCH_RMM PINYARD_BENCH_CUB
 torch=$(python3 -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])' 2> /dev/null)
 if [ -n "$torch" ]; then
-    cuda=$(dirname "$(dirname "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")")
-    if g++ -O2 -std=c++17 -shared -fPIC -I"$torch/include" -I"$cuda/include" "$here/torch_shim.cpp" -o /tmp/torch_shim.so \
-        -L"$torch/lib" -lc10_cuda -lc10 -Wl,-rpath,"$torch/lib" > "$out/bench.log" 2>&1; then
-        shim=/tmp/torch_shim.so
-        # What the libraries of PyTorch's wheel depend on lies beside it.
-        LD_LIBRARY_PATH=$(find "$torch/.." -name 'libcudart.so*' -printf '%h\n' | sort -u | paste -sd:)
-        export LD_LIBRARY_PATH
-    else
-        echo "pools: the shim was not built: see bench.log" && tail -3 "$out/bench.log"
-    fi
+    version=$(python3 -c 'import importlib.metadata as m; print(m.version("torch"))')
+    shim torch PINYARD_BENCH_TORCH -DPYTORCH_VERSION="\"$version\"" -I"$torch/include" -I"$cuda/include" \
+        -L"$torch/lib" -lc10_cuda -lc10 -Wl,-rpath,"$torch/lib"
+    # What the libraries of PyTorch's wheel depend on lies beside it.
+    LD_LIBRARY_PATH=$(find "$torch/.." -name 'libcudart.so*' -printf '%h\n' | sort -u | paste -sd:)
+    export LD_LIBRARY_PATH
+fi
+# RMM brings the headers of CCCL, which go before those of CUDA.
+if compgen -G "$here/librmm_cu13-*.whl" > /dev/null; then
+    for wheel in "$here"/*.whl; do python3 -m zipfile -e "$wheel" "$built/wheels"; done
+    rmm=$built/wheels/librmm logger=$built/wheels/rapids_logger
+    runtime=("-isystem$rmm/include/rapids" "-isystem$cuda/include" "-L$cuda/lib64" -lcudart_static -ldl -lrt -lpthread)
+    shim rmm PINYARD_BENCH_RMM "-isystem$rmm/include" "-isystem$logger/include" "-L$rmm/lib64" -lrmm \
+        "-L$logger/lib64" -lrapids_logger "-Wl,-rpath,$rmm/lib64:$logger/lib64" "${runtime[@]}"
+    shim cub PINYARD_BENCH_CUB "${runtime[@]}"
+    # Its libraries find each other by this.
+    export LD_LIBRARY_PATH=$logger/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+else
+    echo "pools: no wheel of RMM in $here: RMM and CUB are left out" | tee -a "$out/machine.txt"
 fi
 [ $# -gt 0 ] || set -- 'pools.[!h]*'
-export PINYARD_BENCH_TORCH=$shim
-[ -n "$shim" ] || unset PINYARD_BENCH_TORCH
 step 260 benchmark "$here/pinyard" bench "$@" --save "$out/pools.json" --plot "$out/plots" 2>> "$out/bench.log"
-if [ -n "$shim" ]; then
+if [ -n "${PINYARD_BENCH_TORCH:-}" ]; then
     PYTORCH_ALLOC_CONF=expandable_segments:True \
-        step 150 'benchmark, expandable segments' "$here/pinyard" bench "$@" --save "$out/pools-expandable.json" 2>> "$out/bench.log"
+        step 150 'benchmark, expandable segments' env -u PINYARD_BENCH_RMM -u PINYARD_BENCH_CUB "$here/pinyard" bench "$@" --save "$out/pools-expandable.json" 2>> "$out/bench.log"
 fi
 
 # It ends by itself: what is left, less what starting and ending six pools takes.

@@ -1,11 +1,13 @@
 // PyTorch's caching allocator behind plain C functions, for `pinyard bench pools`.
-// Built on the machine that has PyTorch: see ci/gpu/pools.sh.
+// Built on the machine that has PyTorch, whose version is PYTORCH_VERSION: see ci/gpu/pools.sh.
+#include "shim.h"
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 namespace alloc = c10::cuda::CUDACachingAllocator;
 
@@ -31,7 +33,7 @@ template <class Call> static void told(const char *what, Call call) {
     }
 }
 
-extern "C" void *shim_alloc(size_t bytes, void *stream) {
+static void *allocate(size_t bytes, void *stream) {
     try {
         return alloc::raw_alloc_with_stream(bytes, static_cast<cudaStream_t>(stream));
     } catch (const c10::OutOfMemoryError &) {
@@ -43,7 +45,7 @@ extern "C" void *shim_alloc(size_t bytes, void *stream) {
 }
 
 // Through what tensors do it with, without their count of references.
-extern "C" void shim_record_use(void *block, void *stream) {
+static void record_use(void *block, void *, void *stream) {
     told("record a use", [=] {
         c10::Device device(c10::DeviceType::CUDA, 0);
         c10::DataPtr data(block, block, alloc::get()->raw_deleter(), device);
@@ -52,14 +54,33 @@ extern "C" void shim_record_use(void *block, void *stream) {
     });
 }
 
-extern "C" void shim_free(void *block) {
+static void release(void *block, size_t, void *) {
     told("free", [=] { alloc::raw_delete(block); });
 }
 
-extern "C" void shim_begin(double fraction) {
-    alloc::emptyCache();
-    alloc::setMemoryFraction(fraction, 0);
-    alloc::resetPeakStats(0);
+static void begin(uint64_t limit, uint64_t total) {
+    told("begin", [=] {
+        alloc::emptyCache();
+        alloc::setMemoryFraction(limit < total ? double(limit) / double(total) : 1.0, 0);
+        alloc::resetPeakStats(0);
+    });
 }
 
-extern "C" uint64_t shim_peak_reserved() { return alloc::getDeviceStats(0).reserved_bytes[0].peak; }
+static uint64_t peak_reserved() { return alloc::getDeviceStats(0).reserved_bytes[0].peak; }
+
+extern "C" const Contender *shim_contender(uint64_t number) {
+    static const char *settings = std::getenv("PYTORCH_ALLOC_CONF");
+    static const bool expandable = settings && std::strstr(settings, "expandable_segments:True");
+    static const Contender torch = {
+        expandable ? "PyTorch, expandable segments" : "PyTorch",
+        PYTORCH_VERSION,
+        0,
+        allocate,
+        release,
+        record_use,
+        begin,
+        peak_reserved,
+        [] { begin(UINT64_MAX, 0); },
+    };
+    return number == 0 ? &torch : nullptr;
+}

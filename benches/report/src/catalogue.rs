@@ -37,7 +37,7 @@ const fn bench(
 }
 
 const CACHES: &str = "UCX, libfabric";
-const DEVICE: &str = "PyTorch, cuMemAllocAsync";
+const DEVICE: &str = "PyTorch, RMM, CUB, cuMemAllocAsync";
 
 /// All of them, in the order in which they run.
 pub const ALL: &[Benchmark] = &[
@@ -61,8 +61,13 @@ pub const ALL: &[Benchmark] = &[
     bench("pools.random", "random use in RMM's manner, up to 1, 64 and 1024 MiB", DEVICE, ""),
     bench("pools.streams", "random use by 4 to 64 streams", DEVICE, ""),
     bench("pools.holes", "a block among thousands of free ones that are too small", DEVICE, ""),
-    bench("pools.shortage", "a large block where memory is short, and beside long work", "PyTorch", ""),
-    bench("pools.threads", "threads with a stream each", "PyTorch", ""),
+    bench(
+        "pools.shortage",
+        "a large block where memory is short, and beside long work",
+        "PyTorch, RMM, CUB",
+        "",
+    ),
+    bench("pools.threads", "threads with a stream each", DEVICE, ""),
     bench("pools.pinned", "4 GiB of new pinned memory", "cuMemHostAlloc", "a GPU"),
     Benchmark {
         name: "mpi.gpu",

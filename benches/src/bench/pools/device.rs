@@ -7,11 +7,12 @@
 //! well; the 99th percentile is that of batches.
 #![allow(unsafe_code)] // a block is written to by a kernel
 
-use super::contenders::{Async, Contender, Ours, Torch, token};
+use super::contenders::{Async, Block, Contender, Ours, token};
+use super::shim::{self, Shimmed};
 use super::spin::Spin;
 use super::ticks::{Clock, ticks};
 use super::traces::{Op, STREAMS, Trace};
-use super::{Device, device, stream, torch_shim};
+use super::{Device, device, stream};
 use crate::{Settings, tell};
 use pinyard_bench_report::{Row, Summary, Unit};
 use pinyard_benches::turns::or_fail;
@@ -26,8 +27,8 @@ const WORK_BYTES: usize = 128 << 20;
 const WORK_NANOSECONDS: u64 = 40_000;
 /// Nanoseconds of a kernel that occupies a stream alone.
 const SPIN: u64 = 50_000;
-/// What needs so much of the device runs one contender after the other.
-const LARGE: usize = 20 << 30;
+/// What a contender may reserve over what lives, for all of them to fit the device at once.
+const SLACK: usize = 2;
 
 /// A device with its streams, and who allocates there.
 pub(super) struct Stage {
@@ -52,8 +53,8 @@ impl Stage {
             or_fail(cuda.keep_async(u64::MAX, &token()));
             contenders.push(Box::new(Async { cuda: cuda.clone(), raw: raw.clone(), event: None }));
         }
-        if let Some(shim) = torch_shim(&device) {
-            contenders.push(Box::new(Torch::load(&shim, raw.clone(), driver.device().total_bytes)));
+        for foreign in shim::all(&device) {
+            contenders.push(Box::new(Shimmed { foreign, raw: raw.clone() }));
         }
         let written = or_fail(driver.mem_alloc(WORK_BYTES, &token()));
         let spin = device.cuda.as_ref().map(|cuda| Spin::load(cuda.clone()));
@@ -114,8 +115,10 @@ pub(crate) fn run(settings: &Settings, benchmark: &str, traces: Vec<Trace>) {
     tell::steps(traces.len());
     for trace in traces {
         tell::step(trace.name.clone());
-        let results = measure(&stage, &mut contenders, &trace, &clock, rounds);
-        let names = contenders.iter().map(|contender| contender.name());
+        let mut able: Vec<&mut Box<dyn Contender>> =
+            contenders.iter_mut().filter(|contender| contender.streams() >= trace.streams()).collect();
+        let results = measure(&stage, &mut able, &trace, &clock, rounds);
+        let names = able.iter().map(|contender| contender.name());
         rows(benchmark, &trace, stage.device.suffix, names.zip(results));
     }
 }
@@ -132,14 +135,15 @@ struct Measured {
 
 fn measure(
     stage: &Stage,
-    contenders: &mut [Box<dyn Contender>],
+    contenders: &mut [&mut Box<dyn Contender>],
     trace: &Trace,
     clock: &Clock,
     rounds: usize,
 ) -> Vec<Measured> {
     let count = contenders.len();
+    let fits = trace.peak_live() * SLACK * count < stage.device.driver.device().total_bytes;
     // The first round is the warm-up.
-    let turns: Vec<(usize, usize)> = if trace.peak_live() > LARGE {
+    let turns: Vec<(usize, usize)> = if !fits {
         (0..count).flat_map(|at| (0..=rounds).map(move |round| (round, at))).collect()
     } else {
         (0..=rounds).flat_map(|round| (0..count).map(move |turn| (round, (turn + round) % count))).collect()
@@ -147,7 +151,7 @@ fn measure(
     let mut results: Vec<Measured> = contenders.iter().map(|_| Measured::default()).collect();
     let mut times = Vec::new();
     for (round, at) in turns {
-        let (contender, result) = (&mut *contenders[at], &mut results[at]);
+        let (contender, result) = (&mut **contenders[at], &mut results[at]);
         if round == 0 {
             contender.begin(trace.cap);
         }
@@ -172,7 +176,7 @@ fn measure(
 
 /// Ticks and operations of each batch go to `times`; returns the allocations that failed.
 fn replay(contender: &mut dyn Contender, trace: &Trace, stage: &Stage, times: &mut Vec<(f64, u32)>) -> usize {
-    let mut blocks: Vec<Option<(u64, u16)>> = vec![None; trace.ids];
+    let mut blocks: Vec<Option<Block>> = vec![None; trace.ids];
     let (mut failed, mut batch, mut began) = (0, 0, ticks());
     times.clear();
     for &op in &trace.ops {
@@ -180,16 +184,16 @@ fn replay(contender: &mut dyn Contender, trace: &Trace, stage: &Stage, times: &m
             Op::Alloc { id, bytes, stream } => {
                 let block = contender.alloc(bytes, stream);
                 failed += usize::from(block.is_none());
-                blocks[id as usize] = block.map(|block| (block, stream));
+                blocks[id as usize] = block;
             }
             Op::Free { id } => {
-                if let Some((block, stream)) = blocks[id as usize].take() {
-                    contender.free(block, stream);
+                if let Some(block) = blocks[id as usize].take() {
+                    contender.free(block);
                 }
             }
             Op::Use { id, stream } => {
-                if let Some((block, own)) = blocks[id as usize] {
-                    contender.record_use(block, own, stream);
+                if let Some(block) = blocks[id as usize] {
+                    contender.record_use(block, stream);
                 }
             }
             Op::Busy { .. } | Op::Work { .. } => {}

@@ -4,6 +4,7 @@ pub(crate) mod contenders;
 pub(crate) mod device;
 pub(crate) mod host;
 pub(crate) mod pinned;
+mod shim;
 pub(crate) mod shortage;
 mod spin;
 pub(crate) mod threads;
@@ -11,7 +12,7 @@ mod ticks;
 pub(crate) mod traces;
 
 use crate::tell;
-use contenders::{TORCH_SHIM, token};
+use contenders::token;
 use pinyard_bench_report::Absence;
 use pinyard_benches::turns::or_fail;
 use pinyard_driver::{Cuda, Driver, Simulated};
@@ -50,17 +51,6 @@ fn device() -> Device {
             }
         }
     }
-}
-
-/// Where the shim over PyTorch's allocator is; it needs a GPU.
-fn torch_shim(device: &Device) -> Option<String> {
-    device.cuda.as_ref()?;
-    let set = std::env::var(TORCH_SHIM);
-    let remedy = format!("build ci/gpu/torch_shim.cpp, as ci/gpu/pools.sh does, and name it in {TORCH_SHIM}");
-    let absence = |_| Absence::new(format!("{TORCH_SHIM} is not set"), remedy);
-    // Its version is the program's that was built against it.
-    tell::peer("PyTorch", set.clone().map(|_| String::new()).map_err(absence));
-    set.ok()
 }
 
 /// A stream of the device.

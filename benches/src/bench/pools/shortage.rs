@@ -1,7 +1,7 @@
 //! Memory is short: a large block when most of it lies in free blocks that are too small,
 //! and blocks for which others must go back while another stream works.
 
-use super::contenders::Contender;
+use super::contenders::{Block, Contender};
 use super::device::Stage;
 use super::ticks::{Clock, ticks};
 use crate::{Settings, tell};
@@ -40,7 +40,9 @@ impl Cases<'_> {
         let suffix = self.stage.device.suffix;
         let mut time = Row::new("pools.shortage", format!("{name}{suffix}"));
         let mut failures = Row::new("pools.shortage", format!("{name}{suffix}: failed")).unit(Unit::Failures);
-        for contender in contenders.iter_mut().filter(|contender| contender.heeds_cap()) {
+        for contender in
+            contenders.iter_mut().filter(|contender| contender.heeds_cap() && contender.streams() > 1)
+        {
             let (mut times, mut failed) = (Vec::new(), 0);
             for _ in 0..self.rounds {
                 contender.begin(Some(CAP));
@@ -65,8 +67,8 @@ fn large_block(stage: &Stage, contender: &mut dyn Contender) -> (u64, usize) {
     let blocks: Vec<_> = (0..CAP / 10 * 9 / BLOCK).map(|_| contender.alloc(BLOCK, 0)).collect();
     let failed = blocks.iter().filter(|block| block.is_none()).count();
     let half = blocks.len() / 2;
-    let mut free = |blocks: &[Option<u64>]| {
-        blocks.iter().flatten().for_each(|&block| contender.free(block, 0));
+    let mut free = |blocks: &[Option<Block>]| {
+        blocks.iter().flatten().for_each(|&block| contender.free(block));
     };
     free(&blocks[..half]);
     stage.work(0, LONG);
@@ -75,7 +77,7 @@ fn large_block(stage: &Stage, contender: &mut dyn Contender) -> (u64, usize) {
     let large = contender.alloc(CAP / 2, 1);
     let took = ticks() - began;
     if let Some(block) = large {
-        contender.free(block, 1);
+        contender.free(block);
     }
     (took, failed + usize::from(large.is_none()))
 }
@@ -94,7 +96,7 @@ fn longest(stage: &Stage, contender: &mut dyn Contender) -> (u64, usize) {
             continue;
         };
         let began = ticks();
-        contender.free(block, 0);
+        contender.free(block);
         longest = longest.max(ticks() - began);
     }
     (longest, failed)

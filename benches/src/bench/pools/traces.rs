@@ -48,6 +48,15 @@ pub(crate) struct Trace {
 }
 
 impl Trace {
+    /// The streams that it uses: all numbers below this.
+    pub(crate) fn streams(&self) -> usize {
+        let stream = |op: &Op| match *op {
+            Op::Alloc { stream, .. } | Op::Use { stream, .. } => usize::from(stream) + 1,
+            Op::Free { .. } | Op::Busy { .. } | Op::Work { .. } => 0,
+        };
+        self.ops.iter().map(stream).max().unwrap_or(0)
+    }
+
     /// The most bytes that live at once.
     pub(crate) fn peak_live(&self) -> usize {
         let (mut sizes, mut sum, mut peak) = (vec![0; self.ids], 0, 0);
@@ -67,7 +76,7 @@ impl Trace {
 }
 
 /// SplitMix64.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -77,10 +86,10 @@ impl Random {
         word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         word ^ (word >> 31)
     }
-    fn below(&mut self, limit: usize) -> usize {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit as u64) as usize
     }
-    fn log(&mut self, least: usize, most: usize) -> usize {
+    pub(crate) fn log(&mut self, least: usize, most: usize) -> usize {
         let part = self.next() as f64 / u64::MAX as f64;
         ((least as f64) * (most as f64 / least as f64).powf(part)) as usize
     }
