@@ -357,17 +357,9 @@ impl Central {
 
     /// The same of the spans whose blocks are all kept by one stream: its ranges.
     pub(super) fn dissolve_kept(&mut self, state: &StreamState) {
-        let mut kept = state.take_all(self);
-        if kept.count() == 0 {
+        let small = state.local_within(self).take_spans();
+        if small.is_empty() {
             return;
-        }
-        let mut small = Vec::new();
-        while let Some(block) = kept.pop() {
-            if block.class.get() == NO_CLASS {
-                self.heap.give(block, state.owner);
-            } else {
-                small.push(block);
-            }
         }
         let left = self.dissolve(small, state.owner);
         let mut local = state.local_within(self);

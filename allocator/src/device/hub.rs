@@ -163,11 +163,20 @@ impl Core {
         }
         let now = Instant::now();
         let moving = self.moving(&mut central, now);
-        let lenders = self.lenders(&mut central, &moving, want.kind(), now);
+        let mut lenders = self.lenders(&mut central, &moving, want.kind(), now);
+        let suffice = |lenders: &[Lender]| {
+            let lent: usize = lenders.iter().map(|lender| lender.bytes).sum();
+            let alike: usize = lenders.iter().map(|lender| lender.alike).sum();
+            alike >= want.bytes() && lent >= live / WORTH
+        };
+        if !suffice(&lenders) && want.kind() == Size::Small {
+            // Classes that nobody uses now hold ranges of that kind: of many streams and two
+            // dozen classes, more than is in use.
+            moving.iter().for_each(|state| central.dissolve_kept(state));
+            lenders = self.lenders(&mut central, &moving, want.kind(), now);
+        }
         drop(central);
-        let lent: usize = lenders.iter().map(|lender| lender.bytes).sum();
-        let alike: usize = lenders.iter().map(|lender| lender.alike).sum();
-        if alike < want.bytes() || lent < live / WORTH {
+        if !suffice(&lenders) {
             return None;
         }
         // Acquire and Release: one epoch's record is after all of the one before.
@@ -206,12 +215,7 @@ impl Core {
         };
         let mut lenders = Vec::new();
         for state in moving.iter() {
-            match size {
-                // Classes that nobody uses now hold ranges of that kind: of many streams and
-                // two dozen classes, more than is in use.
-                Size::Small => central.dissolve_kept(state),
-                Size::Large => central.collect(state),
-            }
+            central.collect(state);
             let stolen = central.waiting.stolen_from(state.owner);
             let used = used.get(&state.owner).copied().unwrap_or(0);
             let bytes = central.heap.free_bytes(state.owner) + stolen + used;

@@ -2,7 +2,7 @@
 //! All of it is free for the stream's later work, and for nobody else's yet.
 
 use super::block::{BlockRef, NO_CLASS, Stack};
-use super::classes::{CLASSES, Class};
+use super::classes::{self, CLASSES, Class};
 use super::counts::{Counts, Sizes};
 use super::stream::StreamState;
 
@@ -184,6 +184,24 @@ impl Local {
             large.push(block);
         }
         large
+    }
+
+    /// Small blocks of the classes of which there are enough for a span: nobody knows yet
+    /// whether they are of one.
+    pub(super) fn take_spans(&mut self) -> Vec<BlockRef> {
+        let mut blocks = Vec::new();
+        let mut left = self.filled;
+        while left != 0 {
+            let class = left.trailing_zeros() as usize;
+            left &= left - 1;
+            let bin = &mut self.bins[class];
+            if bin.count() >= classes::span(class as Class).0 {
+                blocks.extend(bin.iter());
+                bin.take();
+            }
+        }
+        self.cached -= blocks.iter().map(|block| block.bytes.get()).sum::<usize>();
+        blocks
     }
 
     /// The small ones as well.
