@@ -574,8 +574,8 @@ typedef struct pny_pool_config {
 	 */
 	size_t limit;
 	/*
-	 * Device memory: how long an allocation that would fail, and pny_pool_trim, wait for
-	 * streams, in nanoseconds. Default 10 s.
+	 * How long an allocation that would fail waits for blocks that streams or fences still
+	 * use, in nanoseconds; of a device pool pny_pool_trim too. Default 10 s.
 	 */
 	uint64_t patience_ns;
 	/* Bytes of a simulated device. Default 1 GiB. */
@@ -820,7 +820,8 @@ pny_status pny_pool_free_after(pny_pool pool, void *block, pny_stream stream);
  * Frees the block, whose memory is reused only after `passed` has answered something else
  * than 0: an MPI request, a queue's counter. It is asked with `user` by whichever thread
  * uses the pool, one at a time and with no lock held, and not again once it has passed; it
- * does not wait, and calls nothing of pinyard's.
+ * does not wait, and calls nothing of pinyard's. An allocation that would fail asks it
+ * again and again, for the pool's patience.
  *
  * Errors: as pny_pool_free; the block stays in use then.
  *

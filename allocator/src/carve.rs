@@ -177,10 +177,10 @@ impl Core {
 }
 
 impl Cold {
-    /// Takes out the slabs that are free from end to end. They count as reserved
-    /// until they are released.
-    pub(crate) fn detach_free_slabs(&mut self) -> Vec<Slab> {
-        let whole: Vec<Bounds> = self.ranges.take_whole_slabs();
+    /// Takes out slabs that are free from end to end: the shortest that has `bytes`, or
+    /// the longest until they do. They count as reserved until they are released.
+    pub(crate) fn detach_free_slabs(&mut self, bytes: usize) -> Vec<Slab> {
+        let whole: Vec<Bounds> = self.ranges.take_whole_slabs(bytes);
         whole.iter().filter_map(|slab| self.slabs.remove(&slab.start)).collect()
     }
 }

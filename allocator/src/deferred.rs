@@ -3,17 +3,22 @@
 //! Giving one up is one exchange on a list, without a lock. Whoever polls moves
 //! the list to a queue and asks a few fences at a time, oldest first, with the
 //! queue unlocked: a fence may call a driver, or take long.
+//!
+//! There are two such lists: the pool's own thread asks only the fences that any
+//! thread may ask.
 #![allow(unsafe_code)]
 
 use crate::block::BlockRef;
 use crate::fence::Fence;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
+use std::sync::atomic::{Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 struct Item {
     fence: Fence,
     block: BlockRef,
+    bytes: usize,
 }
 
 struct Node {
@@ -21,32 +26,90 @@ struct Node {
     next: *mut Node,
 }
 
+/// Who asks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asker {
+    /// A thread of the program, in a call of the pool; or nobody else is left.
+    User,
+    /// The pool's thread.
+    Pool,
+}
+
+#[derive(Default)]
 pub(crate) struct Deferred {
+    /// Fences that any thread may ask.
+    anybodys: Queue,
+    users: Queue,
+    /// Blocks that came back.
+    passed: AtomicU64,
+}
+
+#[derive(Default)]
+struct Queue {
     /// Newest first. Pushed one by one, taken whole: no ABA.
     incoming: AtomicPtr<Node>,
     waiting: Mutex<VecDeque<Item>>,
     count: AtomicUsize,
+    bytes: AtomicUsize,
 }
 
 impl Deferred {
-    pub(crate) fn new() -> Deferred {
-        Deferred {
-            incoming: AtomicPtr::new(std::ptr::null_mut()),
-            waiting: Mutex::new(VecDeque::new()),
-            count: AtomicUsize::new(0),
-        }
-    }
-
     /// Blocks that wait.
     pub(crate) fn count(&self) -> usize {
-        self.count.load(Relaxed)
+        self.count_for(Asker::User)
     }
 
-    /// Gives up `block` until `fence` has passed. Asks nobody, waits for nobody.
-    pub(crate) fn push(&self, fence: Fence, block: BlockRef) {
+    /// Of these, the ones whose fences `asker` may ask.
+    pub(crate) fn count_for(&self, asker: Asker) -> usize {
+        self.queues(asker).map(|queue| queue.count.load(Relaxed)).sum()
+    }
+
+    /// Bytes of the blocks that wait.
+    pub(crate) fn bytes(&self) -> usize {
+        self.queues(Asker::User).map(|queue| queue.bytes.load(Relaxed)).sum()
+    }
+
+    /// Changes with each block that comes back, after it has.
+    pub(crate) fn passed(&self) -> u64 {
+        // Acquire: pairs with the Release in `poll`.
+        self.passed.load(Acquire)
+    }
+
+    fn queues(&self, asker: Asker) -> impl Iterator<Item = &Queue> {
+        let users = (asker == Asker::User).then_some(&self.users);
+        std::iter::once(&self.anybodys).chain(users)
+    }
+
+    /// Gives up `block`, of `bytes`, until `fence` has passed. Asks nobody, waits for
+    /// nobody.
+    pub(crate) fn push(&self, fence: Fence, block: BlockRef, bytes: usize) {
+        let queue = if fence.any_thread() { &self.anybodys } else { &self.users };
+        queue.push(Item { fence, block, bytes });
+    }
+
+    /// Asks up to `most` fences, each once, and gives the blocks of those that
+    /// have passed to `free`. Returns how many.
+    ///
+    /// A block whose fence panics is never reused; the others stay.
+    pub(crate) fn poll(&self, asker: Asker, most: usize, mut free: impl FnMut(BlockRef)) -> usize {
+        let mut left = most;
+        let mut passed = 0;
+        for queue in self.queues(asker) {
+            passed += queue.poll(&mut left, |block| {
+                free(block);
+                // Release: pairs with `passed`; who sees it finds the block.
+                self.passed.fetch_add(1, Release);
+            });
+        }
+        passed
+    }
+}
+
+impl Queue {
+    fn push(&self, item: Item) {
         self.count.fetch_add(1, Relaxed);
-        let node =
-            Box::into_raw(Box::new(Node { item: Item { fence, block }, next: self.incoming.load(Relaxed) }));
+        self.bytes.fetch_add(item.bytes, Relaxed);
+        let node = Box::into_raw(Box::new(Node { item, next: self.incoming.load(Relaxed) }));
         // SAFETY: the node is ours until the exchange succeeds.
         let next = unsafe { &mut (*node).next };
         // Release: pairs with the Acquire in `receive`.
@@ -69,26 +132,26 @@ impl Deferred {
         waiting.extend(newest_first.into_iter().rev());
     }
 
-    /// Asks up to `most` fences, each once, and gives the blocks of those that
-    /// have passed to `free`. Returns how many.
-    ///
-    /// A block whose fence panics is never reused; the others stay.
-    pub(crate) fn poll(&self, most: usize, mut free: impl FnMut(BlockRef)) -> usize {
-        if self.count() == 0 {
+    /// As `Deferred::poll`; `left` counts down.
+    fn poll(&self, left: &mut usize, mut free: impl FnMut(BlockRef)) -> usize {
+        if self.count.load(Relaxed) == 0 {
             return 0;
         }
-        let mut round = Round { deferred: self, unpassed: Vec::new() };
+        let mut round = Round { queue: self, unpassed: Vec::new() };
         self.receive(&mut self.waiting.lock());
         let mut passed = 0;
-        for _ in 0..most {
+        while *left > 0 {
+            *left -= 1;
             let next = self.waiting.lock().pop_front();
             let Some(mut item) = next else { break };
+            let asked = Out { queue: self, bytes: item.bytes };
             if item.fence.passed() {
                 drop(item.fence);
                 free(item.block);
-                self.count.fetch_sub(1, Relaxed);
+                drop(asked);
                 passed += 1;
             } else {
+                std::mem::forget(asked);
                 round.unpassed.push(item);
             }
         }
@@ -96,19 +159,32 @@ impl Deferred {
     }
 }
 
+/// A block that leaves the queue: when it is free, or its fence panics.
+struct Out<'a> {
+    queue: &'a Queue,
+    bytes: usize,
+}
+
+impl Drop for Out<'_> {
+    fn drop(&mut self) {
+        self.queue.count.fetch_sub(1, Relaxed);
+        self.queue.bytes.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
 /// Puts back what a round has asked in vain, also when a fence panics.
 struct Round<'a> {
-    deferred: &'a Deferred,
+    queue: &'a Queue,
     unpassed: Vec<Item>,
 }
 
 impl Drop for Round<'_> {
     fn drop(&mut self) {
-        self.deferred.waiting.lock().extend(self.unpassed.drain(..));
+        self.queue.waiting.lock().extend(self.unpassed.drain(..));
     }
 }
 
-impl Drop for Deferred {
+impl Drop for Queue {
     fn drop(&mut self) {
         self.receive(&mut self.waiting.lock());
     }

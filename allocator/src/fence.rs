@@ -3,8 +3,9 @@
 //! A block that a NIC, a GPU or an MPI request still uses is given up with its
 //! fence ([`PoolBuf::defer_until`](crate::PoolBuf::defer_until)), and reused only
 //! after the fence has passed. Fences are polled on the pool's slow paths, off
-//! the hot one, without a lock held, and never by a thread that merely drops or
-//! defers a block. One that has not passed holds up no other.
+//! the hot one, and by a thread of the pool's, without a lock held, and never by a
+//! thread that merely drops or defers a block. One that has not passed holds up no
+//! other.
 
 use crossbeam_utils::CachePadded;
 use std::sync::Arc;
@@ -38,6 +39,14 @@ impl Fence {
             Fence::Poll(poll) => poll.passed(),
         }
     }
+
+    /// Whether any thread may ask it: [`Poll::any_thread`].
+    pub(crate) fn any_thread(&self) -> bool {
+        match self {
+            Fence::Word { .. } => true,
+            Fence::Poll(poll) => poll.any_thread(),
+        }
+    }
 }
 
 impl std::fmt::Debug for Fence {
@@ -53,12 +62,18 @@ impl std::fmt::Debug for Fence {
 
 /// A fence of the caller's own.
 ///
-/// Asked by one thread at a time, but by whichever thread uses the pool, or by
-/// the one that outlives it: a fence on an MPI request needs
+/// Asked by one thread at a time, but by whichever thread uses the pool, by the
+/// pool's own, or by the one that outlives it: a fence on an MPI request needs
 /// `MPI_THREAD_MULTIPLE`, or an answer that the progress thread leaves in a word.
 pub trait Poll: Send + 'static {
     /// Whether it has passed. Does not wait. Not asked again after `true`.
     fn passed(&mut self) -> bool;
+
+    /// Whether the pool's own thread may ask it. If not, its block comes back only when
+    /// a thread of the program uses the pool, or the pool has ended. Default: it may.
+    fn any_thread(&self) -> bool {
+        true
+    }
 }
 
 /// Passed when all have: a block that several streams use.
@@ -66,6 +81,10 @@ impl Poll for Vec<Fence> {
     fn passed(&mut self) -> bool {
         self.retain_mut(|fence| !fence.passed());
         self.is_empty()
+    }
+
+    fn any_thread(&self) -> bool {
+        self.iter().all(Fence::any_thread)
     }
 }
 

@@ -1,13 +1,13 @@
 //! What an allocation does that no magazine serves: bins and ranges, fences, what
-//! other classes keep, a new slab; and before it fails, what other threads keep.
+//! other classes keep, a new slab; and before it fails, `squeeze.rs`.
 
 use crate::block::BlockRef;
 use crate::carve::Want;
 use crate::counters::Counts;
+use crate::deferred::Asker;
 use crate::error::AllocError;
+use crate::pool::{Handle, MOST};
 use crate::shared::{Cold, Core};
-
-use crate::pool::Handle;
 use crate::slab::Slab;
 use crate::source::DriverToken;
 use crate::trace;
@@ -28,9 +28,7 @@ impl Handle {
             Some(block) => Ok(block),
             None => self.grow_for(want, &mut token),
         };
-        let block = found.or_else(|error| self.squeeze(want, error, &mut token)).inspect_err(|error| {
-            tracing::warn!(source = self.supplier.source.name(), %error, "no memory in a pool");
-        })?;
+        let block = found.or_else(|error| self.squeeze(want, error, &mut token))?;
         self.core.counters.add(Counts::allocation(want.block_bytes()));
         Ok(block)
     }
@@ -54,7 +52,7 @@ impl Handle {
         if passed > 0 || gathered { core.take(&mut cold, want) } else { Ok(None) }
     }
 
-    fn grow_for(&self, want: Want, token: &mut DriverToken) -> Result<BlockRef, AllocError> {
+    pub(crate) fn grow_for(&self, want: Want, token: &mut DriverToken) -> Result<BlockRef, AllocError> {
         loop {
             // `None` where another thread added a slab, and others took it all.
             if let Some(block) = self.grow(want.bytes(), token, |cold| self.core.take(cold, want))? {
@@ -63,36 +61,24 @@ impl Handle {
         }
     }
 
-    /// No slab is to be had: asks every fence, takes back every thread's free
-    /// blocks, and at last trades free slabs for one of the right length.
-    fn squeeze(
-        &self,
-        want: Want,
-        error: AllocError,
-        token: &mut DriverToken,
-    ) -> Result<BlockRef, AllocError> {
-        let core = &self.core;
-        core.poll_fences(usize::MAX);
-        let mut cold = core.lock(token);
-        core.gather_all(&mut cold, true);
-        if let Some(block) = core.take(&mut cold, want)? {
-            return Ok(block);
-        }
-        let slabs = cold.detach_free_slabs();
-        drop(cold);
-        if core.release(slabs, token) == 0 {
-            return Err(error);
-        }
-        self.grow_for(want, token)
-    }
-
     /// Reserves until `bytes` are free in ranges.
     pub(crate) fn warm_up(&self, bytes: usize) -> Result<(), AllocError> {
         self.check_fork()?;
         let mut token = DriverToken::at_entry();
         loop {
-            let free = self.core.lock(&mut token).ranges.free_bytes();
-            let Some(missing) = bytes.checked_sub(free).filter(|&missing| missing > 0) else { return Ok(()) };
+            let cold = self.core.lock(&mut token);
+            let missing = bytes.saturating_sub(cold.ranges.free_bytes());
+            if missing == 0 {
+                return Ok(());
+            }
+            // Before the first slab of many: a warm-up that cannot succeed reserves nothing.
+            if missing > self.limit.saturating_sub(cold.reserved) {
+                return Err(self.limit_reached(&cold, missing));
+            }
+            drop(cold);
+            if missing > MOST {
+                return Err(AllocError::Overflow { elements: missing, element_bytes: 1 });
+            }
             self.grow(missing.min(self.slab_bytes), &mut token, |_| Ok(Some(())))?;
         }
     }
@@ -105,7 +91,7 @@ impl Handle {
         token: &mut DriverToken,
         then: impl FnOnce(&mut Cold) -> Result<Option<R>, AllocError>,
     ) -> Result<Option<R>, AllocError> {
-        let core = &*self.core;
+        let core = &self.core;
         let me = thread::current().id();
         let granularity = self.supplier.source.granularity();
         let mut cold = core.lock(token);
@@ -122,6 +108,9 @@ impl Handle {
         cold.growing = Some(me);
         cold.reserved += preferred;
         drop(cold);
+        if self.fence_thread {
+            self.core.start_worker();
+        }
         let mut growth = Growth { core, reserved: preferred };
 
         let mut born = Slab::birth(&self.supplier, preferred, token);
@@ -192,7 +181,7 @@ impl Core {
         if self.is_forked() {
             return 0;
         }
-        self.deferred.poll(most, Core::free)
+        self.deferred.poll(Asker::User, most, Core::free)
     }
 
     /// Gives back all that is free; how many bytes.
@@ -204,7 +193,7 @@ impl Core {
         self.poll_fences(usize::MAX);
         let mut cold = self.lock(&mut token);
         self.gather_all(&mut cold, true);
-        let slabs = cold.detach_free_slabs();
+        let slabs = cold.detach_free_slabs(usize::MAX);
         drop(cold);
         self.release(slabs, &mut token)
     }

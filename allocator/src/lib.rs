@@ -7,6 +7,7 @@
 //! grow    Handle::grow -> Slab::birth -> Source::grow -> Registry::get          (no lock)
 //! free    PoolBuf::drop -> Core::free -> Magazines::push -> Bin::push           (no lock)
 //! fence   PoolBuf::defer_until -> Deferred::push … Deferred::poll -> Core::free (no lock)
+//! short   Handle::squeeze -> Deferred::poll … gather_all -> detach_free_slabs -> Slab::release -> Handle::grow
 //! trim    Core::gather_all -> detach_free_slabs -> Slab::release -> Registry::invalidate -> Source::shrink
 //! ```
 //!
@@ -91,11 +92,15 @@ mod sources;
 #[cfg(not(loom))]
 mod span;
 #[cfg(not(loom))]
+mod squeeze;
+#[cfg(not(loom))]
 mod stats;
 #[cfg(not(loom))]
 mod threads;
 #[cfg(not(loom))]
 pub mod trace;
+#[cfg(not(loom))]
+mod worker;
 
 #[cfg(loom)]
 mod models;
@@ -115,5 +120,5 @@ pub use self::{
     pressure::{Bound, HostLimits, Room, Watermarks},
     source::{DriverToken, HostMemory, Segment, Source, SourceError},
     sources::{CustomSource, DeviceSource, ManagedSource, PinnedSource, VirtualSource},
-    stats::PoolStats,
+    stats::{PoolShortage, PoolStats},
 };

@@ -13,7 +13,7 @@ use crate::shared::Core;
 use crate::slab::Supplier;
 use crate::source::{HostMemory, Source};
 use crate::sources::PinnedSource;
-use crate::stats::PoolStats;
+use crate::stats::{PoolShortage, PoolStats};
 use crate::trace::{Kind, Traced};
 use bytemuck::Pod;
 use pinyard_driver::Driver;
@@ -21,6 +21,7 @@ use pinyard_hooks::PAGE_SIZE;
 use pinyard_registry::membarrier;
 use pinyard_registry::{Access, Registry};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Blocks from slabs that are registered once. A handle: clones share one pool.
 ///
@@ -29,7 +30,7 @@ use std::sync::Arc;
 /// back.
 ///
 /// When the last handle is dropped, what is free is deregistered and unmapped, and
-/// fences are asked. Blocks that are still in use keep their slabs, which a thread
+/// fences are asked. Blocks that are still in use keep their slabs, which the thread
 /// of the pool's releases when the last of them is dropped.
 ///
 /// In a forked child the parent's pools serve nobody: allocations fail, drops do
@@ -45,7 +46,14 @@ pub(crate) struct Handle {
     pub(crate) supplier: Arc<Supplier>,
     pub(crate) slab_bytes: usize,
     pub(crate) limit: usize,
+    pub(crate) patience: Duration,
+    /// Whether the pool has a thread that asks fences.
+    pub(crate) fence_thread: bool,
 }
+
+/// Bytes of a slab at most: well below what an address space has, so that no sum
+/// overflows.
+pub(crate) const MOST: usize = 1 << 46;
 
 impl Drop for Handle {
     fn drop(&mut self) {
@@ -76,6 +84,8 @@ impl Pool {
             limit: usize::MAX,
             access: Access::LOCAL_WRITE,
             poison: false,
+            patience: Duration::from_secs(10),
+            fence_thread: true,
         }
     }
 
@@ -86,8 +96,9 @@ impl Pool {
     ///
     /// From 64 bytes up a block is at most 12.5 % larger than asked for; beyond an
     /// eighth of a slab, or 32 MiB, it is whole pages. Usually takes no lock. An
-    /// allocation that needs a slab waits for its registration; one that would
-    /// fail first takes back what other threads keep.
+    /// allocation that needs a slab waits for its registration; one that would fail
+    /// first takes back what other threads keep, trades free slabs, and waits for
+    /// deferred blocks ([`Builder::patience`]).
     ///
     /// Not for signal handlers.
     #[inline]
@@ -114,10 +125,14 @@ impl Pool {
             None if align > self.handle.supplier.source.granularity() => {
                 return Err(self.refusal::<T>(elements, align));
             }
-            None => match bytes.checked_next_multiple_of(PAGE_SIZE) {
-                Some(bytes) => self.handle.alloc_slow(Want::Pages { bytes, align })?,
-                None => return Err(self.refusal::<T>(elements, align)),
-            },
+            // No slice is longer, and no sum of it and an address overflows.
+            None => {
+                match bytes.checked_next_multiple_of(PAGE_SIZE).filter(|&bytes| bytes <= isize::MAX as usize)
+                {
+                    Some(bytes) => self.handle.alloc_slow(Want::Pages { bytes, align })?,
+                    None => return Err(self.refusal::<T>(elements, align)),
+                }
+            }
         };
         if core.watched {
             self.inspect(block, bytes);
@@ -165,7 +180,16 @@ impl Pool {
         }
     }
 
-    /// Reserves and registers slabs until `bytes` are free for any size.
+    /// Has `observer` called when an allocation is about to fail, once per allocation, by
+    /// the thread that allocates and without a lock. What it frees is searched again.
+    pub fn on_shortage(&self, observer: impl Fn(&PoolShortage) + Send + Sync + 'static) {
+        if !self.handle.core.is_forked() {
+            self.handle.core.observers.lock().push(Arc::new(observer));
+        }
+    }
+
+    /// Reserves and registers slabs until `bytes` are free for any size. More than the
+    /// limit leaves room for is refused before anything is reserved.
     pub fn warmup(&self, bytes: usize) -> Result<(), AllocError> {
         self.handle.warm_up(bytes)
     }
@@ -213,6 +237,8 @@ pub struct Builder {
     limit: usize,
     access: Access,
     poison: bool,
+    patience: Duration,
+    fence_thread: bool,
 }
 
 impl Builder {
@@ -236,6 +262,22 @@ impl Builder {
         self
     }
 
+    /// How long an allocation that would fail waits for deferred blocks whose fences have
+    /// not passed. Default 10 s.
+    pub fn patience(mut self, patience: Duration) -> Builder {
+        self.patience = patience;
+        self
+    }
+
+    /// Whether a thread of the pool's asks the fences of deferred blocks while nobody uses
+    /// the pool ([`Poll::any_thread`](crate::Poll::any_thread)). It begins with the first
+    /// slab and sleeps while no block is deferred. Default: it does. Without it they are
+    /// asked by allocations, [`trim`](Pool::trim) and [`poll_fences`](Pool::poll_fences).
+    pub fn fence_thread(mut self, fence_thread: bool) -> Builder {
+        self.fence_thread = fence_thread;
+        self
+    }
+
     /// Finds writes to freed memory: it is filled with a pattern, which is looked for when
     /// the memory is used again or given back. For finding faults: every allocation and
     /// free goes over the whole block; see [`Pool::on_misuse`].
@@ -246,8 +288,6 @@ impl Builder {
 
     /// Makes the pool. It has no slab yet: see [`Pool::warmup`].
     pub fn build(self) -> Result<Pool, BuildError> {
-        /// Well below what an address space has, so that no sum overflows.
-        const MOST: usize = 1 << 46;
         let granularity = self.source.granularity();
         if !(1..=MOST).contains(&self.slab_bytes) {
             return Err(BuildError::SlabBytes { bytes: self.slab_bytes, most: MOST, granularity });
@@ -262,14 +302,14 @@ impl Builder {
         let largest = if classes::size_of(above) > most { above - 1 } else { above };
         membarrier::prepare();
         fork::prepare();
-        let Builder { registry, source, access, limit, poison, .. } = self;
+        let Builder { registry, source, access, limit, poison, patience, fence_thread, .. } = self;
         let traced = Traced::new(source.name());
         tracing::info!(source = source.name(), slab_bytes, limit, "a pool was made");
         let supplier = Arc::new(Supplier { registry, source, access });
         let core = Core::new(largest, poison, traced);
         let publisher: std::sync::Weak<Core> = Arc::downgrade(&core);
         pinyard_trace::counters::publish(publisher);
-        Ok(Pool { handle: Arc::new(Handle { core, supplier, slab_bytes, limit }) })
+        Ok(Pool { handle: Arc::new(Handle { core, supplier, slab_bytes, limit, patience, fence_thread }) })
     }
 }
 
@@ -284,7 +324,7 @@ mod tests {
     fn pool() -> Pool {
         let backend = Custom::new("none", |_, _| Ok(MemoryKey::default()), |_, _| Ok(()));
         let registry = Registry::builder().backend(backend).events(Events::NotifyOnly).build().unwrap();
-        Pool::host(&registry).slab_bytes(2 << 20).build().unwrap()
+        Pool::host(&registry).slab_bytes(2 << 20).fence_thread(false).build().unwrap()
     }
 
     /// With the pool's lock held for the whole time: magazines, bins, frees of

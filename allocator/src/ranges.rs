@@ -80,14 +80,28 @@ impl Ranges {
         self.insert(first, end - first, slab);
     }
 
-    /// Takes out the slabs that are free from end to end.
-    pub(crate) fn take_whole_slabs(&mut self) -> Vec<Bounds> {
-        let whole: Vec<Bounds> = self
+    /// Takes out slabs that are free from end to end: the shortest that has `bytes`, or
+    /// the longest until they do.
+    pub(crate) fn take_whole_slabs(&mut self, bytes: usize) -> Vec<Bounds> {
+        let mut whole: Vec<Bounds> = self
             .by_start
             .iter()
             .filter(|&(&start, range)| range.slab == Bounds { start, bytes: range.bytes })
             .map(|(_, range)| range.slab)
             .collect();
+        whole.sort_unstable_by_key(|slab| (slab.bytes, slab.start));
+        let suffices = whole.partition_point(|slab| slab.bytes < bytes);
+        if suffices < whole.len() {
+            whole = vec![whole[suffices]];
+        } else {
+            let mut left = bytes;
+            whole.reverse();
+            whole.retain(|slab| {
+                let wanted = left > 0;
+                left = left.saturating_sub(slab.bytes);
+                wanted
+            });
+        }
         for slab in &whole {
             self.remove(slab.start, slab.bytes);
         }
@@ -132,8 +146,27 @@ mod tests {
         assert_eq!(ranges.take(513 * P, P), None);
         assert_eq!(ranges.take(512 * P, P), Some((SLAB.start, SLAB)));
         ranges.give(SLAB.start, 512 * P, SLAB);
-        assert_eq!(ranges.take_whole_slabs(), [SLAB, NEXT]);
+        assert_eq!(ranges.take_whole_slabs(usize::MAX), [NEXT, SLAB]);
         assert_eq!(ranges.free_bytes(), 0);
+    }
+
+    #[test]
+    fn slabs_are_taken_out_until_they_suffice() {
+        let slab = |index: usize, pages: usize| Bounds { start: index << 30, bytes: pages * P };
+        let slabs = [slab(1, 512), slab(2, 1024), slab(3, 512), slab(4, 2048)];
+        let taken = |pages: usize| {
+            let mut ranges = Ranges::default();
+            slabs.iter().for_each(|slab| ranges.give(slab.start, slab.bytes, *slab));
+            let taken = ranges.take_whole_slabs(pages * P);
+            let left: usize = taken.iter().map(|slab| slab.bytes).sum();
+            assert_eq!(ranges.free_bytes() + left, 4096 * P);
+            taken
+        };
+        assert_eq!(taken(1), [slabs[0]]);
+        assert_eq!(taken(513), [slabs[1]]);
+        assert_eq!(taken(2048), [slabs[3]]);
+        assert_eq!(taken(2049), [slabs[3], slabs[1]]);
+        assert_eq!(taken(4096).len(), 4);
     }
 
     #[test]
@@ -205,7 +238,7 @@ mod tests {
             for (at, length, slab) in live {
                 ranges.give(at, length, slab);
             }
-            prop_assert_eq!(ranges.take_whole_slabs(), [SLAB, NEXT]);
+            prop_assert_eq!(ranges.take_whole_slabs(usize::MAX), [NEXT, SLAB]);
         }
     }
 }

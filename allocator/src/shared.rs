@@ -5,8 +5,8 @@
 //! called without it: a [`DriverToken`] cannot be had while it is held.
 //!
 //! Who keeps the core: the pool's handles; each thread that has magazines of it;
-//! and, once the last handle is gone, the drain that waits for the last block
-//! (`close.rs`). So a block in use implies that the core stands.
+//! and, once the last handle is gone, the worker that waits for the last block
+//! (`worker.rs`). So a block in use implies that the core stands.
 #![allow(unsafe_code)]
 
 use crate::block::BlockRef;
@@ -19,9 +19,10 @@ use crate::magazine::{Bins, Cache};
 use crate::poison::Poison;
 use crate::ranges::Ranges;
 use crate::slab::Slab;
+use crate::sleep::Sleep;
 use crate::source::DriverToken;
 use crate::span::Kind;
-use crate::stats::PoolStats;
+use crate::stats::{Observer, PoolStats};
 use crate::sync::heavy_fence;
 use crate::threads;
 use crate::trace::{self, Traced};
@@ -50,8 +51,15 @@ pub(crate) struct Core {
     pub(crate) watched: bool,
     /// The fork generation of the process that made the pool.
     forks: u32,
-    /// Waits for the last block of a closed pool.
-    pub(crate) drain: OnceLock<Thread>,
+    /// Asks fences, and waits for the last block of a closed pool (`worker.rs`).
+    pub(crate) worker: OnceLock<Thread>,
+    pub(crate) sleep: Sleep,
+    /// The worker was started, or is being.
+    pub(crate) has_worker: AtomicBool,
+    /// The pool is the worker's to end.
+    pub(crate) left_to_worker: AtomicBool,
+    /// Told of shortages.
+    pub(crate) observers: Mutex<Vec<Observer>>,
     /// Signalled when a thread has ended its attempt to add a slab.
     pub(crate) grown: Condvar,
     cold: Mutex<Cold>,
@@ -78,7 +86,7 @@ impl Core {
     pub(crate) fn new(largest: Class, poison: bool, traced: Option<Traced>) -> Arc<Core> {
         Arc::new(Core {
             bins: Bins::new(),
-            deferred: Deferred::new(),
+            deferred: Deferred::default(),
             largest,
             counters: Counters::default(),
             registrations: AtomicU64::new(0),
@@ -87,7 +95,11 @@ impl Core {
             traced,
             watched: poison || traced.is_some(),
             forks: fork::generation(),
-            drain: OnceLock::new(),
+            worker: OnceLock::new(),
+            sleep: Sleep::new(),
+            has_worker: AtomicBool::new(false),
+            left_to_worker: AtomicBool::new(false),
+            observers: Mutex::default(),
             grown: Condvar::new(),
             cold: Mutex::new(Cold::default()),
         })
@@ -187,28 +199,40 @@ impl Core {
             return;
         }
         threads::adopt(&core);
-        core.counters.add(Counts::free(block_bytes));
-        core.bins.push_one(class, block);
-        core.wake_drain();
+        core.put_in_bin(class, block, block_bytes);
     }
 
-    /// After blocks went to a bin.
-    pub(crate) fn wake_drain(&self) {
-        // Pairs with the fences in close.rs: either the drain finds the blocks, or we
-        // find that the pool is closed, and the drain.
+    fn put_in_bin(&self, class: Class, block: BlockRef, block_bytes: usize) {
+        self.counters.add(Counts::free(block_bytes));
+        self.bins.push_one(class, block);
+        self.wake_of_closed();
+    }
+
+    /// As `free`, for a thread that shall keep nothing, of a pool that is not forked.
+    pub(crate) fn free_for_all(&self, block: BlockRef) {
+        // SAFETY: as in `free`.
+        let Kind { class, block_bytes, watched, .. } = unsafe { block.place().span.as_ref() }.kind;
+        if watched {
+            Core::look_at_free(block);
+        }
+        self.put_in_bin(class, block, block_bytes);
+    }
+
+    /// After blocks went to a bin: whoever waits for a closed pool's looks for them.
+    pub(crate) fn wake_of_closed(&self) {
+        // Pairs with the fence in `close`: either it finds the blocks, or we find that
+        // the pool is closed.
         fence(SeqCst);
-        if self.closed.load(Relaxed)
-            && let Some(drain) = self.drain.get()
-        {
-            drain.unpark();
+        if self.closed.load(Relaxed) {
+            self.sleep.wake(self.worker.get());
         }
     }
 
     /// Gives up a block, which is in use, until `fence` has passed.
     pub(crate) fn defer(fence: Fence, block: BlockRef) {
         // SAFETY: as in `free`.
-        let core = unsafe { block.place().span.as_ref() }.kind.core;
-        // SAFETY: as in `free_slow`; with this count it stands until the drain is woken.
+        let Kind { core, block_bytes, .. } = unsafe { block.place().span.as_ref() }.kind;
+        // SAFETY: as in `free_slow`; with this count it stands until the worker is woken.
         unsafe { Arc::increment_strong_count(core) };
         // SAFETY: takes over the count just added.
         let core = unsafe { Arc::from_raw(core) };
@@ -218,11 +242,10 @@ impl Core {
         if let Some(traced) = core.traced {
             // SAFETY: as in `free`.
             let span = unsafe { block.place().span.as_ref() };
-            let (at, bytes) = (block.place().address, span.kind.block_bytes);
-            traced.block(trace::Kind::Fence, at, 0, bytes, span.slab.start);
+            traced.block(trace::Kind::Fence, block.place().address, 0, block_bytes, span.slab.start);
         }
-        core.deferred.push(fence, block);
-        core.wake_drain();
+        core.deferred.push(fence, block, block_bytes);
+        core.sleep.wake(core.worker.get());
     }
 
     /// Releases slabs that hold no block; their bytes.
@@ -281,7 +304,7 @@ impl Core {
         let _ = unsafe { cache.biased().enter(|magazines| magazines.empty_into(&self.bins)) };
         self.counters.add(cache.counters.counts());
         drop(cold);
-        self.wake_drain();
+        self.wake_of_closed();
     }
 
     pub(crate) fn restore(&self, cold: &Cold) {

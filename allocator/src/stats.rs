@@ -1,5 +1,7 @@
 //! Counters of a pool.
 
+use std::sync::Arc;
+
 /// A pool's counters at one moment. Exact while no other thread is inside the
 /// pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,3 +30,18 @@ pub struct PoolStats {
     /// Blocks taken back since the start.
     pub frees: u64,
 }
+
+/// What a pool knows when an allocation is about to fail: [`Pool::on_shortage`](crate::Pool::on_shortage).
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct PoolShortage {
+    /// Bytes that the allocation needs.
+    pub wanted: usize,
+    /// The limit given to the builder.
+    pub limit: usize,
+    /// Who holds what.
+    pub stats: PoolStats,
+}
+
+/// Told of shortages.
+pub(crate) type Observer = Arc<dyn Fn(&PoolShortage) + Send + Sync>;

@@ -216,12 +216,18 @@ impl Poll for Asked {
         // SAFETY: the caller's contract of `pny_pool_defer_until`.
         calling(|| unsafe { (self.passed)(self.user) }) != 0
     }
+
+    /// It may test an MPI request, and the program need not have MPI_THREAD_MULTIPLE.
+    fn any_thread(&self) -> bool {
+        false
+    }
 }
 
 /// Frees the block, whose memory is reused only after `passed` has answered something else
 /// than 0: an MPI request, a queue's counter. It is asked with `user` by whichever thread
 /// uses the pool, one at a time and with no lock held, and not again once it has passed; it
-/// does not wait, and calls nothing of pinyard's.
+/// does not wait, and calls nothing of pinyard's. An allocation that would fail asks it
+/// again and again, for the pool's patience.
 ///
 /// Errors: as pny_pool_free; the block stays in use then.
 ///

@@ -67,8 +67,8 @@ pub struct pny_pool_config {
     /// Bytes of all slabs at most. Default: no limit but the registry's budget, or what the
     /// device has.
     pub limit: usize,
-    /// Device memory: how long an allocation that would fail, and pny_pool_trim, wait for
-    /// streams, in nanoseconds. Default 10 s.
+    /// How long an allocation that would fail waits for blocks that streams or fences still
+    /// use, in nanoseconds; of a device pool pny_pool_trim too. Default 10 s.
     pub patience_ns: u64,
     /// Bytes of a simulated device. Default 1 GiB.
     pub simulated_bytes: usize,
@@ -260,9 +260,6 @@ impl pny_pool_config {
             PNY_MEMORY_HOST if self.driver != PNY_DRIVER_CUDA || self.device != 0 => {
                 return Err(invalid("driver and device are not for PNY_MEMORY_HOST"));
             }
-            PNY_MEMORY_HOST | PNY_MEMORY_PINNED if self.patience_ns != 0 => {
-                return Err(invalid("patience_ns is for PNY_MEMORY_DEVICE"));
-            }
             PNY_MEMORY_HOST | PNY_MEMORY_PINNED if self.registry.is_null() => {
                 return Err(invalid("registry is null; host and pinned slabs are registered with one"));
             }
@@ -301,7 +298,8 @@ impl pny_pool_config {
         let mut builder = match self.memory {
             PNY_MEMORY_PINNED => Pool::pinned(registry, self.open_driver()?),
             _ => Pool::host(registry),
-        };
+        }
+        .patience(self.patience());
         if self.slab_bytes != 0 {
             builder = builder.slab_bytes(self.slab_bytes);
         }

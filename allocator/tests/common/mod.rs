@@ -2,7 +2,7 @@
 #![allow(unsafe_code, dead_code)] // each test file uses its part
 
 use parking_lot::Mutex; // the standard one is invisible to ThreadSanitizer
-use pinyard_allocator::{DriverToken, HostMemory, HostSource, Pool, Segment, Source, SourceError};
+use pinyard_allocator::{Builder, DriverToken, HostMemory, HostSource, Pool, Segment, Source, SourceError};
 use pinyard_registry::{
     Events, MemoryKey, PageRange, Registry,
     backend::{Backend, BackendError, Custom},
@@ -126,13 +126,14 @@ pub(crate) fn registry(backend: impl Backend + 'static) -> Registry {
     Registry::builder().backend(backend).events(Events::NotifyOnly).build().unwrap()
 }
 
-/// A pool of 2 MiB slabs in the books.
+/// A pool of 2 MiB slabs in the books, which waits for no fence and has nobody ask any.
 pub(crate) fn pool(books: &Arc<Books>, limit: usize) -> Pool {
-    Pool::from_source(&registry(backend(books)), BookedSource(books.clone()))
-        .slab_bytes(2 << 20)
-        .limit(limit)
-        .build()
-        .unwrap()
+    builder(books, limit).fence_thread(false).patience(Duration::ZERO).build().unwrap()
+}
+
+/// The same, as it is by default.
+pub(crate) fn builder(books: &Arc<Books>, limit: usize) -> Builder {
+    Pool::from_source(&registry(backend(books)), BookedSource(books.clone())).slab_bytes(2 << 20).limit(limit)
 }
 
 /// Waits until `done`, for what another thread does soon.

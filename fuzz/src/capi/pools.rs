@@ -142,7 +142,7 @@ impl<'p, 'd> Pools<'p, 'd> {
             registry: if memory == DEVICE && odd < 128 { 0 } else { self.registry },
             slab_bytes: 2 << 20,
             limit: 8 << 20,
-            patience_ns: if memory == DEVICE { 1_000_000 } else { 0 },
+            patience_ns: 1_000_000,
             simulated_bytes: if memory == HOST { 0 } else { 16 << 20 },
             unknown: [0; 2],
         };
@@ -162,7 +162,7 @@ impl<'p, 'd> Pools<'p, 'd> {
             10 => config.registry = self.pool()?.0,
             _ => {}
         }
-        if self.live.len() > 2 || config.patience_ns == 0 && config.memory == DEVICE {
+        if self.live.len() > 2 || config.patience_ns == 0 {
             return Some(());
         }
         // Beyond what the machine has: its refusal is not what is looked for.

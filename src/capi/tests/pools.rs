@@ -18,7 +18,7 @@ fn pool_config(memory: pny_memory, registry: pny_registry) -> pny_pool_config {
         registry,
         slab_bytes: 2 * MIB,
         limit: 16 * MIB,
-        patience_ns: if memory == PNY_MEMORY_DEVICE { 20_000_000 } else { 0 },
+        patience_ns: 20_000_000,
         simulated_bytes: 0,
     }
 }
@@ -269,7 +269,6 @@ fn pools_that_contradict_themselves() {
     invalid(host, |config| config.memory = 3, "memory is 3, which is no PNY_MEMORY_ constant");
     invalid(host, |config| config.driver = PNY_DRIVER_SIMULATED, "not for PNY_MEMORY_HOST");
     invalid(host, |config| config.registry = null_mut(), "registry is null");
-    invalid(host, |config| config.patience_ns = 1, "patience_ns is for PNY_MEMORY_DEVICE");
     invalid(host, |config| config.access = 16, "access 0x10");
     invalid(host, |config| config.limit = 1, "limit of 1 bytes");
     invalid(host, |config| config.slab_bytes = usize::MAX, "slabs of 18446744073709551615 bytes");

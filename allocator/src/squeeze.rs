@@ -1,0 +1,122 @@
+//! No slab is to be had. In this order: every fence is asked, and what every thread keeps
+//! is taken back and searched; slabs that are free are traded for one of the right length,
+//! as many as are needed; while blocks wait for fences, the same again when one has
+//! passed, until the patience is over; observers are told; then the error says who holds
+//! what. No lock is held while a fence, the source, the backend or an observer is called.
+
+use crate::block::BlockRef;
+use crate::carve::Want;
+use crate::error::AllocError;
+use crate::pool::Handle;
+use crate::shared::Cold;
+use crate::source::DriverToken;
+use crate::stats::PoolShortage;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Between two looks at fences.
+const SHORTEST: Duration = Duration::from_micros(20);
+const LONGEST: Duration = Duration::from_millis(1);
+
+impl Handle {
+    pub(crate) fn squeeze(
+        &self,
+        want: Want,
+        error: AllocError,
+        token: &mut DriverToken,
+    ) -> Result<BlockRef, AllocError> {
+        let error = match self.squeeze_once(want, error, token) {
+            Ok(block) => return Ok(block),
+            Err(error) => error,
+        };
+        let observers = self.core.observers.lock().clone();
+        let error = if observers.is_empty() {
+            error
+        } else {
+            let (wanted, limit) = (want.bytes(), self.limit);
+            let shortage = PoolShortage { wanted, limit, stats: self.core.stats() };
+            observers.iter().for_each(|observer| observer(&shortage));
+            match self.squeeze_once(want, error, token) {
+                Ok(block) => return Ok(block),
+                Err(error) => error,
+            }
+        };
+        let stats = self.core.stats();
+        tracing::warn!(source = self.supplier.source.name(), %error, ?stats, "no memory in a pool");
+        Err(error)
+    }
+
+    fn squeeze_once(
+        &self,
+        want: Want,
+        mut error: AllocError,
+        token: &mut DriverToken,
+    ) -> Result<BlockRef, AllocError> {
+        let core = &self.core;
+        let began = Instant::now();
+        loop {
+            let passed = core.deferred.passed();
+            core.poll_fences(usize::MAX);
+            let mut cold = core.lock(token);
+            core.gather_all(&mut cold, true);
+            if let Some(block) = core.take(&mut cold, want)? {
+                return Ok(block);
+            }
+            let Some(missing) = self.missing(&cold, want) else { return Err(error) };
+            let slabs = cold.detach_free_slabs(missing);
+            drop(cold);
+            if core.release(slabs, token) > 0 {
+                match self.grow_for(want, token) {
+                    Ok(block) => return Ok(block),
+                    Err(refused) => error = refused,
+                }
+            } else if !self.wait_for_fence(want, &error, passed, began, token) {
+                return Err(error);
+            }
+        }
+    }
+
+    /// Bytes of slabs to give back before one that has what is wanted may be had; `None`
+    /// if the limit is against it for ever.
+    fn missing(&self, cold: &Cold, want: Want) -> Option<usize> {
+        let exact = want.bytes().checked_next_multiple_of(self.supplier.source.granularity())?;
+        let room = self.limit.saturating_sub(cold.reserved);
+        match exact <= self.limit {
+            // With room it was the source or the backend that refused.
+            true if exact <= room => Some(exact),
+            true => Some(exact - room),
+            false => None,
+        }
+    }
+
+    /// Whether a deferred block has come back since there were `passed`, while the patience
+    /// lasts.
+    fn wait_for_fence(
+        &self,
+        want: Want,
+        error: &AllocError,
+        passed: u64,
+        began: Instant,
+        token: &mut DriverToken,
+    ) -> bool {
+        let core = &self.core;
+        if matches!(error, AllocError::Limit { .. }) {
+            // Blocks in use that wait for nothing leave too little, whatever passes.
+            let counts = core.counts(&core.lock(token));
+            let stays = (counts.live_bytes as usize).saturating_sub(core.deferred.bytes());
+            if self.limit.saturating_sub(stays) < want.bytes() {
+                return core.deferred.passed() != passed;
+            }
+        }
+        let mut pause = SHORTEST;
+        while core.deferred.passed() == passed {
+            if core.deferred.count() == 0 || began.elapsed() >= self.patience {
+                return core.deferred.passed() != passed;
+            }
+            thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST);
+            core.poll_fences(usize::MAX);
+        }
+        true
+    }
+}

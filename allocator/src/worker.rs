@@ -1,0 +1,102 @@
+//! The thread of a host pool: it asks the fences of deferred blocks while nobody uses
+//! the pool, and when the last handle is gone it waits for the last block.
+//!
+//! It begins with the pool's first slab. It sleeps without a timeout while no block
+//! waits for a fence that it may ask; a deferred block wakes it. While there are any, it
+//! looks after pauses that double from 50 us to 5 ms, and begin anew when one has passed.
+//! Of a closed pool it asks all fences, since nobody else is left.
+
+use crate::deferred::Asker;
+use crate::shared::Core;
+use crate::source::DriverToken;
+use pinyard_hooks::SignalsBlocked;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::thread;
+use std::time::Duration;
+
+/// Between two looks at fences.
+const SHORTEST: Duration = Duration::from_micros(50);
+const LONGEST: Duration = Duration::from_millis(5);
+
+impl Core {
+    /// Starts it unless it was; a refusal is told, and tried again by the next call.
+    pub(crate) fn start_worker(self: &Arc<Self>) -> bool {
+        if self.has_worker.swap(true, SeqCst) {
+            return true;
+        }
+        let core = self.clone();
+        let _blocked = SignalsBlocked::now();
+        let spawned = thread::Builder::new().name("pinyard-fences".to_owned()).spawn(move || core.work());
+        match spawned {
+            Ok(thread) => {
+                let _ = self.worker.set(thread.thread().clone());
+                // What came before it was known.
+                self.sleep.wake(self.worker.get());
+                true
+            }
+            Err(error) => {
+                self.has_worker.store(false, SeqCst);
+                tracing::warn!(%error, "no thread for a pool: blocks that wait for fences come back by use only");
+                false
+            }
+        }
+    }
+
+    fn work(&self) {
+        let mut pause = SHORTEST;
+        let mut token = DriverToken::at_entry();
+        loop {
+            if self.left_to_worker.load(SeqCst) {
+                return self.wait_for_blocks(&mut token);
+            }
+            if self.ask_fences(Asker::Pool) > 0 {
+                pause = SHORTEST;
+            }
+            if self.deferred.count_for(Asker::Pool) > 0 {
+                thread::park_timeout(pause);
+                pause = (pause * 2).min(LONGEST);
+                continue;
+            }
+            pause = SHORTEST;
+            self.sleep.announced(|| {
+                if self.deferred.count_for(Asker::Pool) == 0 && !self.left_to_worker.load(SeqCst) {
+                    thread::park();
+                }
+            });
+        }
+    }
+
+    /// Of a closed pool. Every block that goes to a bin wakes us.
+    fn wait_for_blocks(&self, token: &mut DriverToken) {
+        let mut pause = SHORTEST;
+        loop {
+            if self.ask_fences(Asker::User) > 0 {
+                pause = SHORTEST;
+            }
+            let ended = self.sleep.announced(|| {
+                let ended = self.release_free(token);
+                match self.deferred.count() {
+                    _ if ended => {}
+                    0 => thread::park(),
+                    _ => thread::park_timeout(pause),
+                }
+                ended
+            });
+            if ended {
+                return;
+            }
+            pause = (pause * 2).min(LONGEST);
+        }
+    }
+
+    /// Of the program, whose panics must not end the thread.
+    fn ask_fences(&self, asker: Asker) -> usize {
+        let asked = || self.deferred.poll(asker, usize::MAX, |block| self.free_for_all(block));
+        catch_unwind(AssertUnwindSafe(asked)).unwrap_or_else(|_| {
+            tracing::error!("a fence panicked on the thread of a pool: its block stays in use");
+            0
+        })
+    }
+}
