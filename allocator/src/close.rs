@@ -50,6 +50,6 @@ impl Core {
         let done = cold.slabs.is_empty();
         drop(cold);
         self.release(slabs, token);
-        done
+        done && self.lock(token).leased.is_empty()
     }
 }

@@ -71,6 +71,8 @@ pub(crate) struct Cold {
     pub(crate) ranges: Ranges,
     /// By address.
     pub(crate) slabs: BTreeMap<usize, Slab>,
+    /// Free, but somebody else has a lease of each.
+    pub(crate) leased: Vec<Slab>,
     /// Threads' magazines.
     pub(crate) caches: Vec<Arc<Cache>>,
     /// Blocks of the arena that have no place.
@@ -248,12 +250,13 @@ impl Core {
         core.sleep.wake(core.worker.get());
     }
 
-    /// Releases slabs that hold no block; their bytes.
-    pub(crate) fn release(&self, slabs: Vec<Slab>, token: &mut DriverToken) -> usize {
+    /// Releases slabs that hold no block, and those that were leased before; their bytes.
+    pub(crate) fn release(&self, mut slabs: Vec<Slab>, token: &mut DriverToken) -> usize {
+        slabs.append(&mut self.lock(token).leased);
         if slabs.is_empty() {
             return 0;
         }
-        let mut bytes = 0;
+        let (mut bytes, mut leased) = (0, Vec::new());
         for slab in slabs {
             let bounds = slab.bounds();
             if let Some(traced) = self.traced {
@@ -263,11 +266,15 @@ impl Core {
                 // SAFETY: the slab is ours, and mapped until it is released.
                 unsafe { poison.released(bounds.start, bounds.bytes) };
             }
-            bytes += bounds.bytes;
             // SAFETY: `detach_free_slabs` found the slab free from end to end.
-            unsafe { slab.release(token) };
+            match unsafe { slab.release(token) } {
+                Ok(()) => bytes += bounds.bytes,
+                Err(slab) => leased.push(slab),
+            }
         }
-        self.lock(token).reserved -= bytes;
+        let mut cold = self.lock(token);
+        cold.reserved -= bytes;
+        cold.leased.append(&mut leased);
         bytes
     }
 

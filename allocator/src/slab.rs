@@ -4,8 +4,9 @@
 use crate::error::AllocError;
 use crate::ranges::Bounds;
 use crate::source::{DriverToken, Segment, Source};
-use pinyard_registry::{Access, MemoryKey, OwnedLease, Registry};
+use pinyard_registry::{Access, GetError, MemoryKey, OwnedLease, Registry};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// What makes a pool's slabs. Held by the pool's handle and by each slab, so
 /// that the last block of a closed pool does not need the pool.
@@ -18,7 +19,9 @@ pub(crate) struct Supplier {
 /// A segment and its registration. Ends with [`release`](Slab::release).
 pub(crate) struct Slab {
     segment: Segment,
-    lease: OwnedLease,
+    key: MemoryKey,
+    /// Until it is released.
+    lease: Option<OwnedLease>,
     supplier: Arc<Supplier>,
 }
 
@@ -45,7 +48,8 @@ impl Slab {
                     bytes = segment.bytes,
                     "a pool grew by a slab"
                 );
-                Ok(Slab { segment, lease: lease.into_owned(), supplier: supplier.clone() })
+                let (key, lease) = (lease.key(), Some(lease.into_owned()));
+                Ok(Slab { segment, key, lease, supplier: supplier.clone() })
             }
             Err(source) => {
                 // SAFETY: fresh from `grow`, seen by nobody, and not registered.
@@ -64,25 +68,43 @@ impl Slab {
     }
 
     pub(crate) fn key(&self) -> MemoryKey {
-        self.lease.key()
+        self.key
     }
 
-    /// Deregisters, then unmaps.
+    /// Deregisters, then unmaps. `Err`: somebody else holds a lease of it, whose device may
+    /// still write there; to be tried again.
     ///
     /// # Safety
     /// No block of the slab is in use.
-    pub(crate) unsafe fn release(self, token: &DriverToken) {
-        let Slab { segment, lease, supplier } = self;
-        tracing::debug!(source = supplier.source.name(), bytes = segment.bytes, "a pool gives a slab back");
-        drop(lease);
-        // Before the unmapping, which the hooks do not see. With our lease gone the
-        // registration ends here, unless a caller holds one of its own. The only
-        // refusal is that of a forked child, whose registrations are its parent's.
-        let _ = supplier.registry.invalidate((segment.start as *const u8, segment.bytes));
+    pub(crate) unsafe fn release(mut self, token: &DriverToken) -> Result<(), Slab> {
+        drop(self.lease.take());
+        let Slab { segment, ref supplier, .. } = self;
+        let (source, bytes) = (supplier.source.name(), segment.bytes);
+        // Before the unmapping, which the hooks do not see. The only refusal is that of a
+        // forked child, whose registrations are its parent's.
+        let ended = retire(&supplier.registry, segment).unwrap_or(true);
+        if !ended {
+            tracing::warn!(source, bytes, "a slab stays: somebody holds a lease of it");
+            return Err(self);
+        }
+        tracing::debug!(source, bytes, "a pool gives a slab back");
         // SAFETY: nobody uses the memory (the caller's contract); the segment is
         // ours and goes back once, since `self` is consumed.
         warn(unsafe { supplier.source.shrink(segment, token) });
+        Ok(())
     }
+}
+
+/// Takes out what is registered of `segment`, whose own lease is gone; whether nobody has
+/// a registration of it any more.
+pub(crate) fn retire(registry: &Registry, segment: Segment) -> Result<bool, GetError> {
+    let range = (std::ptr::without_provenance::<u8>(segment.start), segment.bytes);
+    registry.invalidate(range)?;
+    // Called at once if that was all.
+    let gone = Arc::new(AtomicBool::new(false));
+    let told = gone.clone();
+    registry.invalidate_then(range, move || told.store(true, SeqCst))?;
+    Ok(gone.load(SeqCst))
 }
 
 /// Memory that its source does not take back stays mapped, and is nobody's.

@@ -19,6 +19,8 @@ use std::time::Duration;
 /// Between two looks at fences.
 const SHORTEST: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_millis(5);
+/// Between two looks at leases that others hold of a closed pool's slabs.
+const LEASED: Duration = Duration::from_millis(100);
 
 impl Core {
     /// Starts it unless it was; a refusal is told, and tried again by the next call.
@@ -77,9 +79,11 @@ impl Core {
             }
             let ended = self.sleep.announced(|| {
                 let ended = self.release_free(token);
-                match self.deferred.count() {
+                match (self.deferred.count(), self.lock(token).leased.len()) {
                     _ if ended => {}
-                    0 => thread::park(),
+                    (0, 0) => thread::park(),
+                    // A lease's end tells nobody.
+                    (0, _) => thread::park_timeout(LEASED),
                     _ => thread::park_timeout(pause),
                 }
                 ended

@@ -344,6 +344,52 @@ fn a_slab_that_cannot_be_registered_is_given_back() {
     wait_for("a registration that works", || stream.alloc(MIB).is_ok());
 }
 
+/// A transport still has a lease of the slab, whose device may write to it: its memory
+/// becomes nobody's before the lease ends, and goes then.
+#[test]
+fn a_slab_that_somebody_leases_is_not_given_back() {
+    let gpu = Arc::new(Simulated::new(1 << 30));
+    let (registered, ever) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
+    let registry = Registry::builder().backend(nic(&gpu, &registered, &ever)).events(Events::NotifyOnly);
+    let registry = registry.build().unwrap();
+    for pool_goes_first in [false, true] {
+        let pool = DevicePool::builder(gpu.clone()).registry(&registry, Access::LOCAL_WRITE).build().unwrap();
+        let stream = pool.stream(gpu.stream_create(&token()).unwrap()).unwrap();
+        let block = stream.alloc(3 * MIB).unwrap();
+        let at = (std::ptr::without_provenance::<u8>(block.ptr().0 as usize), block.len());
+        let lease = registry.get(at, Access::LOCAL_WRITE).unwrap();
+        assert_eq!(lease.key(), block.key());
+        drop(block);
+        let held = pool.stats().reserved_bytes as usize;
+        for _ in 0..3 {
+            assert_eq!(pool.trim(Duration::ZERO), 0);
+        }
+        assert_eq!((pool.stats().reserved_bytes as usize, registered.load(SeqCst)), (held, held));
+        assert!(gpu.used_bytes() >= held);
+        // The pool goes on, with other memory.
+        let other = stream.alloc(3 * MIB).unwrap();
+        assert!(
+            other.slab_base().0 as usize >= lease.base() + lease.len() || {
+                other.slab_base().0 as usize + other.slab_bytes() <= lease.base()
+            }
+        );
+        drop((other, stream));
+        if pool_goes_first {
+            drop(pool);
+            wait_for("all but the leased slab", || registered.load(SeqCst) == held);
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(gpu.used_bytes() >= held);
+            drop(lease);
+        } else {
+            drop(lease);
+            assert_eq!(pool.trim(Duration::ZERO), 2 * held);
+            assert_eq!((pool.stats().reserved_bytes, registered.load(SeqCst)), (0, 0));
+            drop(pool);
+        }
+        wait_for("the slab", || registered.load(SeqCst) == 0 && gpu.used_bytes() == 0);
+    }
+}
+
 /// Runs `work` in a forked child; one that hangs is killed by its own alarm.
 fn in_child(work: impl FnOnce()) {
     // SAFETY: the child calls what is under test, and _exit.

@@ -5,7 +5,8 @@ mod common;
 
 use common::{Books, pool, wait_for};
 use parking_lot::Mutex;
-use pinyard_allocator::{AllocError, AtomicFence, Fence, Poll, PoolBuf};
+use pinyard_allocator::{AllocError, AtomicFence, Fence, Poll, Pool, PoolBuf};
+use pinyard_registry::Access;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -182,6 +183,36 @@ fn a_pool_that_goes_while_threads_use_it() {
         wait_for("the release", || books.mapped.lock().is_empty());
         books.assert_balanced();
     }
+}
+
+/// A transport still has a lease of the slab: its pages do not become other memory, whose
+/// device may write to them.
+#[test]
+fn a_slab_that_somebody_leases_is_not_unmapped() {
+    let books = Books::new();
+    let registry = common::registry(common::backend(&books));
+    for pool_goes_first in [false, true] {
+        let source = common::BookedSource(books.clone());
+        let pool = Pool::from_source(&registry, source).slab_bytes(2 << 20).build().unwrap();
+        let block = pool.alloc::<u8>(100_000).unwrap();
+        let lease = registry.get(&block[..], Access::LOCAL_WRITE).unwrap();
+        assert_eq!(lease.key(), block.key());
+        drop(block);
+        assert_eq!((pool.trim(), pool.trim()), (0, 0));
+        assert_eq!((pool.stats().reserved_bytes, books.mapped.lock().len()), (2 << 20, 1));
+        drop(pool.alloc::<u8>(100_000).unwrap());
+        assert_eq!(books.mapped.lock().len(), 2);
+        if pool_goes_first {
+            drop(pool);
+            assert_eq!(books.mapped.lock().len(), 1, "the other slab is gone");
+            drop(lease);
+            wait_for("the slab", || books.mapped.lock().is_empty());
+        } else {
+            drop(lease);
+            assert_eq!((pool.trim(), pool.stats().reserved_bytes), (4 << 20, 0));
+        }
+    }
+    books.assert_balanced();
 }
 
 #[test]

@@ -246,15 +246,20 @@ impl Core {
         shrunk.is_ok()
     }
 
-    /// Gives slabs back that hold no block and that no stream's work reaches; bytes.
-    pub(super) fn release(&self, slabs: Vec<Slab>, token: &mut DriverToken) -> usize {
+    /// Gives slabs back that hold no block and that no stream's work reaches, and those
+    /// that could not be deregistered before; bytes.
+    pub(super) fn release(&self, mut slabs: Vec<Slab>, token: &mut DriverToken) -> usize {
+        slabs.append(&mut self.lock(token).registered_still);
         let mut bytes = 0;
-        for Slab { segment, key, kind, .. } in slabs {
+        let mut still = Vec::new();
+        for slab in slabs {
+            let Slab { segment, key, kind, .. } = slab;
             if let Some(registrar) = &self.registrar
                 && let Err(error) = registrar.deregister(segment, key, token)
             {
                 // Still registered: its memory must not become another's.
                 tracing::warn!(%error, "a slab could not be deregistered: it stays");
+                still.push(slab);
                 continue;
             }
             self.inspect_slab(segment.start as u64, segment.bytes as u64, token);
@@ -266,7 +271,9 @@ impl Core {
             }
             bytes += segment.bytes;
         }
-        self.lock(token).reserved -= bytes;
+        let mut central = self.lock(token);
+        central.reserved -= bytes;
+        central.registered_still.append(&mut still);
         bytes
     }
 }

@@ -19,7 +19,7 @@ use super::leaks::Leaks;
 use super::marks::Words;
 use super::pressure::PressureObserver;
 use super::requests::Requests;
-use super::slab::Registrar;
+use super::slab::{Registrar, Slab};
 use super::stream::StreamState;
 use super::waiting::{Passed, Waiting};
 use super::watch::Watch;
@@ -110,6 +110,8 @@ pub(super) struct Central {
     /// Of what `streams` has the pool's own, and how often memory was brought to it.
     pub(super) hub: Option<Arc<StreamState>>,
     pub(super) epoch: u64,
+    /// Slabs that hold no block any more and could not be deregistered.
+    pub(super) registered_still: Vec<Slab>,
     /// Small blocks for anybody.
     pub(super) bins: Box<[Stack]>,
     pub(super) bin_bytes: usize,
@@ -162,6 +164,7 @@ impl Core {
                 seen: Vec::new(),
                 hub: None,
                 epoch: 0,
+                registered_still: Vec::new(),
                 bins: (0..CLASSES).map(|_| Stack::default()).collect(),
                 bin_bytes: 0,
                 reserved: 0,

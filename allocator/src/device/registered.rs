@@ -2,6 +2,7 @@
 //! memory goes.
 
 use super::slab::Registrar;
+use crate::slab::retire;
 use crate::source::{DriverToken, Segment, SourceError};
 use parking_lot::Mutex;
 use pinyard_registry::{Access, GetError, MemoryKey, OwnedLease, Registry};
@@ -50,6 +51,14 @@ impl Registrar for Registered {
     /// another's while a device may write to it.
     fn deregister(&self, slab: Segment, _: MemoryKey, _: &DriverToken) -> Result<(), SourceError> {
         drop(self.leases.lock().remove(&slab.start));
-        self.registry.invalidate(range(slab)).map_err(|error| failed("Registry::invalidate", slab, &error))
+        let ended = retire(&self.registry, slab);
+        if ended.map_err(|error| failed("Registry::invalidate", slab, &error))? {
+            return Ok(());
+        }
+        Err(SourceError {
+            call: format!("deregistration of {} bytes at {:#x}", slab.bytes, slab.start),
+            reason: "somebody holds a lease of it".to_owned(),
+            hint: "; the slab stays until the lease is dropped and the pool is trimmed".to_owned(),
+        })
     }
 }

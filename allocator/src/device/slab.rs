@@ -5,13 +5,14 @@ use crate::source::{DriverToken, Segment, SourceError};
 use pinyard_registry::MemoryKey;
 use std::cell::Cell;
 
-/// Makes a device's slabs known to a NIC or another user of addresses. Called once
-/// when a slab is made and once before it goes, never under a lock of the pool's.
+/// Makes a device's slabs known to a NIC or another user of addresses. Called
+/// when a slab is made and before it goes, never under a lock of the pool's.
 pub trait Registrar: Send + Sync {
     /// Registers the whole slab.
     fn register(&self, slab: Segment, token: &DriverToken) -> Result<MemoryKey, SourceError>;
 
-    /// Takes the registration back.
+    /// Takes the registration back. After an error the slab's memory stays, and it is
+    /// called again when the pool next gives slabs back.
     fn deregister(&self, slab: Segment, key: MemoryKey, token: &DriverToken) -> Result<(), SourceError>;
 }
 

@@ -102,7 +102,7 @@ fn finish(core: &Arc<Core>, token: &mut DriverToken) -> bool {
     let waits = !central.waiting.is_empty();
     let streams = central.streams.clone();
     let hub = central.hub.clone();
-    let slabs = central.heap.slab_count();
+    let slabs = central.heap.slab_count() + central.registered_still.len();
     drop(central);
     if counts.allocations != counts.frees || waits || slabs > 0 || core.copies.load(SeqCst) > 0 {
         return false;
