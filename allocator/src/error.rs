@@ -116,12 +116,6 @@ pub enum BuildError {
         /// Where it ends.
         high: Bound,
     },
-    /// Slabs that are one piece of memory cannot be registered one by one.
-    #[error("source {name} joins its slabs, so a block may lie in two: use another source with a registrar")]
-    JoinedSlabs {
-        /// The source's name.
-        name: &'static str,
-    },
     /// A setting of the environment.
     #[error(transparent)]
     Config(#[from] crate::config::ConfigError),

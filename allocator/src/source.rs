@@ -44,7 +44,7 @@ pub unsafe trait Source: Send + Sync {
     fn granularity(&self) -> usize;
 
     /// Whether segments that are neighbours are one piece of memory: a block may
-    /// then lie in two of them.
+    /// then lie in two of them, in a pool whose slabs nobody registers.
     fn joins(&self) -> bool {
         false
     }

@@ -1,11 +1,11 @@
 //! Adaptors around a device pool, alone and around each other.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use pinyard_allocator::AtomicFence;
 use pinyard_allocator::adaptors::{Allocate, Block, Fault, Limit, Retry, Statistics, Traced};
 use pinyard_allocator::device::{DeviceBuf, DeviceError, DevicePool, PoolStream};
 use pinyard_allocator::trace::Kind;
-use pinyard_driver::{Driver, DriverToken, Simulated};
+use pinyard_allocator::{AtomicFence, Fence};
+use pinyard_driver::{DevicePtr, Driver, DriverToken, Simulated};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -62,6 +62,61 @@ fn a_limit_holds_with_threads() {
         }
     });
     assert_eq!(part.used(), 0);
+}
+
+/// Gives out one block at a time; as it goes, and before its drop has returned, another
+/// thread is given its memory.
+struct Single(Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>);
+
+struct Only(Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>);
+
+impl Drop for Only {
+    fn drop(&mut self) {
+        let next = self.0.lock().unwrap().take();
+        if let Some(next) = next {
+            next();
+        }
+    }
+}
+
+impl Block for Only {
+    fn ptr(&self) -> DevicePtr {
+        DevicePtr(4096)
+    }
+    fn len(&self) -> usize {
+        MIB
+    }
+    fn record_use(&mut self, _: &PoolStream) {}
+    fn defer_until(self, _: Fence) {}
+}
+
+impl Allocate for Single {
+    type Block = Only;
+    fn alloc(&self, _: usize, _: &PoolStream) -> Result<Only, DeviceError> {
+        Ok(Only(self.0.clone()))
+    }
+}
+
+/// There never were two blocks, so no peak says so.
+#[test]
+fn the_peak_counts_no_block_whose_memory_is_another_ones_already() {
+    let (_pool, stream) = pool();
+    let next = Arc::new(Mutex::new(None));
+    let counted = Arc::new(Statistics::new(Single(next.clone())));
+    for deferred in [false, true] {
+        let block = counted.alloc(MIB, &stream).unwrap();
+        let (other, on) = (counted.clone(), stream.clone());
+        *next.lock().unwrap() =
+            Some(Box::new(move || drop(other.alloc(MIB, &on).unwrap())) as Box<dyn FnOnce() + Send>);
+        if deferred {
+            block.defer_until(AtomicFence::new().at(0));
+        } else {
+            drop(block);
+        }
+        let counts = counted.counts();
+        assert_eq!((counts.peak_bytes, counts.peak_blocks, counts.live_bytes), (MIB as u64, 1, 0));
+    }
+    assert_eq!(counted.counts().allocations, 4);
 }
 
 #[test]

@@ -248,6 +248,39 @@ fn callbacks_are_called_once_without_a_lock_and_hopeless_requests_fail() {
     });
 }
 
+/// Counts and sizes whose product no word holds, or whose sum no device has.
+#[test]
+fn a_warm_up_or_batch_beyond_everything_is_refused_at_once() {
+    let (gpu, pool, stream) = bed(256 * MIB);
+    let unlimited = DevicePool::builder(gpu.clone()).build().unwrap();
+    let other = unlimited.stream(gpu.stream_create(&token()).unwrap()).unwrap();
+    let huge = [
+        vec![(usize::MAX, 1)],
+        vec![(1, usize::MAX)],
+        vec![(usize::MAX, usize::MAX)],
+        vec![(MIB, usize::MAX / MIB), (MIB, 1)],
+        vec![(1, usize::MAX / 2), (1, usize::MAX / 2), (1, 2)],
+    ];
+    for sizes in &huge {
+        assert!(matches!(pool.warmup(sizes, &stream), Err(DeviceError::Overflow { .. })), "{sizes:?}");
+        assert!(matches!(unlimited.warmup(sizes, &other), Err(DeviceError::Overflow { .. })), "{sizes:?}");
+    }
+    let error = pool.warmup(&[(MIB, 257)], &stream);
+    assert!(matches!(error, Err(DeviceError::Limit { .. })), "{error:?}");
+    let most = (1 << 46) - MIB;
+    for bytes in [usize::MAX, usize::MAX / 2, isize::MAX as usize + 1, 1 << 46, most] {
+        for sizes in [vec![bytes], vec![MIB, bytes], vec![bytes, bytes]] {
+            assert!(pool.alloc_batch(&sizes, &stream).is_err());
+        }
+        assert!(pool.alloc(bytes, &stream).is_err());
+    }
+    // A sum that wraps to nothing.
+    assert!(pool.alloc_batch(&vec![1 << 45; 1 << 19], &stream).is_err());
+    assert_eq!(pool.stats().live_blocks, 0);
+    pool.trim(Duration::ZERO);
+    assert_eq!((pool.stats().reserved_bytes, unlimited.stats().reserved_bytes), (0, 0));
+}
+
 #[test]
 fn a_batch_lies_side_by_side() {
     let (_gpu, pool, stream) = bed(256 * MIB);
@@ -323,6 +356,66 @@ fn w13_nothing_is_registered_after_the_first_step() {
     assert_eq!(registered.load(SeqCst) as u64, pool.stats().reserved_bytes);
     drop((stream, pool));
     wait_for("deregistration", || registered.load(SeqCst) == 0 && gpu.used_bytes() == 0);
+}
+
+/// Slabs of virtual memory are neighbours at growing addresses, each a mapping of its own
+/// (so a dma-buf of its own): each is registered by itself, no block lies in two, and its
+/// key is its slab's by arithmetic.
+#[test]
+fn slabs_of_virtual_memory_are_registered_mapping_by_mapping() {
+    let gpu = Arc::new(Simulated::new(1 << 30));
+    let (registered, ever) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
+    let ranges: Arc<Mutex<Vec<(usize, usize, u64)>>> = Arc::default();
+    let (told, gone, driver) = (ranges.clone(), registered.clone(), gpu.clone());
+    let backend = Custom::new(
+        "simulated NIC",
+        move |range, _| {
+            drop(driver.dma_buf(DevicePtr(range.start as u64), range.len(), &token()).unwrap());
+            registered.fetch_add(range.len(), SeqCst);
+            let key = ever.fetch_add(1, SeqCst);
+            told.lock().push((range.start, range.len(), key));
+            Ok(MemoryKey { lkey: key, rkey: key, handle: 0 })
+        },
+        move |_, range| {
+            gone.fetch_sub(range.len(), SeqCst);
+            Ok(())
+        },
+    );
+    let registry = Registry::builder().backend(backend).events(Events::NotifyOnly).build().unwrap();
+    let access = Access::LOCAL_WRITE;
+    let pool = DevicePool::virtual_memory(gpu.clone(), true).unwrap().registry(&registry, access);
+    let pool = pool.slab_bytes(16 * MIB).build().unwrap();
+    let stream = pool.stream(gpu.stream_create(&token()).unwrap()).unwrap();
+    let mut random = Random(3);
+    let mut live: Vec<DeviceBuf> = Vec::new();
+    for _ in 0..2000 {
+        if live.len() > 60 {
+            live.swap_remove(random.below(60));
+        }
+        let block = stream.alloc(random.size(256, 6 * MIB)).unwrap();
+        let at = block.ptr().0 as usize;
+        let slabs = ranges.lock();
+        let &(start, length, key) = slabs
+            .iter()
+            .rev()
+            .find(|&&(start, length, _)| (start..start + length).contains(&at))
+            .expect("in a registered slab");
+        assert!(at + block.block_bytes() <= start + length, "in one slab");
+        assert_eq!((block.key().lkey, block.offset_in_slab()), (key, at - start));
+        drop(slabs);
+        let range = (std::ptr::without_provenance::<u8>(at), block.len());
+        assert_eq!(registry.lookup(range, access), Some(block.key()));
+        live.push(block);
+    }
+    let starts = ranges.lock().clone();
+    let neighbours =
+        starts.iter().any(|&(start, length, _)| starts.iter().any(|next| next.0 == start + length));
+    assert!(neighbours && starts.len() > 3, "{starts:?}");
+    drop((live, stream));
+    pool.trim(Duration::ZERO);
+    drop(pool);
+    wait_for("deregistration", || registry.stats().regions == 0 && gpu.used_bytes() == 0);
+    assert_eq!(gpu.offences(), Vec::<String>::new());
 }
 
 #[test]

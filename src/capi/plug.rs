@@ -54,6 +54,10 @@ impl Shared {
                     return Err(Failure::new(PNY_ERR_ABSENT, cause));
                 }
             };
+        Shared::over(driver)
+    }
+
+    fn over(driver: Arc<dyn Driver>) -> Result<Shared, Failure> {
         let pool = DevicePool::builder(driver.clone()).patience(PATIENCE).build()?;
         let forks = pinyard_hooks::fork_generation();
         Ok(Shared { pool: RawPool::new(pool), driver, streams: RwLock::default(), forks })
@@ -85,13 +89,27 @@ impl Shared {
         self.own()?;
         // SAFETY: the caller's contract.
         let (stream, id) = unsafe { self.number(native) }?;
-        let known = self.streams.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
-        if let Some(known) = known {
+        if let Some(known) = self.of_number(id) {
             return Ok(known);
         }
         let new = self.pool.pool().stream(stream)?;
         self.streams.write().unwrap_or_else(PoisonError::into_inner).insert(id, new.clone());
         Ok(new)
+    }
+
+    fn of_number(&self, id: u64) -> Option<PoolStream> {
+        self.streams.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+    }
+
+    /// The pool's handle of the stream, if there is one.
+    ///
+    /// # Safety
+    /// As `stream`.
+    unsafe fn known(&self, native: *mut c_void) -> Option<PoolStream> {
+        self.own().ok()?;
+        // SAFETY: the caller's contract.
+        let (_, id) = unsafe { self.number(native) }.ok()?;
+        self.of_number(id)
     }
 }
 
@@ -208,19 +226,39 @@ pub unsafe extern "C" fn pny_torch_record_stream(block: *mut c_void, stream: *mu
         return;
     }
     told("pny_torch_record_stream", || {
-        let at = DevicePtr(block.addr() as u64);
-        let mut refused = None;
-        for shared in SHARED.iter().filter_map(OnceLock::get) {
-            // SAFETY: the caller's contract.
-            let stream = unsafe { shared.stream(stream) }?;
-            match shared.pool.record_use(at, &stream) {
-                Ok(()) => return Ok(()),
-                Err(misuse) => refused = Some(misuse.to_string()),
-            }
-        }
-        let cause = refused.unwrap_or_else(|| format!("{block:p} is no block: no device has a pool yet"));
-        Err(Failure::new(PNY_ERR_STALE, cause))
+        let made: Vec<&Shared> = SHARED.iter().filter_map(OnceLock::get).collect();
+        // SAFETY: the caller's contract.
+        unsafe { record_use(&made, block, stream) }
     });
+}
+
+/// Tells the pool that `block` is of. The stream may be another device's: the handle of the
+/// pool that knows it is taken, or else of the first whose driver takes it, the block's own
+/// before others.
+///
+/// # Safety
+/// As `Shared::stream`, of one of the pools' devices.
+unsafe fn record_use(pools: &[&Shared], block: *mut c_void, native: *mut c_void) -> Result<(), Failure> {
+    let at = DevicePtr(block.addr() as u64);
+    let Some(home) = pools.iter().position(|shared| shared.pool.holds(at)) else {
+        pools.iter().try_for_each(|shared| shared.own())?;
+        return Err(Failure::new(PNY_ERR_STALE, format!("{block:p} is no block of any device's pool")));
+    };
+    let mut nearest = pools.to_vec();
+    nearest[..=home].rotate_right(1);
+    // SAFETY: the caller's contract.
+    let known = nearest.iter().find_map(|shared| unsafe { shared.known(native) });
+    let stream = match known {
+        Some(known) => known,
+        None => {
+            // SAFETY: the caller's contract. A driver refuses another context's streams.
+            let mut handles = nearest.iter().map(|shared| unsafe { shared.stream(native) });
+            let own = handles.next().unwrap_or_else(|| Err(Failure::null("stream")));
+            own.or_else(|refusal| handles.find_map(Result::ok).ok_or(refusal))?
+        }
+    };
+    let told = pools[home].pool.record_use(at, &stream);
+    told.map_err(|misuse| Failure::new(PNY_ERR_STALE, misuse.to_string()))
 }
 
 /// Device memory in the shape of the first function of CuPy's
@@ -333,4 +371,51 @@ fn used(device: c_int) -> Result<&'static Shared, Failure> {
     })?;
     shared.own()?;
     Ok(shared)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device whose clock stands still, its pool, and a stream that no device before has.
+    fn device(number: usize) -> (Arc<Simulated>, Shared, *mut c_void) {
+        let gpu = Arc::new(Simulated::new(SIMULATED));
+        let token = DriverToken::at_entry();
+        let streams: Vec<Stream> = (0..number).map(|_| gpu.stream_create(&token).unwrap()).collect();
+        let shared = Shared::over(gpu.clone()).unwrap();
+        (gpu, shared, core::ptr::without_provenance_mut(streams[number - 1].raw()))
+    }
+
+    /// With several devices a use is told to the pool that has the block, not to the first
+    /// there is, and no device that does not know the stream is in the way.
+    #[test]
+    fn a_use_is_told_to_the_blocks_own_device() {
+        let ((one, other), (of_one, of_other)) = {
+            let ((a, one, of_one), (b, other, of_other)) = (device(2), device(5));
+            std::mem::forget((a, b));
+            ((one, other), (of_one, of_other))
+        };
+        let allocated = |shared: &Shared, native| {
+            // SAFETY: a stream of the pool's device, which is never destroyed.
+            shared.pool.alloc(1 << 20, &unsafe { shared.stream(native) }.unwrap()).unwrap()
+        };
+        let (first, second) = (allocated(&one, of_one), allocated(&other, of_other));
+        for (pools, at, native) in [
+            // The second device's, with the first asked first; and the other way round.
+            ([&one, &other], second, of_other),
+            ([&other, &one], first, of_one),
+            // A stream of the other device, that only that one knows.
+            ([&one, &other], first, of_other),
+        ] {
+            let block = core::ptr::without_provenance_mut(at.0 as usize);
+            // SAFETY: streams of the pools' devices.
+            unsafe { record_use(&pools, block, native) }
+                .unwrap_or_else(|failure| panic!("{}", failure.cause));
+        }
+        assert_eq!(one.streams.read().unwrap().len(), 1, "nobody made it a stream it has not");
+        let nowhere = core::ptr::without_provenance_mut(4096);
+        // SAFETY: as above; no block.
+        let refused = unsafe { record_use(&[&one, &other], nowhere, of_one) }.unwrap_err();
+        assert_eq!(refused.status, PNY_ERR_STALE);
+    }
 }

@@ -5,25 +5,36 @@ use crate::device::PoolStream;
 use crate::fence::Fence;
 use pinyard_driver::DevicePtr;
 
-/// A block of an adaptor. First the block goes, then what the adaptor does about it.
+/// A block of an adaptor. When it goes, first what counts it as in use does, then the
+/// block, then what it had taken.
 #[derive(Debug)]
-pub struct Held<B, T> {
+pub struct Held<B, T, E = ()> {
+    // In this order they are dropped.
+    early: E,
     block: B,
-    _owed: T,
+    owed: T,
 }
 
 impl<B, T> Held<B, T> {
     pub(super) fn new(block: B, owed: T) -> Held<B, T> {
-        Held { block, _owed: owed }
+        Held { early: (), block, owed }
     }
+}
 
+impl<B, E> Held<B, (), E> {
+    pub(super) fn counted(block: B, early: E) -> Held<B, (), E> {
+        Held { early, block, owed: () }
+    }
+}
+
+impl<B, T, E> Held<B, T, E> {
     /// The block within, of the pool or the next adaptor.
     pub fn get(&self) -> &B {
         &self.block
     }
 }
 
-impl<B: Block, T: Send> Block for Held<B, T> {
+impl<B: Block, T: Send, E: Send> Block for Held<B, T, E> {
     fn ptr(&self) -> DevicePtr {
         self.block.ptr()
     }
@@ -38,6 +49,9 @@ impl<B: Block, T: Send> Block for Held<B, T> {
 
     /// The adaptor counts it as freed now: the fence is the pool's matter.
     fn defer_until(self, fence: Fence) {
-        self.block.defer_until(fence);
+        let Held { early, block, owed } = self;
+        drop(early);
+        block.defer_until(fence);
+        drop(owed);
     }
 }

@@ -67,7 +67,7 @@ impl Drop for Counted {
 }
 
 impl<A: Allocate> Allocate for Statistics<A> {
-    type Block = Held<A::Block, Counted>;
+    type Block = Held<A::Block, (), Counted>;
 
     fn alloc(&self, bytes: usize, stream: &PoolStream) -> Result<Self::Block, DeviceError> {
         // The upstream is called without the lock.
@@ -80,6 +80,7 @@ impl<A: Allocate> Allocate for Statistics<A> {
         counts.peak_bytes = counts.peak_bytes.max(counts.live_bytes);
         counts.peak_blocks = counts.peak_blocks.max(counts.allocations - counts.frees);
         drop(counts);
-        Ok(Held::new(block, Counted { bytes, counts: self.counts.clone() }))
+        // Given up before the block is: who is given its memory next is not counted with it.
+        Ok(Held::counted(block, Counted { bytes, counts: self.counts.clone() }))
     }
 }

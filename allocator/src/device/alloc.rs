@@ -165,7 +165,7 @@ impl Core {
         }
         // The stream's own: what it frees later merges with what is left of the slab.
         let owner = state.owner;
-        let tail = if source.joins() { central.heap.tail(owner, kind) } else { 0 };
+        let tail = if self.joins(kind) { central.heap.tail(owner, kind) } else { 0 };
         let granularity = source.granularity();
         let room = self.settings.limit().saturating_sub(central.reserved);
         let missing = bytes.saturating_sub(tail).max(1);
@@ -184,7 +184,7 @@ impl Core {
         // less is pinned by its neighbours.
         let near = short || central.reserved > self.settings.limit() / 4 * 3;
         let live = state.local_within(&mut central).live_bytes() as usize;
-        let alone = source.joins() || kind == Kind::Small || bytes > SHARED / 2;
+        let alone = self.joins(kind) || kind == Kind::Small || bytes > SHARED / 2;
         let least = if alone { 0 } else { SHARED };
         let part = if near { 0 } else { (live / 16).max(least) };
         let part = part.next_multiple_of(granularity).min(self.settings.slab_bytes);
@@ -194,7 +194,7 @@ impl Core {
         central.reserved += preferred;
         drop(central);
         let mut growth = Growth { core: self, reserved: preferred };
-        if source.joins() {
+        if self.joins(kind) {
             // In pieces: each can be given back, and mapped elsewhere, by itself.
             while growth.reserved > 0 {
                 let piece = growth.reserved.min(PIECE.next_multiple_of(granularity));
@@ -215,6 +215,12 @@ impl Core {
         }
         Core::count(&self.tallies.growths);
         Ok(found)
+    }
+
+    /// Whether neighbouring slabs are one piece. Not where each is registered by itself: a
+    /// block that lay in two would have two keys.
+    pub(super) fn joins(&self, kind: Kind) -> bool {
+        self.registrar.is_none() && self.sources[kind as usize].joins()
     }
 
     /// On an error nothing stays.
@@ -300,7 +306,7 @@ impl Growth<'_> {
         central.reserved += slab.segment.bytes - bytes;
         self.reserved -= bytes;
         central.peak_reserved = central.peak_reserved.max(central.reserved);
-        central.heap.add(slab, self.core.sources[kind as usize].joins(), owner);
+        central.heap.add(slab, self.core.joins(kind), owner);
         Ok(())
     }
 }

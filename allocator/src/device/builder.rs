@@ -125,7 +125,8 @@ impl DeviceBuilder {
         self
     }
 
-    /// Registers each slab, once. Not with a source that joins slabs.
+    /// Registers each slab, once. Slabs of a source that joins them stay apart then, so
+    /// that a block lies in one and has one key.
     pub fn registrar(mut self, registrar: impl Registrar + 'static) -> DeviceBuilder {
         self.registrar = Some(Box::new(registrar));
         self
@@ -163,9 +164,6 @@ impl DeviceBuilder {
         }
         if settings.limit() < granularity {
             return Err(BuildError::Limit { limit: settings.limit(), granularity });
-        }
-        if registrar.is_some() && sources[0].joins() {
-            return Err(BuildError::JoinedSlabs { name: sources[0].name() });
         }
         if let Some(Watermarks { low, high }) = settings.watermarks {
             let total = driver.device().total_bytes;

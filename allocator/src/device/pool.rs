@@ -154,8 +154,18 @@ impl DevicePool {
     /// Reserves slabs for `count` blocks of each size, one block more than is live
     /// being enough for any order.
     pub fn warmup(&self, sizes: &[(usize, usize)], stream: &PoolStream) -> Result<(), DeviceError> {
-        let total = sizes.iter().map(|&(_, count)| count).sum();
-        let mut blocks = Vec::with_capacity(total);
+        // Beyond the limit or all addresses nothing is reserved first.
+        let sum = |sum: usize, &(bytes, count): &(usize, usize)| sum.checked_add(bytes.checked_mul(count)?);
+        let wanted = sizes.iter().try_fold(0, sum).unwrap_or(usize::MAX);
+        let limit = self.handle.core.settings.limit();
+        if classes::rounded(wanted).is_none() {
+            return Err(DeviceError::Overflow { bytes: wanted });
+        }
+        if wanted > limit {
+            let reserved = self.stats().reserved_bytes as usize;
+            return Err(DeviceError::Limit { limit, wanted, reserved });
+        }
+        let mut blocks = Vec::new();
         for &(bytes, count) in sizes {
             for _ in 0..count {
                 blocks.push(self.alloc(bytes, stream)?);

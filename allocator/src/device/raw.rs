@@ -46,6 +46,11 @@ impl RawPool {
         Ok(at)
     }
 
+    /// Whether a block begins there.
+    pub fn holds(&self, at: DevicePtr) -> bool {
+        !self.pool.core().is_forked() && self.shard(at.0).lock().contains_key(&at.0)
+    }
+
     /// Frees the block that begins there. Refused, nothing has changed.
     #[allow(clippy::result_large_err)] // a refusal is a fault of the program
     pub fn free(&self, at: DevicePtr) -> Result<(), Misuse> {

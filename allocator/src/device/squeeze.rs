@@ -147,7 +147,7 @@ impl Core {
         let (longest, whole) = central.heap.prospects();
         let room = self.settings.limit().saturating_sub(central.reserved);
         // Spans may dissolve; a source that joins adds to the last range.
-        let beside = if self.sources[want.kind() as usize].joins() { longest } else { 0 };
+        let beside = if self.joins(want.kind()) { longest } else { 0 };
         let most = small.saturating_add(longest.max(room + whole + beside));
         most < want.bytes()
     }

@@ -8,6 +8,7 @@ use crate::pressure::Room;
 use crate::source::{DriverToken, Segment, Source, SourceError};
 use parking_lot::Mutex;
 use pinyard_driver::{DevicePtr, Driver};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Segments that follow one another in one reserved range of addresses.
@@ -18,11 +19,14 @@ pub struct VirtualSource {
     ranges: Mutex<Vec<Reserved>>,
 }
 
-/// Addresses of which those below `next` were given out.
+/// Reserved addresses.
 struct Reserved {
     start: usize,
     bytes: usize,
+    /// From here on none were given out.
     next: usize,
+    /// Below, those that came back: start and bytes. No two touch, and none touches `next`.
+    holes: BTreeMap<usize, usize>,
     /// Segments mapped here, those to come included.
     segments: usize,
 }
@@ -47,21 +51,31 @@ impl VirtualSource {
         Ok(VirtualSource { driver, granularity, rdma, ranges: Mutex::new(Vec::new()) })
     }
 
-    /// Addresses for `bytes`: behind the last segment, or in a new range.
+    /// Addresses for `bytes`: behind the last segment, which they join; else where segments
+    /// were given back, or in a new range.
     fn place(&self, bytes: usize, token: &DriverToken) -> Result<usize, SourceError> {
-        if let Some(at) = take(self.ranges.lock().last_mut(), bytes) {
+        let refused = |reason: &str| SourceError {
+            call: format!("addresses for {bytes} bytes"),
+            reason: reason.to_owned(),
+            hint: String::new(),
+        };
+        let mut ranges = self.ranges.lock();
+        if let Some(at) = ranges.last_mut().and_then(|last| last.append(bytes)) {
             return Ok(at);
         }
-        // Twice the device: what is given back in the middle is not filled again.
-        let length = (2 * self.driver.device().total_bytes.max(bytes)).next_multiple_of(self.granularity);
+        if let Some(at) = ranges.iter_mut().find_map(|range| range.refill(bytes)) {
+            return Ok(at);
+        }
+        drop(ranges);
+        // Twice the device, so that most segments join others.
+        let length = self.driver.device().total_bytes.max(bytes).checked_mul(2);
+        let length = length.and_then(|length| length.checked_next_multiple_of(self.granularity));
+        let length = length.ok_or_else(|| refused("more than there are"))?;
         let start = self.driver.address_reserve(length, self.granularity, token)?.0 as usize;
         let mut ranges = self.ranges.lock();
-        ranges.push(Reserved { start, bytes: length, next: start, segments: 0 });
-        take(ranges.last_mut(), bytes).ok_or_else(|| SourceError {
-            call: format!("addresses for {bytes} bytes"),
-            reason: "others took the range just reserved".to_owned(),
-            hint: String::new(),
-        })
+        ranges.push(Reserved { start, bytes: length, next: start, holes: BTreeMap::new(), segments: 0 });
+        let new = ranges.last_mut().and_then(|last| last.append(bytes));
+        new.ok_or_else(|| refused("others took the range just reserved"))
     }
 
     /// A segment is gone, or was never mapped.
@@ -69,12 +83,8 @@ impl VirtualSource {
         let mut ranges = self.ranges.lock();
         let of = |range: &Reserved| (range.start..range.start + range.bytes).contains(&segment.start);
         let Some(at) = ranges.iter().position(of) else { return Ok(()) };
-        let range = &mut ranges[at];
-        range.segments -= 1;
-        if range.next == segment.start + segment.bytes {
-            range.next = segment.start;
-        }
-        if range.segments > 0 {
+        ranges[at].give_back(segment);
+        if ranges[at].segments > 0 {
             return Ok(());
         }
         let Reserved { start, bytes, .. } = ranges.remove(at);
@@ -84,18 +94,49 @@ impl VirtualSource {
     }
 }
 
-fn take(range: Option<&mut Reserved>, bytes: usize) -> Option<usize> {
-    let range = range?;
-    let at = range.next;
-    (at + bytes <= range.start + range.bytes).then(|| {
-        range.next += bytes;
-        range.segments += 1;
-        at
-    })
+impl Reserved {
+    fn append(&mut self, bytes: usize) -> Option<usize> {
+        let at = self.next;
+        (bytes <= self.start + self.bytes - at).then(|| {
+            self.next += bytes;
+            self.segments += 1;
+            at
+        })
+    }
+
+    /// In the lowest hole that has room.
+    fn refill(&mut self, bytes: usize) -> Option<usize> {
+        let (&at, &hole) = self.holes.iter().find(|&(_, &hole)| hole >= bytes)?;
+        self.holes.remove(&at);
+        if hole > bytes {
+            self.holes.insert(at + bytes, hole - bytes);
+        }
+        self.segments += 1;
+        Some(at)
+    }
+
+    fn give_back(&mut self, segment: Segment) {
+        self.segments -= 1;
+        let (mut start, mut bytes) = (segment.start, segment.bytes);
+        if let Some((&below, &hole)) = self.holes.range(..start).next_back()
+            && below + hole == start
+        {
+            self.holes.remove(&below);
+            (start, bytes) = (below, hole + bytes);
+        }
+        if let Some(above) = self.holes.remove(&(start + bytes)) {
+            bytes += above;
+        }
+        if start + bytes == self.next {
+            self.next = start;
+        } else {
+            self.holes.insert(start, bytes);
+        }
+    }
 }
 
 // SAFETY: each segment has physical memory of its own, mapped at addresses that
-// `take` gives out once until `leave`.
+// `place` gives out once until `leave`.
 unsafe impl Source for VirtualSource {
     fn name(&self) -> &'static str {
         "virtual"
@@ -115,7 +156,8 @@ unsafe impl Source for VirtualSource {
     }
 
     fn grow(&self, bytes: usize, token: &DriverToken) -> Result<Segment, SourceError> {
-        let bytes = bytes.next_multiple_of(self.granularity);
+        // What overflows is more than any device has.
+        let bytes = bytes.checked_next_multiple_of(self.granularity).unwrap_or(bytes);
         let physical = self.driver.physical_create(bytes, self.rdma, token)?;
         let mapped = self.place(bytes, token).and_then(|start| {
             let segment = Segment { start, bytes };
@@ -143,5 +185,69 @@ unsafe impl Source for VirtualSource {
         // SAFETY: the caller's contract; mapped as a whole by `grow`.
         unsafe { self.driver.unmap(DevicePtr(segment.start as u64), segment.bytes, token) }?;
         self.leave(segment, token)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pinyard_driver::Simulated;
+
+    const MIB: usize = 1 << 20;
+
+    /// Segments go in any order, and their addresses serve again before new ones are
+    /// reserved, however often.
+    #[test]
+    fn addresses_in_the_middle_serve_again() {
+        let gpu = Arc::new(Simulated::new(64 * MIB));
+        let source = VirtualSource::new(gpu.clone(), true).unwrap();
+        let token = DriverToken::at_entry();
+        let piece = source.granularity();
+        // SAFETY: segments of the source's own, which nobody uses.
+        let give = |segment| unsafe { source.shrink(segment, &token) }.unwrap();
+        let first = source.grow(piece, &token).unwrap();
+        for _ in 0..40 {
+            // A device's worth, less what stays, from the top downwards and upwards.
+            let mut all: Vec<Segment> =
+                (0..60 * MIB / piece).map(|_| source.grow(piece, &token).unwrap()).collect();
+            let kept = all.swap_remove(all.len() / 3);
+            all.sort_by_key(|segment| segment.start);
+            let upper = all.split_off(all.len() / 2);
+            all.into_iter().for_each(&give);
+            upper.into_iter().rev().for_each(&give);
+            let again = source.grow(3 * piece, &token).unwrap();
+            assert!(again.start >= kept.start + kept.bytes || again.start + again.bytes <= kept.start);
+            give(again);
+            give(kept);
+            let ranges = source.ranges.lock();
+            assert_eq!((ranges.len(), ranges[0].segments, ranges[0].holes.len()), (1, 1, 0));
+            assert_eq!(ranges[0].next, first.start + first.bytes);
+        }
+        // The end of the range is in use, so nothing is appended: the middle serves.
+        let end = {
+            let mut ranges = source.ranges.lock();
+            let last = ranges[0].start + ranges[0].bytes - piece;
+            let middle = Segment { start: ranges[0].next, bytes: last - ranges[0].next };
+            assert_eq!(ranges[0].append(middle.bytes), Some(middle.start));
+            drop(ranges);
+            let end = source.grow(piece, &token).unwrap();
+            assert_eq!(end.start, last);
+            source.ranges.lock()[0].give_back(middle);
+            end
+        };
+        let middle = source.grow(piece, &token).unwrap();
+        assert_eq!((middle.start, source.ranges.lock().len()), (first.start + piece, 1));
+        [middle, end, first].into_iter().for_each(&give);
+        assert_eq!(gpu.offences(), Vec::<String>::new());
+        assert_eq!((gpu.used_bytes(), source.ranges.lock().len()), (0, 0));
+    }
+
+    #[test]
+    fn sizes_at_the_end_of_the_address_space_are_refused() {
+        let source = VirtualSource::new(Simulated::new(64 * MIB).running(), false).unwrap();
+        for bytes in [65 * MIB, 1 << 46, usize::MAX / 2, usize::MAX - 4096, usize::MAX] {
+            assert!(source.grow(bytes, &DriverToken::at_entry()).is_err(), "{bytes}");
+        }
+        assert!(source.place(usize::MAX / 2 + 1, &DriverToken::at_entry()).is_err());
     }
 }
