@@ -66,9 +66,12 @@ fn a_limit_holds_with_threads() {
 
 /// Gives out one block at a time; as it goes, and before its drop has returned, another
 /// thread is given its memory.
-struct Single(Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>);
+struct Single(Next);
 
-struct Only(Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>);
+struct Only(Next);
+
+/// What the other thread does.
+type Next = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
 
 impl Drop for Only {
     fn drop(&mut self) {
@@ -101,13 +104,12 @@ impl Allocate for Single {
 #[test]
 fn the_peak_counts_no_block_whose_memory_is_another_ones_already() {
     let (_pool, stream) = pool();
-    let next = Arc::new(Mutex::new(None));
+    let next = Next::default();
     let counted = Arc::new(Statistics::new(Single(next.clone())));
     for deferred in [false, true] {
         let block = counted.alloc(MIB, &stream).unwrap();
         let (other, on) = (counted.clone(), stream.clone());
-        *next.lock().unwrap() =
-            Some(Box::new(move || drop(other.alloc(MIB, &on).unwrap())) as Box<dyn FnOnce() + Send>);
+        *next.lock().unwrap() = Some(Box::new(move || drop(other.alloc(MIB, &on).unwrap())));
         if deferred {
             block.defer_until(AtomicFence::new().at(0));
         } else {

@@ -7,9 +7,11 @@ mod device_common;
 
 use device_common::{MIB, Random, token, wait_for};
 use parking_lot::Mutex;
-use pinyard_allocator::device::{CopyError, CopySource, DeviceBuf, DeviceError, DevicePool, PoolStream};
+use pinyard_allocator::device::{
+    CopyError, CopySource, DeviceBuf, DeviceError, DevicePool, MarkKind, PoolStream,
+};
 use pinyard_allocator::{PinnedSource, Pool};
-use pinyard_driver::{Call, DevicePtr, Driver, Simulated};
+use pinyard_driver::{Call, Costs, DevicePtr, Driver, Simulated};
 use pinyard_registry::{
     Access, Events, MemoryKey, Registry, backend::Custom, backend::Fault, backend::Faulty,
 };
@@ -17,7 +19,9 @@ use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc;
 use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
 use std::time::Duration;
 
 /// A device whose clock the test moves.
@@ -299,6 +303,86 @@ fn a_batch_lies_side_by_side() {
     assert!(pool.alloc_batch(&[MIB, 300 * MIB], &stream).is_err());
     assert_eq!(pool.stats().live_blocks, 0);
     drop(pool.alloc(200 * MIB, &stream).unwrap());
+}
+
+/// One thread is held up by the driver while it marks a stream (its queue is full); no other
+/// thread's work on other streams is.
+#[test]
+fn a_driver_call_that_hangs_for_one_stream_holds_up_no_other() {
+    for marks in [MarkKind::Best, MarkKind::Events] {
+        let mut costs = Costs::default();
+        (costs.record, costs.write_value) = (1_000_000, 1_000_000);
+        // That a cuMemFree waits is another matter.
+        costs.free_waits = false;
+        let gpu = Arc::new(Simulated::with_costs(1 << 30, costs));
+        let pool = DevicePool::builder(gpu.clone()).limit(64 * MIB).patience(Duration::ZERO).marks(marks);
+        let pool = pool.build().unwrap();
+        let [stuck, free] = [(); 2].map(|()| pool.stream(gpu.stream_create(&token()).unwrap()).unwrap());
+        gpu.advance(10_000_000);
+        // It is known to the pool, which looks at its events.
+        stuck.fence().unwrap();
+        let (began, has_begun) = mpsc::channel();
+        let (go_on, may_go_on) = mpsc::channel::<()>();
+        let work = Box::new(move || {
+            began.send(()).unwrap();
+            let _ = may_go_on.recv();
+        });
+        thread::scope(|scope| {
+            let marking = scope.spawn(|| {
+                // It is due within the call that marks the stream, and runs there.
+                gpu.kernel(stuck.stream(), 500_000, &token());
+                gpu.host_function(stuck.stream(), work, &token()).unwrap();
+                stuck.fence().unwrap();
+            });
+            has_begun.recv().unwrap();
+            let (done, is_done) = mpsc::channel();
+            let (pool, free) = (pool.clone(), free.clone());
+            scope.spawn(move || {
+                // Nothing of the stuck stream's is needed.
+                drop(free.alloc(20 * MIB).unwrap());
+                free.fence().unwrap().passed();
+                pool.trim(Duration::ZERO);
+                assert!(free.alloc(100 * MIB).is_err());
+                drop(free.alloc_batch(&[MIB, 2 * MIB]).unwrap());
+                pool.stats();
+                done.send(()).unwrap();
+            });
+            let in_time = is_done.recv_timeout(Duration::from_secs(20));
+            assert!(!marking.is_finished());
+            go_on.send(()).unwrap();
+            in_time.expect("the other stream's work waited");
+        });
+    }
+}
+
+/// Events are asked without a lock, so two threads may have one answer.
+#[test]
+fn threads_that_ask_the_same_events_agree() {
+    let gpu = Simulated::new(1 << 30).running();
+    let pool = DevicePool::builder(gpu.clone()).marks(MarkKind::Events).build().unwrap();
+    let stream = pool.stream(gpu.stream_create(&token()).unwrap()).unwrap();
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..25 {
+                    let word = gpu.host_alloc(4096, &token()).unwrap();
+                    // SAFETY: pinned, ours, and freed after the fence that is behind the write.
+                    unsafe {
+                        word.cast::<u64>().write(0);
+                        let at = gpu.host_device_ptr(word, &token()).unwrap();
+                        gpu.stream_write_value(stream.stream(), at, 1, &token()).unwrap();
+                        let mut fence = stream.fence().unwrap();
+                        while !fence.passed() {
+                            thread::yield_now();
+                        }
+                        assert_eq!(AtomicU64::from_ptr(word.cast()).load(SeqCst), 1, "passed too early");
+                        gpu.host_free(word, &token()).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(gpu.offences(), Vec::<String>::new());
 }
 
 /// A NIC, as far as registrations go: slabs as dma-bufs of the driver's.

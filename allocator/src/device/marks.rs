@@ -6,10 +6,10 @@
 //! whoever polls moves the word.
 #![allow(unsafe_code)]
 
+use super::events::Events;
 use crate::source::DriverToken;
 use parking_lot::Mutex;
-use pinyard_driver::{Capture, DevicePtr, Driver, DriverError, Event, Stream};
-use std::collections::VecDeque;
+use pinyard_driver::{Capture, DevicePtr, Driver, DriverError, Stream};
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// How a pool learns what streams have done.
@@ -82,29 +82,23 @@ pub(super) struct Timeline {
     /// Raised by the stream, or by `poll`.
     word: *const AtomicU64,
     raised: Raised,
+    /// The last value given out. The only lock that is held over a driver call: one, for
+    /// this stream, so that values are in the stream's order. Who waits for it is about to
+    /// make the same call for the same stream, and waits no longer than the driver would
+    /// make it. No lock of the pool's is held meanwhile (the token), and no drop, no poll
+    /// and no other stream's allocation asks for it.
+    issued: Mutex<u64>,
     /// The last value asked for, as far as others need to know.
     asked: AtomicU64,
 }
 
 enum Raised {
-    /// The device's address of the word; the last value asked for. The lock keeps the
-    /// values in the stream's order; no drop, no allocation that finds memory, and
-    /// nobody who holds a lock of the pool's waits for it.
-    ByStream {
-        word: DevicePtr,
-        issued: Mutex<u64>,
-    },
+    /// The device's address of the word.
+    ByStream(DevicePtr),
     ByEvents {
         own: Box<AtomicU64>,
-        events: Mutex<Events>,
+        events: Events,
     },
-}
-
-#[derive(Default)]
-struct Events {
-    issued: u64,
-    pending: VecDeque<(u64, Event)>,
-    spare: Vec<Event>,
 }
 
 // SAFETY: the word is an atomic, in pinned memory or in `own`.
@@ -115,18 +109,14 @@ unsafe impl Sync for Timeline {}
 impl Timeline {
     /// The timeline of the stream with this number; words stand as long as it does.
     pub(super) fn new(words: Option<&Words>, number: usize) -> Timeline {
-        match words.and_then(|words| words.word(number)) {
-            Some((word, device)) => {
-                let raised = Raised::ByStream { word: device, issued: Mutex::new(0) };
-                Timeline { word, raised, asked: AtomicU64::new(0) }
-            }
+        let (word, raised) = match words.and_then(|words| words.word(number)) {
+            Some((word, device)) => (word, Raised::ByStream(device)),
             None => {
                 let own = Box::new(AtomicU64::new(0));
-                let word = &raw const *own;
-                let raised = Raised::ByEvents { own, events: Mutex::default() };
-                Timeline { word, raised, asked: AtomicU64::new(0) }
+                (&raw const *own, Raised::ByEvents { own, events: Events::default() })
             }
-        }
+        };
+        Timeline { word, raised, issued: Mutex::new(0), asked: AtomicU64::new(0) }
     }
 
     /// What has passed.
@@ -147,37 +137,35 @@ impl Timeline {
         &self,
         driver: &dyn Driver,
         stream: Stream,
-        token: &DriverToken,
+        token: &mut DriverToken,
     ) -> Result<Marked, DriverError> {
         if driver.stream_capture(stream, token)? != Capture::None {
             return Ok(Marked::Capturing);
         }
         match &self.raised {
-            Raised::ByStream { word, issued } => {
-                let mut issued = issued.lock();
+            Raised::ByStream(word) => {
+                let mut issued = self.issued.lock();
                 // SAFETY: the word stands until all that was asked for is written.
                 unsafe { driver.stream_write_value(stream, *word, *issued + 1, token) }?;
-                *issued += 1;
-                self.asked.store(*issued, Relaxed);
-                Ok(Marked::At(*issued))
+                Ok(self.marked(&mut issued))
             }
             Raised::ByEvents { events, .. } => {
-                let mut events = events.lock();
-                let event = match events.spare.pop() {
-                    Some(event) => event,
-                    None => driver.event_create(token)?,
-                };
+                let event = events.take(driver, token)?;
+                let mut issued = self.issued.lock();
                 if let Err(error) = driver.event_record(event, stream, token) {
-                    events.spare.push(event);
+                    events.put_back(event, token);
                     return Err(error);
                 }
-                events.issued += 1;
-                let issued = events.issued;
-                events.pending.push_back((issued, event));
-                self.asked.store(issued, Relaxed);
-                Ok(Marked::At(issued))
+                events.recorded(*issued + 1, event, token);
+                Ok(self.marked(&mut issued))
             }
         }
+    }
+
+    fn marked(&self, issued: &mut u64) -> Marked {
+        *issued += 1;
+        self.asked.store(*issued, Relaxed);
+        Marked::At(*issued)
     }
 
     /// Whether somebody has to ask for what has passed.
@@ -186,19 +174,12 @@ impl Timeline {
     }
 
     /// Asks the events; nothing to do for a word.
-    pub(super) fn poll(&self, driver: &dyn Driver, token: &DriverToken) -> Result<(), DriverError> {
+    pub(super) fn poll(&self, driver: &dyn Driver, token: &mut DriverToken) -> Result<(), DriverError> {
         let Raised::ByEvents { own, events } = &self.raised else { return Ok(()) };
-        let mut events = events.lock();
-        while let Some(&(value, event)) = events.pending.front() {
-            if !driver.event_query(event, token)? {
-                break;
-            }
-            events.pending.pop_front();
-            events.spare.push(event);
-            // Release: pairs with `passed`.
-            own.store(value, Release);
-        }
-        Ok(())
+        events.poll(driver, token, |value| {
+            // Release: pairs with `passed`. Another poll may have raised it further.
+            own.fetch_max(value, Release);
+        })
     }
 
     /// Lets later work of `waiter` wait until `value` has passed.
@@ -207,27 +188,21 @@ impl Timeline {
         waiter: Stream,
         value: u64,
         driver: &dyn Driver,
-        token: &DriverToken,
+        token: &mut DriverToken,
     ) -> Result<(), DriverError> {
         match &self.raised {
-            Raised::ByStream { word, .. } => {
+            Raised::ByStream(word) => {
                 // SAFETY: as in `mark`.
                 unsafe { driver.stream_wait_value(waiter, *word, value, token) }
             }
-            Raised::ByEvents { events, .. } => {
-                let events = events.lock();
-                let at = events.pending.iter().find(|&&(pending, _)| pending >= value);
-                // No event left: it has passed.
-                at.map_or(Ok(()), |&(_, event)| driver.stream_wait_event(waiter, event, token))
-            }
+            Raised::ByEvents { events, .. } => events.hold(waiter, value, driver, token),
         }
     }
 
     /// Everything has passed, as the context says.
-    pub(super) fn destroy_events(&self, driver: &dyn Driver, token: &DriverToken) {
+    pub(super) fn destroy_events(&self, driver: &dyn Driver, token: &mut DriverToken) {
         let Raised::ByEvents { events, .. } = &self.raised else { return };
-        let events = std::mem::take(&mut *events.lock());
-        for event in events.spare.into_iter().chain(events.pending.into_iter().map(|(_, event)| event)) {
+        for event in events.take_all(token) {
             // SAFETY: ours, and out of every list. A failure leaves an event behind.
             if let Err(error) = unsafe { driver.event_destroy(event, token) } {
                 tracing::warn!(%error, "an event of a closed pool stays");

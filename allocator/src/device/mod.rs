@@ -37,6 +37,7 @@ mod copies;
 mod core;
 mod counts;
 mod error;
+mod events;
 mod heap;
 mod hub;
 mod index;

@@ -132,7 +132,7 @@ impl DevicePool {
         // It shows early that it moves: until it has, others cannot borrow of it. If it
         // cannot be marked now, that is when others want what it keeps.
         if !core.settings.stall.is_zero()
-            && let Err(error) = state.timeline.mark(&*core.driver, stream, &token)
+            && let Err(error) = state.timeline.mark(&*core.driver, stream, &mut token)
         {
             tracing::debug!(%error, "a new stream could not be marked");
         }
@@ -383,8 +383,8 @@ impl PoolStream {
         if let Some(value) = self.state.last_mark() {
             return Ok(Fence::poll(StreamFence { stream: self.clone(), value }));
         }
-        let token = DriverToken::at_entry();
-        match self.state.timeline.mark(&*core.driver, self.state.stream, &token)? {
+        let mut token = DriverToken::at_entry();
+        match self.state.timeline.mark(&*core.driver, self.state.stream, &mut token)? {
             Marked::At(value) => Ok(Fence::poll(StreamFence { stream: self.clone(), value })),
             Marked::Capturing => Err(DriverError {
                 call: format!("fence of {:?}", self.state.stream),
@@ -408,7 +408,7 @@ impl PoolStream {
         if state.last_mark().is_some() {
             return Ok(());
         }
-        let last = match state.timeline.mark(&*core.driver, state.stream, &token)? {
+        let last = match state.timeline.mark(&*core.driver, state.stream, &mut token)? {
             Marked::At(value) => value,
             Marked::Capturing => {
                 core.driver.synchronize(&token)?;
@@ -442,9 +442,9 @@ impl Poll for StreamFence {
         if handle.core.is_forked() {
             return false;
         }
-        let token = DriverToken::at_entry();
+        let mut token = DriverToken::at_entry();
         // An event that cannot be asked has not passed as far as anybody knows.
-        let _ = state.timeline.poll(&*handle.core.driver, &token);
+        let _ = state.timeline.poll(&*handle.core.driver, &mut token);
         state.timeline.passed() >= self.value
     }
 }

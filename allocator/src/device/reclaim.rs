@@ -26,7 +26,7 @@ const SPIN: Duration = Duration::from_micros(12);
 impl Core {
     /// Marks `state`'s stream. One that is gone has passed everything once the
     /// context has.
-    pub(super) fn mark(&self, state: &StreamState, token: &DriverToken) -> Option<Mark> {
+    pub(super) fn mark(&self, state: &StreamState, token: &mut DriverToken) -> Option<Mark> {
         let at = |value| Some(Mark { owner: state.owner, value });
         if let Some(last) = state.last_mark() {
             return at(last);
@@ -112,7 +112,7 @@ impl Core {
         block: BlockRef,
         streams: &[Arc<StreamState>],
         marks: &mut BTreeMap<Owner, Option<Mark>>,
-        token: &DriverToken,
+        token: &mut DriverToken,
     ) -> Option<Used> {
         let mut uses = block.uses.take()?;
         // Of another pool: its own marks tell.

@@ -50,7 +50,9 @@ impl Registrar for Registered {
     /// A slab that somebody else has a lease of stays: its memory must not become
     /// another's while a device may write to it.
     fn deregister(&self, slab: Segment, _: MemoryKey, _: &DriverToken) -> Result<(), SourceError> {
-        drop(self.leases.lock().remove(&slab.start));
+        // Unlocked before it is dropped, which may call the backend.
+        let lease = self.leases.lock().remove(&slab.start);
+        drop(lease);
         let ended = retire(&self.registry, slab);
         if ended.map_err(|error| failed("Registry::invalidate", slab, &error))? {
             return Ok(());
