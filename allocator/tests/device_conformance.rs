@@ -7,13 +7,13 @@ mod device_common;
 
 use device_common::{Bed, Gate, MIB, Over, Random, over_all, token, wait_for};
 use parking_lot::Mutex;
-use pinyard_allocator::device::{DeviceBuf, DeviceError, DevicePool, Registrar};
+use pinyard_allocator::device::{DeviceBuf, DeviceError, DevicePool, PoolStream, Registrar};
 use pinyard_allocator::{AtomicFence, DriverToken, Pool, Segment, SourceError};
 use pinyard_driver::Capture;
 use pinyard_registry::{Events, MemoryKey, Registry, backend::Custom};
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -287,7 +287,7 @@ fn freed_neighbours_become_one_and_a_fragmented_limit_is_no_obstacle() {
 
 #[test]
 fn a_drop_in_a_host_function_calls_no_driver_and_waits_for_nobody() {
-    // mlx#2099, third case; AMReX#4044.
+    // AMReX#4044.
     over_all(|bed, over| {
         let pool = over.builder(bed).build().unwrap();
         let (one, two) = (pool.stream(bed.stream()).unwrap(), pool.stream(bed.stream()).unwrap());
@@ -311,7 +311,7 @@ fn a_drop_in_a_host_function_calls_no_driver_and_waits_for_nobody() {
 
 #[test]
 fn a_drop_waits_for_no_lock_while_another_thread_allocates() {
-    // mlx#2099, second case: a mutex of the program's, held around drops.
+    // A mutex of the program's, held around drops.
     over_all(|bed, over| {
         let pool = over.builder(bed).limit(512 * MIB).build().unwrap();
         let program = Arc::new(Mutex::new(()));
@@ -330,6 +330,140 @@ fn a_drop_waits_for_no_lock_while_another_thread_allocates() {
             })
             .collect();
         threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+/// Runs `work` while a host function of `stream` waits for it to end: what waits for the
+/// device meanwhile waits for itself. Whether it ended in time.
+fn beside_a_waiting_host_function(
+    bed: &Bed,
+    stream: &PoolStream,
+    limit: Duration,
+    work: impl FnOnce(),
+) -> bool {
+    let (began, has_begun) = mpsc::channel();
+    let (done, is_done) = mpsc::channel::<()>();
+    let in_time = Arc::new(AtomicBool::new(false));
+    let function = {
+        let in_time = in_time.clone();
+        move || {
+            began.send(()).unwrap();
+            in_time.store(is_done.recv_timeout(limit).is_ok(), SeqCst);
+        }
+    };
+    // The simulated device runs it on whichever thread calls when it is due.
+    let (driver, on) = (bed.driver.clone(), stream.stream());
+    let launcher = thread::spawn(move || driver.host_function(on, Box::new(function), &token()).unwrap());
+    has_begun.recv().unwrap();
+    work();
+    let _ = done.send(());
+    launcher.join().unwrap();
+    bed.sync(stream);
+    in_time.load(SeqCst)
+}
+
+/// Blocks that are free when they are dropped, that another stream uses, and that wait for
+/// a fence.
+fn to_drop(pool: &DevicePool, one: &PoolStream, two: &PoolStream) -> (Vec<DeviceBuf>, DeviceBuf) {
+    let mut used = pool.alloc(4 * MIB, one).unwrap();
+    used.record_use(two);
+    let plain = [512, 100_000, MIB, 40 * MIB].map(|bytes| pool.alloc(bytes, one).unwrap());
+    (plain.into_iter().chain([used]).collect(), pool.alloc(70_000, one).unwrap())
+}
+
+/// What a pool that frees as it drops would do: it waits for the device with the driver
+/// locked. Shows that the three cases below can fail.
+#[test]
+fn mlx_2099_the_driver_s_own_free_waits_for_the_host_function() {
+    let bed = Bed { simulated: None, ..Bed::new(1 << 30) };
+    if bed.driver.name() != "simulated" {
+        return;
+    }
+    let pool = Over::Device.builder(&bed).build().unwrap();
+    let stream = pool.stream(bed.stream()).unwrap();
+    let block = bed.driver.mem_alloc(MIB, &token()).unwrap();
+    let in_time = beside_a_waiting_host_function(&bed, &stream, Duration::from_millis(50), || {
+        // SAFETY: allocated above, and used by nobody.
+        unsafe { bed.driver.mem_free(block, &token()) }.unwrap();
+    });
+    assert!(!in_time);
+}
+
+/// The first case: one thread frees while another is in cuMemAllocManaged, whose lock in
+/// the driver a free that waits would hold.
+#[test]
+fn mlx_2099_a_free_against_a_managed_allocation() {
+    over_all(|bed, over| {
+        let pool = over.builder(bed).build().unwrap();
+        let (one, two) = (pool.stream(bed.stream()).unwrap(), pool.stream(bed.stream()).unwrap());
+        let (blocks, deferred) = to_drop(&pool, &one, &two);
+        let mut managed = None;
+        let in_time = beside_a_waiting_host_function(bed, &one, Duration::from_secs(5), || {
+            thread::scope(|scope| {
+                let allocating = scope.spawn(|| bed.driver.mem_alloc_managed(MIB, &token()).unwrap());
+                drop(blocks);
+                deferred.defer_until(AtomicFence::new().at(0));
+                managed = Some(allocating.join().unwrap());
+            });
+        });
+        assert!(in_time, "a drop waited for the device, over {over:?}");
+        // SAFETY: allocated above, and used by nobody.
+        unsafe { bed.driver.mem_free(managed.unwrap(), &token()) }.unwrap();
+        wait_for("the blocks' return", || pool.stats().live_blocks == 0);
+    });
+}
+
+/// The second case: the host function waits until work has been launched, by a thread that
+/// frees first.
+#[test]
+fn mlx_2099_a_free_against_a_launch() {
+    over_all(|bed, over| {
+        let pool = over.builder(bed).build().unwrap();
+        let (one, two) = (pool.stream(bed.stream()).unwrap(), pool.stream(bed.stream()).unwrap());
+        let (blocks, deferred) = to_drop(&pool, &one, &two);
+        let target = pool.alloc(MIB, &two).unwrap();
+        let in_time = beside_a_waiting_host_function(bed, &one, Duration::from_secs(5), || {
+            drop(blocks);
+            deferred.defer_until(AtomicFence::new().at(0));
+            for byte in 0..50 {
+                bed.fill(target.ptr(), byte, MIB, &two);
+                drop(pool.alloc(MIB, &two).unwrap());
+            }
+        });
+        assert!(in_time, "a drop waited for the device, over {over:?}");
+        bed.assert_filled(target.ptr(), 49, MIB, &two);
+        drop(target);
+        wait_for("the blocks' return", || pool.stats().live_blocks == 0);
+    });
+}
+
+/// The third case: the host function waits for a mutex of the program's, which is held
+/// around drops and allocations.
+#[test]
+fn mlx_2099_a_free_against_a_mutex() {
+    over_all(|bed, over| {
+        let pool = over.builder(bed).build().unwrap();
+        let (one, two) = (pool.stream(bed.stream()).unwrap(), pool.stream(bed.stream()).unwrap());
+        let (blocks, deferred) = to_drop(&pool, &one, &two);
+        let program = Mutex::new(());
+        let (began, has_begun) = mpsc::channel();
+        thread::scope(|scope| {
+            let held = program.lock();
+            let asks = scope.spawn(|| {
+                beside_a_waiting_host_function(bed, &one, Duration::from_secs(10), || {
+                    began.send(()).unwrap();
+                    let taken = program.try_lock_for(Duration::from_secs(5));
+                    assert!(taken.is_some(), "the mutex's holder waited for the device, over {over:?}");
+                })
+            });
+            has_begun.recv().unwrap();
+            drop(blocks);
+            deferred.defer_until(AtomicFence::new().at(0));
+            drop((0..20).map(|_| pool.alloc(3 * MIB, &two).unwrap()).collect::<Vec<_>>());
+            drop(held);
+            assert!(asks.join().unwrap());
+        });
+        wait_for("the blocks' return", || pool.stats().live_blocks == 0);
     });
 }
 

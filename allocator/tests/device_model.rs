@@ -7,6 +7,7 @@
 mod device_common;
 
 use device_common::{MIB, Random, token, wait_for};
+use parking_lot::Mutex;
 use pinyard_allocator::device::{DeviceBuf, DevicePool, MarkKind, PoolStream};
 use pinyard_driver::{Driver, Simulated};
 use proptest::prelude::*;
@@ -47,15 +48,31 @@ struct Live {
     stream: usize,
 }
 
-/// First and last byte and one per 4 KiB, as the stream's work finds them.
-fn check(gpu: &Simulated, live: &Live, streams: &[PoolStream]) {
+/// Every byte, as the stream's work finds it when its turn comes: what is wrong is noted.
+/// Before the block may be another's, since that one's work comes later.
+fn check_in_order(gpu: &Simulated, live: &Live, streams: &[PoolStream], wrong: &Arc<Mutex<Vec<String>>>) {
+    let (start, bytes, byte, wrong) = (live.buf.ptr().0 as usize, live.buf.len(), live.byte, wrong.clone());
+    let look = move || {
+        // SAFETY: the simulated device's memory is the process's own, and at this point of
+        // its stream's work the block's.
+        let memory =
+            unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance::<u8>(start), bytes) };
+        let pattern = [byte; 4096];
+        for (at, part) in memory.chunks(pattern.len()).enumerate() {
+            if part != &pattern[..part.len()] {
+                wrong.lock().push(format!("{start:#x} of {bytes} bytes, in page {at}: not all {byte:#x}"));
+                break;
+            }
+        }
+    };
+    gpu.host_function(streams[live.stream].stream(), Box::new(look), &token()).unwrap();
+}
+
+/// The same, now.
+fn check(gpu: &Simulated, live: &Live, streams: &[PoolStream], wrong: &Arc<Mutex<Vec<String>>>) {
+    check_in_order(gpu, live, streams, wrong);
     gpu.stream_synchronize(streams[live.stream].stream(), &token()).unwrap();
-    let last = live.buf.len() - 1;
-    for at in (0..=last).step_by(4096).chain([last]) {
-        // SAFETY: the simulated device's memory is the process's own; its work is done.
-        let byte = unsafe { std::ptr::with_exposed_provenance::<u8>(live.buf.ptr().0 as usize + at).read() };
-        assert_eq!(byte, live.byte, "byte {at} of {:?}", live.buf);
-    }
+    assert_eq!(*wrong.lock(), Vec::<String>::new());
 }
 
 fn fill(gpu: &Simulated, at: &DeviceBuf, byte: u8, stream: &PoolStream) {
@@ -82,6 +99,7 @@ proptest! {
         let streams: Vec<PoolStream> =
             (0..STREAMS).map(|_| pool.stream(gpu.stream_create(&token()).unwrap()).unwrap()).collect();
         let mut live: Vec<Live> = Vec::new();
+        let wrong = Arc::default();
         for (step, op) in ops.into_iter().enumerate() {
             match op {
                 Op::Alloc { bytes, stream } => if let Ok(buf) = pool.alloc(bytes, &streams[stream]) {
@@ -95,13 +113,15 @@ proptest! {
                     live.push(Live { buf, byte, stream });
                 },
                 Op::Free(which) if !live.is_empty() => {
-                    live.swap_remove(which.index(live.len()));
+                    let gone = live.swap_remove(which.index(live.len()));
+                    check_in_order(&gpu, &gone, &streams, &wrong);
                 }
                 Op::UseThenFree { which, stream } if !live.is_empty() => {
-                    let Live { mut buf, stream: home, .. } = live.swap_remove(which.index(live.len()));
+                    let gone = live.swap_remove(which.index(live.len()));
+                    check(&gpu, &gone, &streams, &wrong);
+                    let Live { mut buf, .. } = gone;
                     // Written late, and by a stream that is not its own: were the block
                     // another's by then, that one's bytes would be wrong.
-                    gpu.stream_synchronize(streams[home].stream(), &token()).unwrap();
                     fill(&gpu, &buf, 0xee, &streams[stream]);
                     buf.record_use(&streams[stream]);
                 }
@@ -109,7 +129,7 @@ proptest! {
                     gpu.kernel(streams[stream].stream(), microseconds * 1000, &token());
                 }
                 Op::Advance { microseconds } => gpu.advance(microseconds * 1000),
-                Op::Check(which) if !live.is_empty() => check(&gpu, &live[which.index(live.len())], &streams),
+                Op::Check(which) if !live.is_empty() => check(&gpu, &live[which.index(live.len())], &streams, &wrong),
                 Op::Trim => { pool.trim(Duration::ZERO); }
                 Op::Free(_) | Op::UseThenFree { .. } | Op::Check(_) => {}
             }
@@ -117,8 +137,10 @@ proptest! {
             prop_assert!(pool.stats().live_blocks >= live.len() as u64);
         }
         for block in &live {
-            check(&gpu, block, &streams);
+            check(&gpu, block, &streams, &wrong);
         }
+        gpu.advance(1_000_000_000);
+        prop_assert_eq!(&*wrong.lock(), &Vec::<String>::new());
         drop((live, streams, pool));
         wait_for("everything given back", || {
             gpu.advance(1_000_000);

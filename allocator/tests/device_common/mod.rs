@@ -3,7 +3,7 @@
 #![allow(unsafe_code, dead_code, clippy::unwrap_used, clippy::expect_used)]
 
 use pinyard_allocator::device::{DeviceBuilder, DevicePool, MarkKind, PoolStream};
-use pinyard_allocator::{ManagedSource, PinnedSource};
+use pinyard_allocator::{CustomSource, ManagedSource, PinnedSource, Segment, SourceError};
 use pinyard_driver::{Cuda, DevicePtr, Driver, DriverToken, Simulated, Stream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
@@ -198,10 +198,36 @@ pub(crate) enum Over {
     VirtualEvents,
     Pinned,
     Managed,
+    Custom,
 }
 
-pub(crate) const ALL: [Over; 6] =
-    [Over::Device, Over::DeviceEvents, Over::Virtual, Over::VirtualEvents, Over::Pinned, Over::Managed];
+pub(crate) const ALL: [Over; 7] = [
+    Over::Device,
+    Over::DeviceEvents,
+    Over::Virtual,
+    Over::VirtualEvents,
+    Over::Pinned,
+    Over::Managed,
+    Over::Custom,
+];
+
+/// Device memory by two closures, as a program brings them.
+fn custom(driver: Arc<dyn Driver>) -> CustomSource {
+    const GRANULARITY: usize = 2 << 20;
+    let grower = driver.clone();
+    let grow = move |bytes: usize| {
+        let bytes = bytes.next_multiple_of(GRANULARITY);
+        let at = grower.mem_alloc(bytes, &token())?;
+        assert!(at.0.is_multiple_of(GRANULARITY as u64));
+        Ok(Segment { start: at.0 as usize, bytes })
+    };
+    let shrink = move |segment: Segment| {
+        // SAFETY: of `grow`; the pool gives it back once, when nobody uses it.
+        unsafe { driver.mem_free(DevicePtr(segment.start as u64), &token()) }.map_err(SourceError::from)
+    };
+    // SAFETY: cuMemAlloc's memory is nobody else's; alignment and length are as said.
+    unsafe { CustomSource::new("custom", GRANULARITY, grow, shrink) }
+}
 
 impl Over {
     pub(crate) fn builder(self, bed: &Bed) -> DeviceBuilder {
@@ -216,6 +242,7 @@ impl Over {
                 let source = ManagedSource::new(driver.clone(), 1 << 30).unwrap();
                 DevicePool::from_source(driver, source)
             }
+            Over::Custom => DevicePool::from_source(driver.clone(), custom(driver)),
         }
     }
 }
