@@ -1,18 +1,20 @@
 //! Communicators of our own.
 #![allow(unsafe_code)]
 
-use super::{Answer, Request, Rooted, progress};
+use super::{Answer, Request, Rooted};
 use crate::error::MpiError;
 use mpi::ffi;
 use mpi::raw::AsRaw;
 use mpi::topology::{Communicator, Rank};
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int};
 use std::mem::ManuallyDrop;
 
 /// A communicator that is ours alone, which returns errors. Freed with the value, unless
 /// MPI is finalised by then.
 pub(crate) struct Comm {
     raw: ffi::MPI_Comm,
+    /// For messages of `small.rs`, where those of programs have any tag.
+    small: Option<ffi::MPI_Comm>,
     rank: Rank,
     size: Rank,
 }
@@ -55,18 +57,19 @@ impl Comm {
             check(ffi::MPI_Comm_rank(raw, &mut rank), "MPI_Comm_rank")?;
             check(ffi::MPI_Comm_size(raw, &mut size), "MPI_Comm_size")?;
         }
-        Ok(Comm { raw, rank, size })
+        Ok(Comm { raw, small: None, rank, size })
     }
 
     /// A duplicate of rsmpi's. Collective.
     pub(crate) fn of(ranks: &impl Communicator) -> Answer<Comm> {
         let duplicate = ManuallyDrop::new(ranks.duplicate());
         // SAFETY: new, and its owner is forgotten.
-        let comm = unsafe { Comm::own(duplicate.as_raw()) }?;
+        let mut comm = unsafe { Comm::own(duplicate.as_raw()) }?;
         let mut inter = 0;
         // SAFETY: stores a number.
         check(unsafe { ffi::MPI_Comm_test_inter(comm.raw, &mut inter) }, "MPI_Comm_test_inter")?;
         if inter == 0 {
+            comm.small = Some(comm.duplicate()?);
             return Ok(comm);
         }
         let text = "an inter-communicator: merge it first".to_owned();
@@ -75,12 +78,16 @@ impl Comm {
 
     /// Another one of the same ranks. Collective.
     pub(crate) fn again(&self) -> Answer<Comm> {
+        // SAFETY: just made.
+        unsafe { Comm::own(self.duplicate()?) }
+    }
+
+    fn duplicate(&self) -> Answer<ffi::MPI_Comm> {
         // SAFETY: the null communicator is a constant.
         let mut new = unsafe { ffi::RSMPI_COMM_NULL };
         // SAFETY: ours stands; stores the handle.
         check(unsafe { ffi::MPI_Comm_dup(self.raw, &mut new) }, "MPI_Comm_dup")?;
-        // SAFETY: just made.
-        unsafe { Comm::own(new) }
+        Ok(new)
     }
 
     /// `MPI_Comm_split_type`: the ranks that can share memory, in this order. Collective.
@@ -119,35 +126,16 @@ impl Comm {
         self.raw
     }
 
+    /// Where messages of small collectives go. It returns errors as the other does: a duplicate
+    /// has its handler.
+    pub(super) fn raw_of_small(&self) -> ffi::MPI_Comm {
+        self.small.unwrap_or(self.raw)
+    }
+
     /// The longest tag (`MPI_TAG_UB`) is at least this.
     pub(crate) const MOST_TAG: i32 = 32767;
 
-    /// `MPI_Bcast` of bytes.
-    pub(crate) fn broadcast(&self, bytes_: &mut [u8], root: Rank) -> Answer<()> {
-        let (at, count) = (bytes_.as_mut_ptr().cast::<c_void>(), bytes_.len() as c_int);
-        if progress::is_wanted() {
-            // SAFETY: the slice is borrowed mutably for the whole call, which waits.
-            return unsafe { self.start_broadcast(at.cast(), bytes_.len(), root) }?.wait();
-        }
-        // SAFETY: the slice is borrowed mutably for the whole call.
-        check(unsafe { ffi::MPI_Bcast(at, count, bytes(), root, self.raw) }, "MPI_Bcast")
-    }
-
-    /// `MPI_Allreduce` of words, the largest of each.
-    pub(crate) fn largest<const N: usize>(&self, mine: [u64; N]) -> Answer<[u64; N]> {
-        let mut all = [0; N];
-        if progress::is_wanted() {
-            // SAFETY: both arrays stand until the wait is over.
-            unsafe { self.start_largest(&mine, &mut all) }?.wait()?;
-            return Ok(all);
-        }
-        let (from, to) = (mine.as_ptr().cast(), all.as_mut_ptr().cast());
-        // SAFETY: both arrays have N words.
-        let code = unsafe { ffi::MPI_Allreduce(from, to, N as c_int, words(), ffi::RSMPI_MAX, self.raw) };
-        check(code, "MPI_Allreduce").map(|()| all)
-    }
-
-    /// The same, `MPI_Iallreduce`.
+    /// `MPI_Iallreduce` of words, the largest of each.
     ///
     /// # Safety
     /// Both stand where they are, and `all` is not used, until the request is done.
@@ -192,8 +180,10 @@ impl Comm {
 impl Drop for Comm {
     fn drop(&mut self) {
         if !mpi::is_finalized() {
-            // SAFETY: ours, freed once.
-            unsafe { ffi::MPI_Comm_free(&mut self.raw) };
+            for mut raw in self.small.into_iter().chain([self.raw]) {
+                // SAFETY: ours, freed once.
+                unsafe { ffi::MPI_Comm_free(&mut raw) };
+            }
         }
     }
 }

@@ -7,6 +7,9 @@ use mpi::ffi;
 use mpi::topology::Rank;
 use std::ffi::c_int;
 
+/// The tag of small collectives: on communicators without programs' messages nothing else has it.
+const SMALL: i32 = Comm::MOST_TAG;
+
 impl Comm {
     /// `MPI_Isend` of bytes.
     ///
@@ -39,6 +42,33 @@ impl Comm {
         // SAFETY: the caller's contract.
         Request::start("MPI_Irecv", |request| unsafe {
             ffi::MPI_Irecv(into.cast(), count as c_int, bytes(), from, tag, self.raw(), request)
+        })
+    }
+
+    /// `MPI_Isend` of a small collective's bytes.
+    ///
+    /// # Safety
+    /// As of `start_send`.
+    pub(super) unsafe fn start_small_send(&self, from: *const u8, count: usize, to: Rank) -> Answer<Request> {
+        // SAFETY: the caller's contract.
+        Request::start("MPI_Isend", |request| unsafe {
+            ffi::MPI_Isend(from.cast(), count as c_int, bytes(), to, SMALL, self.raw_of_small(), request)
+        })
+    }
+
+    /// `MPI_Irecv` of a small collective's bytes.
+    ///
+    /// # Safety
+    /// As of `start_receive`.
+    pub(super) unsafe fn start_small_receive(
+        &self,
+        into: *mut u8,
+        count: usize,
+        from: Rank,
+    ) -> Answer<Request> {
+        // SAFETY: the caller's contract.
+        Request::start("MPI_Irecv", |request| unsafe {
+            ffi::MPI_Irecv(into.cast(), count as c_int, bytes(), from, SMALL, self.raw_of_small(), request)
         })
     }
 

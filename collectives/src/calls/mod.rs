@@ -10,6 +10,7 @@ mod messages;
 mod own;
 pub(crate) mod progress;
 mod request;
+mod small;
 mod windows;
 
 pub(crate) use self::{

@@ -27,7 +27,7 @@ impl DeviceCommunicator {
     }
 
     /// Before a collective: all are in this one, with the same count of bytes, and none has
-    /// failed so far. One small MPI_Allreduce, or on one node none; only where ranks differ are
+    /// failed so far. One small reduction to all, or on one node none; only where ranks differ are
     /// they asked, to say which.
     pub(super) fn same<R>(
         &self,

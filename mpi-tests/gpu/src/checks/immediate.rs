@@ -2,6 +2,7 @@
 //! with buffers lent and given, after a stream, and beside blocking ones.
 #![allow(unsafe_code)] // fills device memory on a stream
 
+mod beside;
 mod chains;
 mod exchange;
 mod failures;
@@ -42,6 +43,7 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     given(bench)?;
     after_a_stream(bench)?;
     beside_blocking(bench)?;
+    beside::all(bench)?;
     if bench.size() > 1 && bench.ranks.plan().path != Path::Direct {
         refused(bench)?;
         kernels_that_fail(bench)?;
