@@ -15,7 +15,7 @@ use crate::called::Called;
 use crate::communicator::DeviceCommunicator;
 use crate::error::Error;
 use crate::operations::{Memory, extent, is_worth, piece};
-use crate::paths::{Kind, Message, Path, Relay, Ring, Route};
+use crate::paths::{Kind, Message, Path, Relay, Route};
 use bytemuck::Pod;
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
@@ -55,9 +55,8 @@ impl DeviceCommunicator {
     fn begin_broadcast<T: Pod>(&self, root: Rank, buffer: Lent<'_>) -> Result<u64, Error> {
         self.ready(&[root])?;
         let (own, memory) = (self.own(buffer.place), buffer.memory::<T>());
-        let ring = self.desk.ring_for_chunks();
         let (desk, handed) = (self.desk.clone(), Handed::default());
-        let work = broadcast(desk, ring, handed.clone(), Work { root, memory }, buffer.marks, own);
+        let work = broadcast(desk, handed.clone(), Work { root, memory }, buffer.marks, own);
         Ok(self.engine.submit(Key::Collective, handed, Box::pin(work)))
     }
 }
@@ -71,20 +70,19 @@ struct Work {
 
 async fn broadcast(
     desk: Rc<Desk>,
-    ring: Option<Result<Ring, Error>>,
     handed: Handed,
     work: Work,
     marks: Option<Marks>,
     mine: Result<(), Error>,
 ) -> Result<usize, Error> {
     let mine = desk.passed([marks], mine).await;
-    let done = match ring {
+    let done = match desk.plan.path {
         _ if desk.later.size() == 1 => mine,
-        None => directly(&desk, &handed, work).await.and(mine),
-        Some(ring) => {
-            let (mut slots, mine) = Slots::of(ring, mine);
+        Path::Direct => directly(&desk, &handed, work).await.and(mine),
+        Path::Ipc | Path::Staged | Path::IpcAndStaged => {
+            let (mut slots, mine) = Slots::of(&desk.rings, mine);
             let done = with_messages(&desk, &mut slots, work, mine).await;
-            desk.keep_slots(slots);
+            slots.give_back(&desk.rings);
             done
         }
     };

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)] // names device memory to copies that have ended when a step has
 
 use super::lent::Marks;
+use super::rings::Rings;
 use super::slots::Slots;
 use super::steps::{done, gather, largest, passed, swap};
 use crate::buffers::{Gpu, Kernels};
@@ -20,9 +21,6 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Rings that are kept for the next operations.
-const SPARE: usize = 4;
-
 pub(crate) struct Desk {
     pub(super) whole: Rc<Comm>,
     pub(super) answers: Rc<Comm>,
@@ -39,7 +37,7 @@ pub(crate) struct Desk {
     pub(crate) imports: Rc<Imports>,
     /// Of reductions, blocking or not: here they stand as long as one is under way.
     pub(crate) operations: OwnOperations,
-    spare: RefCell<Vec<Ring>>,
+    pub(super) rings: Rings,
     /// Of reductions, once the ranks have agreed: none where a rank has none.
     kernels: RefCell<Option<Option<Arc<Kernels>>>>,
 }
@@ -65,7 +63,7 @@ impl Desk {
             gpu: gpu.clone(),
             imports: imports.clone(),
             operations,
-            spare: RefCell::default(),
+            rings: Rings::new(gpu, plan, Report::of(whole.rank())),
             kernels: RefCell::default(),
         }
     }
@@ -79,41 +77,6 @@ impl Desk {
     pub(super) fn is_near(&self, rank: Rank) -> bool {
         let node = |rank: Rank| self.nodes.of(rank);
         self.plan.path.has_ipc() && rank != self.rank() && node(rank) == node(self.rank())
-    }
-
-    /// A ring of chunks for one operation, which [`keep`](Desk::keep)s it when it is done.
-    pub(super) fn ring(&self) -> Result<Ring, Error> {
-        if let Some(ring) = self.spare.borrow_mut().pop() {
-            return Ok(ring);
-        }
-        let (slots, bytes) = (self.plan.chunks, self.plan.chunk_bytes.max(MESSAGE));
-        Ring::new(&self.gpu, slots, bytes, &DriverToken::at_entry())
-            .map_err(|source| self.report.staging(source))
-    }
-
-    /// None where MPI takes the pointer.
-    pub(super) fn ring_for_chunks(&self) -> Option<Result<Ring, Error>> {
-        (self.plan.path != Path::Direct).then(|| self.ring())
-    }
-
-    /// With slots of `bytes`. No copy or request uses it.
-    pub(super) fn grown(&self, mut ring: Ring, bytes: usize) -> Result<Ring, Error> {
-        ring.grow(bytes).map_err(|source| self.report.staging(source)).map(|()| ring)
-    }
-
-    /// As `keep`, where there is a ring.
-    pub(super) fn keep_slots(&self, slots: Slots) {
-        if let Slots::Ring(ring) = slots {
-            self.keep(ring);
-        }
-    }
-
-    /// For the next operation. No copy or request uses it.
-    pub(super) fn keep(&self, ring: Ring) {
-        let mut spare = self.spare.borrow_mut();
-        if spare.len() < SPARE {
-            spare.push(ring);
-        }
     }
 
     /// The kernels, if every rank has them. Collective, in the order of those that do not block.

@@ -14,7 +14,7 @@ use crate::calls::Comm;
 use crate::communicator::DeviceCommunicator;
 use crate::error::Error;
 use crate::operations::{Memory, extent, piece};
-use crate::paths::{Kind, MESSAGE, Message, Path, Ring};
+use crate::paths::{Kind, MESSAGE, Message, Path};
 use bytemuck::Pod;
 use mpi::topology::Rank;
 use std::cell::Cell;
@@ -124,10 +124,9 @@ impl DeviceCommunicator {
         if self.desk.plan.path == Path::Direct && memory.bytes > i32::MAX as usize {
             return Err(Error::TooLong { rank: self.rank(), bytes: memory.bytes });
         }
-        let ring = self.desk.ring_for_chunks();
         let (desk, handed) = (self.desk.clone(), Handed::default());
         let leg = Leg { peer, tag, memory };
-        let work = message(desk, ring, handed.clone(), way, leg, buffer.marks, own);
+        let work = message(desk, handed.clone(), way, leg, buffer.marks, own);
         let key = match way {
             Way::To => Key::Send(peer, tag),
             Way::From => Key::Receive(peer, tag),
@@ -158,7 +157,6 @@ struct Leg {
 
 async fn message(
     desk: Rc<Desk>,
-    ring: Option<Result<Ring, Error>>,
     handed: Handed,
     way: Way,
     leg: Leg,
@@ -166,16 +164,16 @@ async fn message(
     mine: Result<(), Error>,
 ) -> Result<usize, Error> {
     let mine = desk.passed([marks], mine).await;
-    let Some(ring) = ring else {
+    if desk.plan.path == Path::Direct {
         let moved = directly(&desk, &handed, way, leg).await;
         return mine.and(moved);
-    };
-    let (mut slots, mine) = Slots::of(ring, mine);
+    }
+    let (mut slots, mine) = Slots::of(&desk.rings, mine);
     let done = match way {
         Way::To => send(&desk, &mut slots, leg, mine).await,
         Way::From => receive(&desk, &mut slots, leg, mine).await,
     };
-    desk.keep_slots(slots);
+    slots.give_back(&desk.rings);
     done
 }
 
@@ -198,14 +196,24 @@ async fn send(desk: &Desk, slots: &mut Slots, leg: Leg, mut mine: Result<(), Err
     let Leg { peer, tag, memory } = leg;
     let failed = |error| desk.report.mpi(error);
     let through = if desk.is_near(peer) { Path::Ipc } else { Path::Staged };
-    let kind = desk.kind(slots, memory, through, &mut mine).await;
+    let mut kind = desk.kind(slots, memory, through, &mut mine).await;
+    let mut chunks = None;
+    if kind == Kind::Staged {
+        match desk.rings.long(piece_of_message(desk, memory.bytes)) {
+            Ok(ring) => chunks = Some(ring),
+            Err(error) => {
+                kind = Kind::Failed(error.failure());
+                mine = Err(error);
+            }
+        }
+    }
     Message { kind, bytes: memory.bytes as u64 }.write(slots.message(0));
     let at = slots.message(0).as_ptr();
     // SAFETY: a message's bytes, not written before the request is done.
     let request = unsafe { desk.whole.start_send(at, MESSAGE, peer, tag) }.map_err(failed)?;
     done(request).await.map_err(failed)?;
-    if let (Kind::Staged, Some(ring)) = (kind, slots.ring()) {
-        let (bytes, piece) = (memory.bytes, piece(memory.bytes, desk.plan.chunk_bytes / 2));
+    if let Some(ring) = &mut chunks {
+        let (bytes, piece) = (memory.bytes, piece_of_message(desk, memory.bytes));
         // SAFETY: lent memory of these bytes, which stands until the operation is done; a piece
         // fits a slot.
         let outcome = unsafe {
@@ -223,6 +231,9 @@ async fn send(desk: &Desk, slots: &mut Slots, leg: Leg, mut mine: Result<(), Err
         mine = desk.report.ended(outcome.await)?;
         // Behind the pieces: whether they are what was to be sent.
         send_word(&desk.whole, desk.report.answer(&mine), peer, tag).await.map_err(failed)?;
+    }
+    if let Some(ring) = chunks {
+        desk.rings.keep(ring);
     }
     if kind.is_answered() && peer != desk.rank() {
         let answer = receive_word(&desk.answers, peer, tag).await.map_err(failed)?;
@@ -254,8 +265,8 @@ async fn receive(
     match (told.kind, target, slots.ring()) {
         (Kind::Inline, Some(target), Some(ring)) => mine = desk.unpack(ring, 0, target).await,
         (Kind::Ipc(there), Some(target), Some(ring)) => mine = desk.pull(ring, peer, &there, target).await,
-        (Kind::Staged, target, ring) => {
-            let moved = receive_pieces(desk, ring, Leg { memory: Memory { bytes, ..memory }, ..leg }, target);
+        (Kind::Staged, target, _) => {
+            let moved = receive_pieces(desk, Leg { memory: Memory { bytes, ..memory }, ..leg }, target);
             mine = mine.and(moved.await?);
             let word = receive_word(&desk.whole, peer, tag).await.map_err(failed)?;
             mine = mine.and(desk.report.told(RECEIVE, word));
@@ -268,41 +279,51 @@ async fn receive(
     mine.map(|()| bytes)
 }
 
-/// Pieces of the message to `target`. A rank that has failed, as one without a ring has, takes
+/// Bytes of a piece, as the blocking form has them: half a chunk at most.
+fn piece_of_message(desk: &Desk, bytes: usize) -> usize {
+    piece(bytes, desk.plan.chunk_bytes / 2)
+}
+
+/// Pieces of the message to `target`. A rank that has failed, as one without chunks has, takes
 /// them out of MPI all the same. The outer error is MPI's.
 async fn receive_pieces(
     desk: &Desk,
-    ring: Option<&mut Ring>,
     Leg { peer, tag, memory: Memory { bytes, .. } }: Leg,
     target: Option<Memory>,
 ) -> Result<Result<(), Error>, Error> {
-    let piece = piece(bytes, desk.plan.chunk_bytes / 2);
+    let piece = piece_of_message(desk, bytes);
     let pieces = bytes.div_ceil(piece);
     // SAFETY: of the caller's: a slot or memory of a piece, used by nobody else before the request
     // is done.
     let start =
         |number, slot| unsafe { desk.whole.start_receive(slot, extent(bytes, piece, number).1, peer, tag) };
-    let Some(ring) = ring else {
-        let mut slot = vec![0; piece];
-        for number in 0..pieces {
-            let request = start(number, slot.as_mut_ptr()).map_err(|error| desk.report.mpi(error))?;
-            done(request).await.map_err(|error| desk.report.mpi(error))?;
+    let ring = target.map(|target| desk.rings.long(piece).map(|ring| (target, ring)));
+    let (target, mut ring) = match ring {
+        Some(Ok(both)) => both,
+        failed => {
+            let mut slot = vec![0; piece];
+            for number in 0..pieces {
+                let request = start(number, slot.as_mut_ptr()).map_err(|error| desk.report.mpi(error))?;
+                done(request).await.map_err(|error| desk.report.mpi(error))?;
+            }
+            return Ok(failed.map_or(Ok(()), |failed| failed.map(drop)));
         }
-        return Ok(Ok(()));
     };
     // SAFETY: lent memory of these bytes, which is nobody's until the operation is done; a piece
     // fits a slot.
     let outcome = unsafe {
         flow(
-            ring,
+            &mut ring,
             pieces,
             |_| None::<Copy>,
             start,
             |number| {
                 let (start, length) = extent(bytes, piece, number);
-                target.map(|memory| (memory.byte(start), 0, length))
+                Some((target.byte(start), 0, length))
             },
         )
     };
-    desk.report.ended(outcome.await)
+    let moved = desk.report.ended(outcome.await)?;
+    desk.rings.keep(ring);
+    Ok(moved)
 }

@@ -16,6 +16,7 @@ mod parts;
 mod pipeline;
 mod reduce;
 mod request;
+mod rings;
 mod scope;
 mod shares;
 mod slots;

@@ -39,14 +39,13 @@ pub(super) async fn directly(
 /// From device to device, or through chunks.
 pub(super) async fn carried(
     desk: Rc<Desk>,
-    ring: Result<Ring, Error>,
     operation: &'static str,
     traffic: Traffic,
     marks: [Option<Marks>; 2],
     mine: Result<(), Error>,
 ) -> Result<usize, Error> {
     let mine = desk.passed(marks, mine).await;
-    carry(&desk, operation, &traffic, mine.and(ring)).await
+    carry(&desk, operation, &traffic, mine).await
 }
 
 /// Carries it out, device to device or through chunks. A rank that has failed, as one without a
@@ -55,19 +54,22 @@ pub(super) async fn carry(
     desk: &Desk,
     operation: &'static str,
     traffic: &Traffic,
-    mine: Result<Ring, Error>,
+    mine: Result<(), Error>,
 ) -> Result<usize, Error> {
-    let (told, mut mine) = introduce(desk, operation, traffic, mine).await?;
+    let ring = mine.and_then(|()| desk.rings.short());
+    let (told, mut mine) = introduce(desk, operation, traffic, ring).await?;
     // Each has told all, so all decide alike.
-    let ring = if desk.plan.path == Path::Ipc && told.iter().all(|told| !told.closed) {
+    if desk.plan.path == Path::Ipc && told.iter().all(|told| !told.closed) {
         if let Ok(ring) = mine {
             mine = pull(desk, ring, traffic, &told).await;
         }
-        desk.agree(operation, mine).await?
+        desk.rings.keep(desk.agree(operation, mine).await?);
     } else {
-        through_chunks(desk, operation, traffic, mine).await?
-    };
-    desk.keep(ring);
+        let mine = mine.map(|ring| desk.rings.keep(ring));
+        if let Some(ring) = through_chunks(desk, operation, traffic, mine).await? {
+            desk.rings.keep(ring);
+        }
+    }
     Ok(0)
 }
 
@@ -97,17 +99,16 @@ async fn through_chunks(
     desk: &Desk,
     operation: &'static str,
     traffic: &Traffic,
-    mine: Result<Ring, Error>,
-) -> Result<Ring, Error> {
+    mine: Result<(), Error>,
+) -> Result<Option<Ring>, Error> {
     let words = [desk.report.answer(&mine), traffic.longest() as u64];
     let [worst, longest] = largest(&desk.later, words).await.map_err(|error| desk.report.mpi(error))?;
-    let ring = mine?;
-    desk.report.told(operation, worst)?;
+    mine.and_then(|()| desk.report.told(operation, worst))?;
     if longest == 0 {
-        return Ok(ring);
+        return Ok(None);
     }
     let cut = traffic.cut(desk.plan.chunk_bytes, longest as usize);
-    let mut ring = desk.agree(operation, desk.grown(ring, cut.slot)).await?;
+    let mut ring = desk.agree(operation, desk.rings.long(cut.needs())).await?;
     let slots = ring.slots();
     let mut lists = cut.lists(slots);
     // SAFETY: lent memory of these parts, which stands until the operation is done; all pieces fit
@@ -123,5 +124,5 @@ async fn through_chunks(
         )
     };
     let mine = desk.report.ended(outcome.await)?;
-    desk.agree(operation, mine).await.map(|()| ring)
+    desk.agree(operation, mine).await.map(|()| Some(ring))
 }

@@ -13,7 +13,7 @@ use crate::called::Called;
 use crate::calls::Operand;
 use crate::communicator::DeviceCommunicator;
 use crate::error::Error;
-use crate::operations::{Memory, Number, Reduction, Work, extent, piece, work};
+use crate::operations::{Memory, Number, Reduction, Work, extent, piece, reduces_on_device, work};
 use crate::paths::Ring;
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
@@ -125,7 +125,7 @@ impl DeviceCommunicator {
         }
         let operand = Operand::new(T::ELEMENT, &self.desk.operations, reduction);
         let work = work::<T>(from, to, reduction, root);
-        let work = reduce(self.desk.clone(), self.desk.ring(), marks, work, operand, own);
+        let work = reduce(self.desk.clone(), marks, work, operand, own);
         Ok(self.engine.submit(Key::Collective, Handed::default(), Box::pin(work)))
     }
 }
@@ -136,7 +136,6 @@ fn operation(root: Option<Rank>) -> &'static str {
 
 async fn reduce(
     desk: Rc<Desk>,
-    ring: Result<Ring, Error>,
     marks: Vec<Option<Marks>>,
     work: Work,
     operand: Operand,
@@ -144,22 +143,34 @@ async fn reduce(
 ) -> Result<usize, Error> {
     let mine = desk.passed(marks, mine).await;
     let called = Called::of(operation(work.root), work.root).reducing(work.kernel);
-    let mut ring = desk.same(called, work.from.bytes, mine.and(ring)).await?;
-    let done = joined(&desk, &mut ring, work, operand).await;
-    desk.keep(ring);
+    let by_kernels = reduces_on_device(desk.plan.path, desk.later.size());
+    let mine = mine.and_then(|()| if by_kernels { desk.rings.short() } else { chunks(&desk, &work) });
+    let mut ring = desk.same(called, work.from.bytes, mine).await?;
+    if by_kernels && work.from.bytes > 0 {
+        let kernels = desk.kernels().await?;
+        let done = match kernels {
+            Some(kernels) => self::by_kernels(&desk, &mut ring, &kernels, work).await?,
+            None => false,
+        };
+        desk.rings.keep(ring);
+        if done {
+            return Ok(0);
+        }
+        ring = desk.agree(operation(work.root), chunks(&desk, &work)).await?;
+    }
+    let done = through_chunks(&desk, &mut ring, work, operand).await;
+    desk.rings.keep(ring);
     done.map(|()| 0)
 }
 
-async fn joined(desk: &Desk, ring: &mut Ring, work: Work, operand: Operand) -> Result<(), Error> {
-    if work.from.bytes == 0 {
-        return Ok(());
-    }
-    if let Some(kernels) = desk.kernels().await?
-        && by_kernels(desk, ring, &kernels, work).await?
-    {
-        return Ok(());
-    }
-    through_chunks(desk, ring, work, operand).await
+/// Pieces that MPI reduces: half a chunk at most, as a slot has what is sent, and behind it what
+/// is received.
+fn piece_of(desk: &Desk, bytes: usize) -> usize {
+    piece(bytes, desk.plan.chunk_bytes / 2 / 64 * 64)
+}
+
+fn chunks(desk: &Desk, work: &Work) -> Result<Ring, Error> {
+    desk.rings.long(2 * piece_of(desk, work.from.bytes))
 }
 
 /// `false`, at all ranks: memory of one is in no slab that others can open, and nothing was done.
@@ -193,9 +204,10 @@ async fn by_kernels(desk: &Desk, ring: &mut Ring, kernels: &Kernels, work: Work)
 async fn through_chunks(desk: &Desk, ring: &mut Ring, work: Work, operand: Operand) -> Result<(), Error> {
     let Work { from, to, element_bytes: element, root, .. } = work;
     let bytes = from.bytes;
-    // A slot has what is sent, and behind it what is received.
-    let half = desk.plan.chunk_bytes / 2 / 64 * 64;
-    let piece = piece(bytes, half);
+    if bytes == 0 {
+        return Ok(());
+    }
+    let piece = piece_of(desk, bytes);
     // SAFETY: lent memory of these bytes, which stands until the operation is done; two pieces
     // fit a slot. In place, a piece is loaded before it is stored.
     let outcome = unsafe {
@@ -208,11 +220,11 @@ async fn through_chunks(desk: &Desk, ring: &mut Ring, work: Work, operand: Opera
             },
             |number, slot| {
                 let (_, length) = extent(bytes, piece, number);
-                desk.later.start_reduce(slot, slot.wrapping_add(half), length / element, operand, root)
+                desk.later.start_reduce(slot, slot.wrapping_add(piece), length / element, operand, root)
             },
             |number| {
                 let (start, length) = extent(bytes, piece, number);
-                to.map(|to| (to.byte(start), half, length))
+                to.map(|to| (to.byte(start), piece, length))
             },
         )
     };

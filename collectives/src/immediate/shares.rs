@@ -101,8 +101,7 @@ impl DeviceCommunicator {
         let work: Work = if self.plan.path == Path::Direct {
             Box::pin(directly(desk, handed.clone(), operation, shares, marks, own))
         } else {
-            let ring = desk.ring();
-            Box::pin(carried(desk, ring, operation, shares, marks, own))
+            Box::pin(carried(desk, operation, shares, marks, own))
         };
         self.engine.submit(Key::Collective, handed, work)
     }
@@ -128,24 +127,24 @@ async fn directly(
 
 async fn carried(
     desk: Rc<Desk>,
-    ring: Result<Ring, Error>,
     operation: &'static str,
     shares: Shares,
     marks: [Option<Marks>; 2],
     mine: Result<(), Error>,
 ) -> Result<usize, Error> {
     let mine = desk.passed(marks, mine).await;
-    let mut mine = mine.and(ring);
-    let (slot, piece) = shares.cut(desk.plan.chunk_bytes);
-    if desk.plan.path != Path::Ipc {
-        mine = mine.and_then(|ring| desk.grown(ring, slot));
+    if desk.plan.path == Path::Ipc {
+        desk.same(shares.called(operation), shares.bytes, mine).await?;
+        return match shares.bytes {
+            0 => Ok(0),
+            _ => parts::carry(&desk, operation, &shares.traffic(), Ok(())).await,
+        };
     }
+    let (_, piece) = shares.cut(desk.plan.chunk_bytes);
+    let mine = mine.and_then(|()| desk.rings.long(shares.needs(piece)));
     let mut ring = desk.same(shares.called(operation), shares.bytes, mine).await?;
-    if shares.bytes > 0 && desk.plan.path == Path::Ipc {
-        return parts::carry(&desk, operation, &shares.traffic(), Ok(ring)).await;
-    }
     let done = through_chunks(&desk, &mut ring, operation, shares, piece).await;
-    desk.keep(ring);
+    desk.rings.keep(ring);
     done.map(|()| 0)
 }
 

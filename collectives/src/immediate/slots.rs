@@ -1,5 +1,6 @@
 //! Where the messages of an operation lie.
 
+use super::rings::Rings;
 use crate::error::Error;
 use crate::paths::{MESSAGE, Ring};
 
@@ -14,11 +15,18 @@ pub(super) enum Slots {
 }
 
 impl Slots {
-    /// Without a ring the operation has failed here, if it had not before.
-    pub(super) fn of(ring: Result<Ring, Error>, mine: Result<(), Error>) -> (Slots, Result<(), Error>) {
-        match ring {
+    /// A short ring of `rings`. Without one the operation has failed here, if it had not before.
+    pub(super) fn of(rings: &Rings, mine: Result<(), Error>) -> (Slots, Result<(), Error>) {
+        match rings.short() {
             Ok(ring) => (Slots::Ring(ring), mine),
             Err(error) => (Slots::Bare(vec![0; MESSAGES * MESSAGE]), mine.and(Err(error))),
+        }
+    }
+
+    /// For the next operation. No copy or request uses them.
+    pub(super) fn give_back(self, rings: &Rings) {
+        if let Slots::Ring(ring) = self {
+            rings.keep(ring);
         }
     }
 

@@ -96,8 +96,7 @@ impl DeviceCommunicator {
         let work: Work = if self.plan.path == Path::Direct {
             Box::pin(parts::directly(desk, handed.clone(), operation, traffic, marks, own))
         } else {
-            let ring = desk.ring();
-            Box::pin(parts::carried(desk, ring, operation, traffic, marks, own))
+            Box::pin(parts::carried(desk, operation, traffic, marks, own))
         };
         self.engine.submit(Key::Collective, handed, work)
     }

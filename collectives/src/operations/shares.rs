@@ -75,6 +75,12 @@ impl Shares {
         (slot, (slot / most).clamp(1, self.bytes.max(1)))
     }
 
+    /// Bytes of a slot that so long pieces of all shares take, which may be less than it has.
+    pub(crate) fn needs(&self, piece: usize) -> usize {
+        let [_, _, most] = self.counts();
+        most * piece
+    }
+
     /// Device memory, its place in the slot, and bytes, of so many shares' pieces.
     fn copies(
         &self,

@@ -250,6 +250,11 @@ pub(crate) struct Cut<'t> {
 }
 
 impl Cut<'_> {
+    /// Bytes of a slot that pieces take, which may be less than it has.
+    pub(crate) fn needs(&self) -> usize {
+        2 * self.traffic.sends.len() * self.piece
+    }
+
     /// The lists of every slot. They stand as long as its requests.
     pub(crate) fn lists(&self, slots: usize) -> Vec<[Listed; 2]> {
         let list = || Listed::new(self.traffic.sends.len() as Rank);

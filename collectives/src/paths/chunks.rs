@@ -3,7 +3,7 @@
 //! ever filled lies in slot `p` mod slots.
 #![allow(unsafe_code)]
 
-use super::lanes::Lanes;
+use super::lanes::{Lanes, Streams};
 use super::shared::{BROKEN, FILLED, Shared};
 use crate::buffers::Gpu;
 use pinyard_allocator::DriverToken;
@@ -33,7 +33,9 @@ impl Chunks {
         token: &DriverToken,
     ) -> Result<Chunks, String> {
         let (start, bytes) = (memory.map.as_mut_ptr(), memory.map.len());
-        let lanes = Lanes::new(gpu, memory.shape.slots, token).map_err(|error| error.to_string())?;
+        let lanes = Streams::new(gpu, token)
+            .and_then(|streams| Lanes::new(Arc::new(streams), memory.shape.slots, token));
+        let lanes = lanes.map_err(|error| error.to_string())?;
         // SAFETY: our mapping, which stands until `drop` has undone this.
         unsafe { gpu.driver().host_register(start, bytes, token) }.map_err(|error| error.to_string())?;
         Ok(Chunks { gpu: gpu.clone(), lanes, memory, place, pieces: 0 })
@@ -73,7 +75,7 @@ impl Chunks {
         assert!(bytes <= self.slot_bytes(), "a copy beyond its slot");
         // SAFETY: within the slot (just checked), which this rank fills alone; the rest is the
         // caller's contract.
-        unsafe { self.gpu.driver().copy_to_host(self.slot(piece), from, bytes, self.lanes.down, token) }
+        unsafe { self.gpu.driver().copy_to_host(self.slot(piece), from, bytes, self.lanes.down(), token) }
     }
 
     /// Queues a copy from the slot of a piece to the device.
@@ -89,7 +91,7 @@ impl Chunks {
     ) -> Result<(), DriverError> {
         assert!(bytes <= self.slot_bytes(), "a copy beyond its slot");
         // SAFETY: within the slot, which nobody fills again before this rank is done with it.
-        unsafe { self.gpu.driver().copy_to_device(to, self.slot(piece), bytes, self.lanes.up, token) }
+        unsafe { self.gpu.driver().copy_to_device(to, self.slot(piece), bytes, self.lanes.up(), token) }
     }
 
     /// Pieces in slots so far. Acquire: with what is in them.

@@ -1,35 +1,75 @@
-//! The two streams that copy from and to host memory, and an event per slot.
+//! Streams that copy from and to host memory, and an event per slot.
 #![allow(unsafe_code)]
 
 use crate::buffers::Gpu;
 use pinyard_allocator::DriverToken;
-use pinyard_driver::{DriverError, Event, Stream};
+use pinyard_driver::{Driver, DriverError, Event, Stream};
+use std::sync::Arc;
 
 /// A device copies both ways at a time, so there is a stream for each.
-pub(crate) struct Lanes {
+pub(crate) struct Streams {
     gpu: Gpu,
     /// From the device.
-    pub(super) down: Stream,
+    down: Stream,
     /// To the device.
-    pub(super) up: Stream,
-    /// Passed when the slot's last copy has.
-    events: Vec<Event>,
+    up: Stream,
 }
 
-impl Lanes {
-    pub(super) fn new(gpu: &Gpu, slots: usize, token: &DriverToken) -> Result<Lanes, DriverError> {
+impl Streams {
+    pub(crate) fn new(gpu: &Gpu, token: &DriverToken) -> Result<Streams, DriverError> {
         let driver = gpu.driver();
         let down = driver.stream_create(token)?;
         let up = driver.stream_create(token).inspect_err(|_| {
             // SAFETY: just made, used by nobody. Its own failure would say less than the first.
             let _ = unsafe { driver.stream_destroy(down, token) };
         })?;
-        // From here on what was made goes with the value.
-        let mut lanes = Lanes { gpu: gpu.clone(), down, up, events: Vec::with_capacity(slots) };
+        Ok(Streams { gpu: gpu.clone(), down, up })
+    }
+}
+
+impl Drop for Streams {
+    fn drop(&mut self) {
+        for stream in [self.down, self.up] {
+            // SAFETY: ours, used no more: whoever queued work there has waited for it. What cannot
+            // be destroyed belongs to a context that is gone.
+            let _ = unsafe { self.gpu.driver().stream_destroy(stream, &DriverToken::at_entry()) };
+        }
+    }
+}
+
+/// An event for each slot, on streams that others may use as well.
+pub(crate) struct Lanes {
+    streams: Arc<Streams>,
+    /// Passed when the slot's last copy has.
+    events: Vec<Event>,
+}
+
+impl Lanes {
+    pub(super) fn new(
+        streams: Arc<Streams>,
+        slots: usize,
+        token: &DriverToken,
+    ) -> Result<Lanes, DriverError> {
+        // What was made goes with the value.
+        let mut lanes = Lanes { streams, events: Vec::with_capacity(slots) };
         for _ in 0..slots {
-            lanes.events.push(driver.event_create(token)?);
+            lanes.events.push(lanes.driver().event_create(token)?);
         }
         Ok(lanes)
+    }
+
+    fn driver(&self) -> &Arc<dyn Driver> {
+        self.streams.gpu.driver()
+    }
+
+    /// From the device.
+    pub(super) fn down(&self) -> Stream {
+        self.streams.down
+    }
+
+    /// To the device.
+    pub(super) fn up(&self) -> Stream {
+        self.streams.up
     }
 
     pub(super) fn slots(&self) -> usize {
@@ -42,32 +82,32 @@ impl Lanes {
 
     /// Marks the end of the slot's loads.
     pub(super) fn loaded(&self, slot: usize, token: &DriverToken) -> Result<(), DriverError> {
-        self.gpu.driver().event_record(self.event(slot), self.down, token)
+        self.driver().event_record(self.event(slot), self.down(), token)
     }
 
     /// Marks the end of the slot's stores.
     pub(super) fn stored(&self, slot: usize, token: &DriverToken) -> Result<(), DriverError> {
-        self.gpu.driver().event_record(self.event(slot), self.up, token)
+        self.driver().event_record(self.event(slot), self.up(), token)
     }
 
     /// Whether what was marked last has ended.
     pub(super) fn has_ended(&self, slot: usize, token: &DriverToken) -> Result<bool, DriverError> {
-        self.gpu.driver().event_query(self.event(slot), token)
+        self.driver().event_query(self.event(slot), token)
     }
 
     /// Waits for what was marked last.
     pub(super) fn wait(&self, slot: usize, token: &DriverToken) -> Result<(), DriverError> {
-        self.gpu.driver().event_synchronize(self.event(slot), token)
+        self.driver().event_synchronize(self.event(slot), token)
     }
 
     /// Waits for every load.
     pub(super) fn wait_loads(&self, token: &DriverToken) -> Result<(), DriverError> {
-        self.gpu.driver().stream_synchronize(self.down, token)
+        self.driver().stream_synchronize(self.down(), token)
     }
 
     /// Waits for every store, and every copy across.
     pub(super) fn wait_stores(&self, token: &DriverToken) -> Result<(), DriverError> {
-        self.gpu.driver().stream_synchronize(self.up, token)
+        self.driver().stream_synchronize(self.up(), token)
     }
 
     /// Waits for every copy.
@@ -80,16 +120,11 @@ impl Lanes {
 impl Drop for Lanes {
     fn drop(&mut self) {
         let token = DriverToken::at_entry();
-        let driver = self.gpu.driver();
         // What cannot be waited for or destroyed belongs to a context that is gone.
         let _ = self.wait_all(&token);
         for &event in &self.events {
             // SAFETY: ours, used no more.
-            let _ = unsafe { driver.event_destroy(event, &token) };
-        }
-        for stream in [self.down, self.up] {
-            // SAFETY: ours, used no more.
-            let _ = unsafe { driver.stream_destroy(stream, &token) };
+            let _ = unsafe { self.driver().event_destroy(event, &token) };
         }
     }
 }
@@ -98,7 +133,6 @@ impl Drop for Lanes {
 mod tests {
     use super::*;
     use pinyard_driver::Simulated;
-    use std::sync::Arc;
 
     #[test]
     fn nothing_is_left_of_lanes_that_could_not_be_made() {
@@ -106,13 +140,14 @@ mod tests {
         let gpu = Gpu::new(simulated.clone()).unwrap();
         let (token, before) = (DriverToken::at_entry(), simulated.outstanding());
         // Two streams, and an event for each of three slots.
+        let lanes = || Lanes::new(Arc::new(Streams::new(&gpu, &token)?), 3, &token);
         for failing in 0..5 {
             simulated.fail_at(simulated.all_calls() + failing, 2);
-            assert_eq!(Lanes::new(&gpu, 3, &token).err().map(|error| error.code), Some(2), "call {failing}");
+            assert_eq!(lanes().err().map(|error| error.code), Some(2), "call {failing}");
             assert_eq!(simulated.outstanding(), before, "call {failing}");
         }
         simulated.fail_never();
-        drop(Lanes::new(&gpu, 3, &token).unwrap());
+        drop(lanes().unwrap());
         assert_eq!(simulated.outstanding(), before);
     }
 }

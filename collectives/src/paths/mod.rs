@@ -18,6 +18,7 @@ pub(crate) use self::{
     board::{Answers, Board, NOTE},
     chunks::Chunks,
     imports::{Exported, Imports},
+    lanes::Streams,
     locks::Locks,
     message::{INLINE, Kind, MESSAGE, Message},
     pipeline::{Outcome, run},

@@ -1,14 +1,12 @@
 //! Pinned chunks of one rank, used in turn.
 #![allow(unsafe_code)]
 
-use super::lanes::Lanes;
+use super::lanes::{Lanes, Streams};
 use crate::buffers::Gpu;
 use crate::error::BufferError;
 use pinyard_allocator::{DriverToken, PoolBuf};
 use pinyard_driver::{DevicePtr, DriverError, Stream};
-
-/// Alignment of a slot: no two share a page.
-const ALIGN: usize = 4096;
+use std::sync::Arc;
 
 /// The chunks of a communicator.
 pub(crate) struct Ring {
@@ -20,22 +18,37 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
+    /// Alignment of a slot: no two share a page.
+    pub(crate) const ALIGN: usize = 4096;
+
+    /// With streams of its own.
     pub(crate) fn new(
         gpu: &Gpu,
         slots: usize,
         slot_bytes: usize,
         token: &DriverToken,
     ) -> Result<Ring, BufferError> {
-        let slot_bytes = slot_bytes.next_multiple_of(ALIGN);
-        let memory = gpu.pinned_pool().alloc_aligned::<u8>(slots * slot_bytes, ALIGN)?;
-        Ok(Ring { gpu: gpu.clone(), lanes: Lanes::new(gpu, slots, token)?, memory, slot_bytes })
+        Ring::on(&Arc::new(Streams::new(gpu, token)?), gpu, (slots, slot_bytes), token)
+    }
+
+    /// With streams that other rings use as well: what is queued there waits for nobody.
+    pub(crate) fn on(
+        streams: &Arc<Streams>,
+        gpu: &Gpu,
+        (slots, slot_bytes): (usize, usize),
+        token: &DriverToken,
+    ) -> Result<Ring, BufferError> {
+        let slot_bytes = slot_bytes.next_multiple_of(Ring::ALIGN);
+        let memory = gpu.pinned_pool().alloc_aligned::<u8>(slots * slot_bytes, Ring::ALIGN)?;
+        let lanes = Lanes::new(streams.clone(), slots, token)?;
+        Ok(Ring { gpu: gpu.clone(), lanes, memory, slot_bytes })
     }
 
     /// Makes room for slots of `bytes`. No copy is under way.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), BufferError> {
-        let bytes = bytes.next_multiple_of(ALIGN);
+        let bytes = bytes.next_multiple_of(Ring::ALIGN);
         if bytes > self.slot_bytes {
-            self.memory = self.gpu.pinned_pool().alloc_aligned::<u8>(self.slots() * bytes, ALIGN)?;
+            self.memory = self.gpu.pinned_pool().alloc_aligned::<u8>(self.slots() * bytes, Ring::ALIGN)?;
             self.slot_bytes = bytes;
         }
         Ok(())
@@ -77,7 +90,7 @@ impl Ring {
         let to = self.slot(slot).wrapping_add(offset);
         // SAFETY: within the slot (just checked), which stands until its event has passed;
         // the rest is the caller's contract.
-        unsafe { self.gpu.driver().copy_to_host(to, from, bytes, self.lanes.down, token) }
+        unsafe { self.gpu.driver().copy_to_host(to, from, bytes, self.lanes.down(), token) }
     }
 
     /// Queues a copy from a slot to the device.
@@ -95,7 +108,7 @@ impl Ring {
         assert!(offset + bytes <= self.slot_bytes, "a copy beyond its slot");
         let from = self.slot(slot).wrapping_add(offset);
         // SAFETY: as in `load`.
-        unsafe { self.gpu.driver().copy_to_device(to, from, bytes, self.lanes.up, token) }
+        unsafe { self.gpu.driver().copy_to_device(to, from, bytes, self.lanes.up(), token) }
     }
 
     /// Copies within the device, or from another one's memory, and waits.
@@ -127,12 +140,12 @@ impl Ring {
         token: &DriverToken,
     ) -> Result<(), DriverError> {
         // SAFETY: the caller's contract.
-        unsafe { self.gpu.driver().copy_on_device(to, from, bytes, self.lanes.up, token) }
+        unsafe { self.gpu.driver().copy_on_device(to, from, bytes, self.lanes.up(), token) }
     }
 
     /// The stream of stores and copies across, for kernels among them.
     pub(crate) fn stream(&self) -> Stream {
-        self.lanes.up
+        self.lanes.up()
     }
 
     /// Marks the end of the slot's loads.

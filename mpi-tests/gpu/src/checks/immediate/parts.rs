@@ -16,7 +16,6 @@ pub(super) fn all(bench: &Bench) -> Result<(), String> {
     }
     if bench.size() > 1 && bench.ranks.plan().path != Path::Direct {
         devices_that_fail(bench)?;
-        no_chunks(bench)?;
     }
     several(bench, 100)
 }
@@ -149,45 +148,4 @@ fn devices_that_fail(bench: &Bench) -> Result<(), String> {
     });
     simulated.fail_never();
     named(bench, 0, &result, 701, "an iallgatherv without a copy")
-}
-
-/// The last rank has no chunks for one more operation: it tells the others when all begin.
-fn no_chunks(bench: &Bench) -> Result<(), String> {
-    let Some(simulated) = &bench.simulated else { return Ok(()) };
-    let (rank, size, last) = (bench.rank(), bench.size(), bench.size() - 1);
-    let (mine, parts) = (plain(bench, &[1u8; 64])?, Partition::packed(vec![64; size]));
-    let mut came = Vec::new();
-    for _ in 0..8 {
-        came.push(plain(bench, &vec![0u8; 64 * size])?);
-    }
-    let mut word = plain(bench, &[0u8])?;
-    let settled = mine.settle().map_err(text)?;
-    let targets = came.iter_mut().map(DeviceBuf::settle_mut).collect::<Result<Vec<_>, _>>();
-    let mut targets = targets.map_err(text)?;
-    if rank == 0 {
-        // The last rank's are all under way until this one's begin: more than the rings that are
-        // kept.
-        let mut word = word.settle_mut().map_err(text)?;
-        bench.ranks.receive_into(last as i32, 14, &mut word).map_err(text)?;
-    }
-    let mut results = scope(|scope| {
-        let mut requests = Vec::new();
-        for (number, target) in targets.iter_mut().enumerate() {
-            if rank == last && number == 7 {
-                simulated.fail_next(Call::StreamCreate, 1, 2);
-            }
-            let ranks = &bench.ranks;
-            let request = ranks.immediate_all_gather_varcount_into(scope, &settled, target, &parts);
-            requests.push(request.map_err(text)?);
-        }
-        if rank == last {
-            bench.ranks.send(0, 14, &word.settle().map_err(text)?).map_err(text)?;
-        }
-        Ok::<_, String>(requests.into_iter().map(pinyard_mpi::Request::wait).collect::<Vec<_>>())
-    })?;
-    simulated.fail_never();
-    let result = results.pop().unwrap_or(Ok(()));
-    named(bench, last, &result, 2, "an iallgatherv without chunks")?;
-    let right = results.iter().all(Result::is_ok);
-    bench.check(right, || format!("iallgathervs before one without chunks: {results:?}"))
 }
