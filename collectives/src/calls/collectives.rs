@@ -1,7 +1,7 @@
 //! Collectives that go on while others copy: on chunks, or on device pointers.
 #![allow(unsafe_code)]
 
-use super::communicator::bytes;
+use super::communicator::{bytes, check};
 use super::own::OwnOperations;
 use super::{Answer, Comm, Request};
 use crate::operations::Reduction;
@@ -15,9 +15,14 @@ use std::ffi::{c_int, c_void};
 pub(crate) struct Operand {
     datatype: ffi::MPI_Datatype,
     operation: ffi::MPI_Op,
+    element_bytes: usize,
 }
 
 impl Operand {
+    pub(crate) fn element_bytes(&self) -> usize {
+        self.element_bytes
+    }
+
     /// `reduction` of such elements, as long as `own` stands: in MPI's own type, but for those of
     /// half precision.
     pub(crate) fn new(element: Element, own: &OwnOperations, reduction: Reduction) -> Operand {
@@ -42,7 +47,7 @@ impl Operand {
             };
             (datatype, own.find(element, reduction).unwrap_or(operation))
         };
-        Operand { datatype, operation }
+        Operand { datatype, operation, element_bytes: element.bytes() }
     }
 }
 
@@ -77,7 +82,7 @@ impl Comm {
         operand: Operand,
         root: Option<Rank>,
     ) -> Answer<Request> {
-        let Operand { datatype, operation } = operand;
+        let Operand { datatype, operation, .. } = operand;
         let (from, to, count) = (from.cast::<c_void>(), to.cast::<c_void>(), elements as c_int);
         match root {
             // SAFETY: the caller's contract.
@@ -88,6 +93,31 @@ impl Comm {
             Some(root) => Request::start("MPI_Ireduce", |request| unsafe {
                 ffi::MPI_Ireduce(from, to, count, datatype, operation, root, self.raw(), request)
             }),
+        }
+    }
+
+    /// `MPI_Allreduce`, or with a root `MPI_Reduce`: all ranks take this form.
+    pub(crate) unsafe fn reduce(
+        &self,
+        from: *const u8,
+        to: *mut u8,
+        elements: usize,
+        operand: Operand,
+        root: Option<Rank>,
+    ) -> Answer<()> {
+        let Operand { datatype, operation, .. } = operand;
+        let (from, to, count) = (from.cast::<c_void>(), to.cast::<c_void>(), elements as c_int);
+        match root {
+            None => {
+                // SAFETY: the caller's contract.
+                let code = unsafe { ffi::MPI_Allreduce(from, to, count, datatype, operation, self.raw()) };
+                check(code, "MPI_Allreduce")
+            }
+            Some(root) => {
+                // SAFETY: as above.
+                let code = unsafe { ffi::MPI_Reduce(from, to, count, datatype, operation, root, self.raw()) };
+                check(code, "MPI_Reduce")
+            }
         }
     }
 

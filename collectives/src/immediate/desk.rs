@@ -11,7 +11,7 @@ use crate::called::{Called, Part, odd};
 use crate::calls::{Comm, OwnOperations};
 use crate::error::{Error, Failure};
 use crate::nodes::Nodes;
-use crate::operations::{Memory, are_the_same, reduces_on_device, words};
+use crate::operations::{Memory, Wants, are_the_same, reduces_on_device, words};
 use crate::paths::{Chunks, Exported, INLINE, Imports, Kind, MESSAGE, Message, Path, Plan, Ring};
 use crate::report::Report;
 use mpi::topology::Rank;
@@ -163,7 +163,7 @@ impl Desk {
     ) -> Result<R, Error> {
         let called = called.into();
         let part = called.with(bytes);
-        let all = largest(&self.later, words(self.report.answer(&mine), part, false)).await;
+        let all = largest(&self.later, words(self.report.answer(&mine), part, Wants::default())).await;
         let all = all.map_err(|error| self.report.mpi(error))?;
         if are_the_same(all) {
             return self.report.concluded(called.operation, mine, all[0]);

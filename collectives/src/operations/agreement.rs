@@ -2,20 +2,30 @@
 //! leaves none of the others waiting.
 
 use crate::called::{Called, Part, odd};
+use crate::calls::progress::is_wanted;
 use crate::communicator::DeviceCommunicator;
 use crate::error::Error;
 use pinyard_allocator::DriverToken;
 use std::time::Duration;
 
 /// The words of which all ranks learn the largest: an answer, a rank's part twice, so that the
-/// largest is also the least where all have the same, and whether all are to close what they
-/// have open.
-pub(crate) fn words(answer: u64, Part { called, bytes }: Part, closing: bool) -> [u64; 6] {
-    [answer, called, !called, bytes, !bytes, u64::from(closing)]
+/// largest is also the least where all have the same, and what it wants of all.
+pub(crate) fn words(answer: u64, Part { called, bytes }: Part, wants: Wants) -> [u64; 7] {
+    [answer, called, !called, bytes, !bytes, u64::from(wants.closing), u64::from(wants.is_busy)]
+}
+
+/// What one rank is enough for.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Wants {
+    /// All close what they have open.
+    closing: bool,
+    /// It has operations under way that do not block, which others may wait for: no rank sits in a
+    /// collective of MPI's that blocks.
+    is_busy: bool,
 }
 
 /// Whether all ranks had the same part.
-pub(crate) fn are_the_same([_, called, not_called, bytes, not_bytes, _]: [u64; 6]) -> bool {
+pub(crate) fn are_the_same([_, called, not_called, bytes, not_bytes, ..]: [u64; 7]) -> bool {
     called == !not_called && bytes == !not_bytes
 }
 
@@ -35,29 +45,43 @@ impl DeviceCommunicator {
         bytes: usize,
         mine: Result<R, Error>,
     ) -> Result<R, Error> {
-        let (mine, closing) = self.told(called.into(), bytes, mine);
-        if closing {
-            self.close_spares();
-        }
-        mine
+        self.same_and_idle(called, bytes, mine).map(|(mine, _)| mine)
     }
 
-    /// And whether a rank wants all to close what they have open.
-    fn told<R>(&self, called: Called, bytes: usize, mine: Result<R, Error>) -> (Result<R, Error>, bool) {
+    /// The same, and whether no rank has operations under way that do not block: then all may sit
+    /// in a collective of MPI's that blocks. Where that was not asked, none does.
+    pub(super) fn same_and_idle<R>(
+        &self,
+        called: impl Into<Called>,
+        bytes: usize,
+        mine: Result<R, Error>,
+    ) -> Result<(R, bool), Error> {
+        let (mine, wants) = self.told(called.into(), bytes, mine);
+        if wants.closing {
+            self.close_spares();
+        }
+        mine.map(|mine| (mine, !wants.is_busy))
+    }
+
+    /// And what ranks want.
+    fn told<R>(&self, called: Called, bytes: usize, mine: Result<R, Error>) -> (Result<R, Error>, Wants) {
         let part = called.with(bytes);
         if let Some(board) = &self.board {
             let board = &mut board.borrow_mut();
             board.begin(part);
-            return self.agree_on_node(board, called.operation, mine);
+            let (mine, closing) = self.agree_on_node(board, called.operation, mine);
+            return (mine, Wants { closing, is_busy: true });
         }
-        let words = words(self.report.answer(&mine), part, self.wants_closing());
+        let wants = Wants { closing: self.wants_closing(), is_busy: is_wanted() };
+        let words = words(self.report.answer(&mine), part, wants);
         let largest = match self.whole.largest(words) {
             Ok(largest) => largest,
-            Err(error) => return (Err(self.report.mpi(error)), false),
+            Err(error) => return (Err(self.report.mpi(error)), Wants::default()),
         };
-        let (worst, closing) = (largest[0], largest[5] > 0);
+        let [worst, .., closing, is_busy] = largest;
+        let wants = Wants { closing: closing > 0, is_busy: is_busy > 0 };
         if are_the_same(largest) {
-            return (self.report.concluded(called.operation, mine, worst), closing);
+            return (self.report.concluded(called.operation, mine, worst), wants);
         }
         let all = self.whole.gather_all(&part.to_bytes()).map_err(|error| self.report.mpi(error));
         let differs = all.map(|all| {
@@ -65,7 +89,7 @@ impl DeviceCommunicator {
             let odd = odd(parts.iter().copied()).unwrap_or((self.rank(), part, part));
             self.report.differed(called.operation, mine, worst, odd)
         });
-        (Err(differs.unwrap_or_else(|error| error)), closing)
+        (Err(differs.unwrap_or_else(|error| error)), wants)
     }
 
     /// Whether so much of this rank's memory was exported that what is unused has to go.

@@ -17,7 +17,7 @@ mod traffic;
 mod varcount;
 mod window;
 
-pub(crate) use self::agreement::{are_the_same, words};
+pub(crate) use self::agreement::{Wants, are_the_same, words};
 use self::idle::Idle;
 pub(crate) use self::links::{Lengths, Link, Links, is_worth};
 pub(crate) use self::on_device::{Work, reduces_on_device};

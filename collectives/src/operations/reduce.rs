@@ -114,7 +114,7 @@ impl DeviceCommunicator {
         let memory = Memory::of::<T>(buffer.place(), buffer.len());
         let _call = self.traced(ALLREDUCE, memory.bytes);
         let own = self.own(buffer.place()).and(self.chunks_for_reductions());
-        self.same(called::<T>(ALLREDUCE, None, reduction), memory.bytes, own)?;
+        let ((), idle) = self.same_and_idle(called::<T>(ALLREDUCE, None, reduction), memory.bytes, own)?;
         let token = DriverToken::at_entry();
         if let Some(kernels) = self.kernels(memory.bytes, &token)? {
             let work = work::<T>(memory, Some(memory), reduction, None);
@@ -123,7 +123,7 @@ impl DeviceCommunicator {
             }
         }
         let operand = Operand::new(T::ELEMENT, &self.desk.operations, reduction);
-        self.reduce_staged(ALLREDUCE, memory, Some(memory), operand, None, size_of::<T>())
+        self.reduce_staged(ALLREDUCE, (memory, Some(memory)), operand, None, idle)
     }
 
     /// Every rank's `mine`, element by element, in `all` at the root, which alone gives
@@ -178,9 +178,8 @@ impl DeviceCommunicator {
         own: Result<(), Error>,
     ) -> Result<(), Error> {
         let called = called::<T>(operation, root, reduction);
-        self.same(called, from.bytes, own.and(self.chunks_for_reductions()))?;
+        let ((), idle) = self.same_and_idle(called, from.bytes, own.and(self.chunks_for_reductions()))?;
         let operand = Operand::new(T::ELEMENT, &self.desk.operations, reduction);
-        let element = size_of::<T>();
         let token = DriverToken::at_entry();
         if let Some(kernels) = self.kernels(from.bytes, &token)? {
             let work = work::<T>(from, to, reduction, root);
@@ -189,24 +188,28 @@ impl DeviceCommunicator {
             }
         }
         let receives = to.filter(|_| root.is_none_or(|root| root == self.rank()));
-        self.reduce_staged(operation, from, receives, operand, root, element)
+        self.reduce_staged(operation, (from, receives), operand, root, idle)
     }
 
+    /// Where all ranks are `idle` MPI's call blocks: its algorithms are better than those of the one
+    /// that does not, and what it takes is so much more than the copies beside it that nothing is
+    /// gained by a second one under way.
     fn reduce_staged(
         &self,
         operation: &'static str,
-        from: Memory,
-        receives: Option<Memory>,
+        (from, receives): (Memory, Option<Memory>),
         operand: Operand,
         root: Option<Rank>,
-        element: usize,
+        idle: bool,
     ) -> Result<(), Error> {
-        tracing::debug!(rank = self.rank(), operation, bytes = from.bytes, way = "MPI, on chunks");
+        let way = if idle { "MPI, on chunks" } else { "MPI, on chunks, beside others" };
+        tracing::debug!(rank = self.rank(), operation, bytes = from.bytes, way);
         let token = DriverToken::at_entry();
         let ring = &mut self.state.borrow_mut().ring;
         // A slot has what is sent, and behind it what is received.
         let half = ring.slot_bytes().min(self.plan.chunk_bytes) / 2 / 64 * 64;
-        let piece = piece(from.bytes, half);
+        let piece = if idle { long_piece(from.bytes, half) } else { piece(from.bytes, half) };
+        let element = operand.element_bytes();
         // SAFETY: settled memory of these bytes, borrowed until the caller returns; two
         // pieces fit a slot. In place, a piece is loaded before it is stored.
         let outcome = unsafe {
@@ -220,8 +223,12 @@ impl DeviceCommunicator {
                 },
                 |number, slot| {
                     let (_, length) = extent(from.bytes, piece, number);
-                    let to = slot.wrapping_add(half);
-                    Ok([Some(self.whole.start_reduce(slot, to, length / element, operand, root)?), None])
+                    let (to, count) = (slot.wrapping_add(half), length / element);
+                    if idle {
+                        self.whole.reduce(slot, to, count, operand, root)?;
+                        return Ok([None, None]);
+                    }
+                    Ok([Some(self.whole.start_reduce(slot, to, count, operand, root)?), None])
                 },
                 |number, copy| {
                     let (start, length) = extent(from.bytes, piece, number);
@@ -234,4 +241,11 @@ impl DeviceCommunicator {
         let mine = self.report.ended(outcome)?;
         self.agree(operation, mine)
     }
+}
+
+/// Bytes of a piece that MPI reduces in a call that blocks: one where that is no longer than
+/// `LEAST`, as a second call costs more than the copies beside it take.
+fn long_piece(bytes: usize, half: usize) -> usize {
+    const LEAST: usize = 512 << 10;
+    bytes.div_ceil(2).next_multiple_of(4096).clamp(LEAST.min(half), half)
 }

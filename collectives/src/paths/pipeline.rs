@@ -5,6 +5,9 @@
 //! piece i      load i      event      MPI i         store i       event
 //! at step      i           i + 1      i + 1         i + flight    next use of the slot
 //! ```
+//!
+//! Where MPI's call blocks, `store i` is at step i + 1 too: the next load goes on beside the call,
+//! and the store beside the next call.
 #![allow(unsafe_code)]
 
 use super::ring::Ring;
@@ -36,8 +39,8 @@ impl Outcome {
 }
 
 /// Takes `pieces` through the ring. `load` and `store` name the copies of a piece,
-/// `start` starts its MPI requests on the slot's address; requests of one rank start in
-/// the order of the pieces.
+/// `start` starts its MPI requests on the slot's address, in the order of the pieces; where it
+/// returns none MPI is done with the piece.
 ///
 /// # Safety
 /// The device memory that `load` names stands unwritten, and what `store` names is
@@ -55,6 +58,7 @@ pub(crate) unsafe fn run(
     let flight = (slots - 1).max(1);
     let mut outcome = Outcome::default();
     let mut under_way: VecDeque<[Option<Request>; 2]> = VecDeque::with_capacity(flight);
+    let mut stored = 0;
     for step in 0..pieces + flight {
         if step < pieces {
             if step >= slots {
@@ -77,27 +81,38 @@ pub(crate) unsafe fn run(
                 }
             }
         }
-        let Some(piece) = step.checked_sub(flight).filter(|&piece| piece < pieces) else { continue };
-        let Some(requests) = under_way.pop_front() else { continue };
-        for request in requests.into_iter().flatten() {
-            if let Err(error) = request.wait() {
-                outcome.mpi.get_or_insert(error);
+        while stored + flight <= step || under_way.front().is_some_and(is_done) {
+            let Some(requests) = under_way.pop_front() else { break };
+            for request in requests.into_iter().flatten() {
+                if let Err(error) = request.wait() {
+                    outcome.mpi.get_or_insert(error);
+                }
             }
+            if outcome.mpi.is_some() {
+                break;
+            }
+            store(stored, &mut |to, offset, bytes| {
+                // SAFETY: the caller's contract; waited for before the slot is used again, and
+                // below.
+                outcome.note(unsafe { ring.store(stored, offset, to, bytes, token) });
+            });
+            outcome.note(ring.stored(stored, token));
+            stored += 1;
         }
         if outcome.mpi.is_some() {
             break;
         }
-        store(piece, &mut |to, offset, bytes| {
-            // SAFETY: the caller's contract; waited for before the slot is used again, and
-            // below.
-            outcome.note(unsafe { ring.store(piece, offset, to, bytes, token) });
-        });
-        outcome.note(ring.stored(piece, token));
     }
     // Requests that are left end here (after a failure), and then the copies.
     drop(under_way);
-    outcome.note(ring.wait_all(token));
+    let is_whole = outcome.mpi.is_none() && outcome.device.is_none();
+    // Every load was waited for, unless something failed.
+    outcome.note(if is_whole { ring.wait_stores(token) } else { ring.wait_all(token) });
     outcome
+}
+
+fn is_done(requests: &[Option<Request>; 2]) -> bool {
+    requests.iter().all(Option::is_none)
 }
 
 #[cfg(test)]
