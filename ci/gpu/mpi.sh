@@ -4,7 +4,8 @@
 # the real driver, from Rust, from C and beside cudarc; the examples; and
 # Bcast and Allreduce, 4 B to 1 GiB: copied and then MPI's, staged, through IPC handles,
 # NCCL's, and in a second run those of an MPI that takes device pointers (Open MPI 5 with
-# UCX for CUDA) beside all of these. Takes what ci/gpu/mpi-carry.sh collected; results
+# UCX for CUDA) beside all of these; the other operations, those that do not block, and the
+# staged path by its chunks. Takes what ci/gpu/mpi-carry.sh collected; results
 # under $OUT.
 #
 #   RANKS=4    ranks, each with a GPU of its own as far as there are so many (2)
@@ -113,17 +114,25 @@ if [ -z "${DRY:-}" ]; then
 fi
 program=("$here/gpu-bandwidth" "${quick[@]}")
 step 150 bandwidth PINYARD_MPI_CHUNKS=4
-aware() {
+# with_ucx SECONDS NAME ARGUMENT...: under the MPI that takes device pointers.
+with_ucx() {
     local mpirun=$here/openmpi/bin/mpirun
-    program=("$here/gpu-bandwidth" --aware "${quick[@]}")
+    program=("$here/gpu-bandwidth" --aware "${@:3}" "${quick[@]}")
     chmod +x "$here"/openmpi/bin/*
-    step 150 bandwidth-aware -u OMPI_MCA_osc OPAL_PREFIX="$here/openmpi" PMIX_PREFIX="$here/openmpi" PRTE_PREFIX="$here/openmpi" \
+    step "$1" "$2" -u OMPI_MCA_osc OPAL_PREFIX="$here/openmpi" PMIX_PREFIX="$here/openmpi" PRTE_PREFIX="$here/openmpi" \
         LD_LIBRARY_PATH="$here/openmpi/lib:$here/openmpi/lib/openmpi" \
         OMPI_MCA_pml=ucx OMPI_MCA_btl=self OMPI_MCA_opal_common_ucx_tls=any \
         OMPI_MCA_opal_common_ucx_devices=any UCX_LOG_LEVEL=error "PATH=$here/openmpi/bin:$PATH"
 }
-aware
-for run in bandwidth bandwidth-aware; do
+with_ucx 150 bandwidth-aware
+# The other operations and those that do not block, by our paths alone; then the staged path by
+# its chunks.
+program=("$here/gpu-bandwidth" --more "${quick[@]}")
+step 60 more PINYARD_MPI_CHUNKS=4
+with_ucx 45 more-aware --more
+program=("$here/gpu-bandwidth" --sweep "${quick[@]}")
+step 45 sweep PINYARD_MPI_PATH=staged
+for run in bandwidth bandwidth-aware more more-aware sweep; do
     grep -ah '^{' "$out/$run.log" > "$out/$run.jsonl"
     echo "$run:"
     grep -ahv '^{' "$out/$run.log"

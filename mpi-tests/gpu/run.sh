@@ -154,6 +154,12 @@ table() {
 	for path in copy-then-mpi staged ipc; do
 		[ "$(grep -c "\"path\": \"$path\".*\"ranks\": 2" "$temporary/out")" -eq 14 ] || return 1
 	done
+	# Eight operations by two paths, those in shares without a size of one byte; and two by as many
+	# chunks of as many lengths.
+	program=("$programs/gpu-bandwidth" --quick --more)
+	ranks 2 X=1 >"$temporary/out" && [ "$(grep -c '^{' "$temporary/out")" -eq 88 ] || return 1
+	program=("$programs/gpu-bandwidth" --quick --sweep)
+	ranks 2 X=1 >"$temporary/out" && [ "$(grep -c '"chunk_bytes": [0-9]*, "chunks": [248]}' "$temporary/out")" -eq 36 ]
 }
 
 for mpi in "$@"; do

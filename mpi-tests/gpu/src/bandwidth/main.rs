@@ -7,20 +7,26 @@
 //! mpirun -n 2 target/release/gpu-bandwidth            # GPUs
 //! mpirun -n 2 target/release/gpu-bandwidth --aware    # with an MPI that takes device pointers
 //! mpirun -n 2 target/release/gpu-bandwidth --quick    # simulated: that it runs, no figures
+//! mpirun -n 2 target/release/gpu-bandwidth --more     # other operations, and those that do not block
+//! mpirun -n 2 target/release/gpu-bandwidth --sweep    # staged, by the chunks
 //! ```
 
+mod more;
 mod nccl;
+mod row;
+mod sweep;
 mod ways;
 
 use mpi::traits::Communicator;
 use pinyard_driver::Cuda;
 use pinyard_mpi::{DeviceBuf, DeviceCommunicator, Gpu};
+use row::{Row, timed};
 use std::error::Error;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
-use ways::{Operation, Way};
+use std::time::Duration;
+use ways::Operation;
 
-const SIZES: [usize; 12] = [
+const SIZES: [usize; 13] = [
     4,
     1 << 10,
     4 << 10,
@@ -30,6 +36,7 @@ const SIZES: [usize; 12] = [
     1 << 20,
     4 << 20,
     16 << 20,
+    32 << 20,
     64 << 20,
     256 << 20,
     1 << 30,
@@ -42,9 +49,9 @@ const LEAST: usize = 5;
 const FAST: Duration = Duration::from_millis(10);
 
 /// What the command line says.
-struct Options {
-    quick: bool,
-    aware: bool,
+pub(crate) struct Options {
+    pub(crate) quick: bool,
+    pub(crate) aware: bool,
 }
 
 fn main() -> ExitCode {
@@ -79,6 +86,13 @@ fn measure(world: &impl Communicator, options: &Options) -> Result<(), Box<dyn E
         eprintln!("on {gpu}, best path {}", best.plan());
     }
     drop(best);
+    let given = |flag| std::env::args().any(|argument| argument == flag);
+    if given("--more") {
+        return more::measure(world, &gpu, options);
+    }
+    if given("--sweep") {
+        return sweep::measure(world, &gpu, options);
+    }
     for operation in [Operation::Bcast, Operation::AllReduce] {
         let mut lines = Vec::new();
         for &bytes in SIZES.iter().filter(|&&bytes| !options.quick || bytes <= 1 << 20) {
@@ -87,13 +101,11 @@ fn measure(world: &impl Communicator, options: &Options) -> Result<(), Box<dyn E
                 let names = rows.iter().map(|row| format!("  {:>24}", row.name));
                 lines.push(format!("{:>11}{}", operation.name(), names.collect::<String>()));
             }
-            let cells = rows.iter().map(|row| {
-                let rate = bytes as f64 / row.median.as_secs_f64() / 1e9;
-                format!("  {:>10.1} us {rate:>6.2} GB/s", micros(row.median))
-            });
+            let cells = rows.iter().map(|row| format!("  {}", row.cells(bytes)));
             lines.push(format!("{bytes:>11}{}", cells.collect::<String>()));
             if world.rank() == 0 {
-                rows.iter().for_each(|row| println!("{}", row.json(operation, world.size(), bytes)));
+                rows.iter()
+                    .for_each(|row| println!("{}", row.json(operation.name(), world.size(), bytes, "")));
             }
         }
         if world.rank() == 0 {
@@ -101,37 +113,6 @@ fn measure(world: &impl Communicator, options: &Options) -> Result<(), Box<dyn E
         }
     }
     Ok(())
-}
-
-fn micros(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e6
-}
-
-/// What one way took.
-struct Row {
-    name: String,
-    first: Duration,
-    median: Duration,
-    p25: Duration,
-    p75: Duration,
-    p99: Duration,
-    /// How many there were after the first.
-    samples: usize,
-}
-
-impl Row {
-    fn json(&self, operation: Operation, ranks: i32, bytes: usize) -> String {
-        let Row { name, first, median, p25, p75, p99, samples } = self;
-        format!(
-            "{{\"operation\": \"{}\", \"path\": \"{name}\", \"ranks\": {ranks}, \"bytes\": {bytes}, \"first_us\": {:.1}, \"median_us\": {:.2}, \"p25_us\": {:.2}, \"p75_us\": {:.2}, \"p99_us\": {:.2}, \"samples\": {samples}}}",
-            operation.name(),
-            micros(*first),
-            micros(*median),
-            micros(*p25),
-            micros(*p75),
-            micros(*p99)
-        )
-    }
 }
 
 /// Small whole numbers, so that sums are exact in any order.
@@ -199,10 +180,11 @@ fn of_size(
                 contents.write(operation, rank, round)?;
             }
             let way = &mut ways[number];
+            let mut once = || way.once(operation, world, &mut contents.from, &mut contents.to);
             if times[number].last().is_some_and(|&last| last < FAST) {
-                timed(world, way, operation, &mut contents)?;
+                timed(world, &mut once)?;
             }
-            times[number].push(timed(world, way, operation, &mut contents)?);
+            times[number].push(timed(world, once)?);
             if checked && !contents.are_right(operation, ranks, round)? {
                 let (name, what) = (way.name(), operation.name());
                 return Err(format!("{name}: {what} of {bytes} bytes is wrong in round {round}").into());
@@ -211,34 +193,7 @@ fn of_size(
     }
     let rows = ways.iter().zip(times).map(|(way, mut times)| {
         let first = times.remove(0);
-        times.sort_unstable();
-        let at = |share: usize| times[(times.len() * share / 100).min(times.len() - 1)];
-        Row {
-            name: way.name(),
-            first,
-            median: at(50),
-            p25: at(25),
-            p75: at(75),
-            p99: at(99),
-            samples: times.len(),
-        }
+        Row::new(way.name(), first, times)
     });
     Ok(rows.collect())
-}
-
-/// The slowest rank's time.
-fn timed(
-    world: &impl Communicator,
-    way: &mut Way,
-    operation: Operation,
-    contents: &mut Contents,
-) -> Result<Duration, Box<dyn Error>> {
-    use mpi::collective::SystemOperation;
-    use mpi::traits::CommunicatorCollectives;
-    world.barrier();
-    let began = Instant::now();
-    way.once(operation, world, &mut contents.from, &mut contents.to)?;
-    let (mine, mut all) = (began.elapsed().as_nanos() as u64, 0u64);
-    world.all_reduce_into(&mine, &mut all, SystemOperation::max());
-    Ok(Duration::from_nanos(all))
 }

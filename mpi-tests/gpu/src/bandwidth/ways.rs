@@ -44,11 +44,7 @@ pub(crate) fn all(
 ) -> Result<Vec<Way>, Box<dyn Error>> {
     let copies = Way::CopyThenMpi { mine: gpu.alloc_pinned(elements)?, all: gpu.alloc_pinned(elements)? };
     let ours = |path| -> Result<Way, Box<dyn Error>> {
-        let builder = DeviceCommunicator::builder(gpu).path(path);
-        // SAFETY: whoever gives --aware says so.
-        let proof = aware.then(|| unsafe { CudaAware::assume() });
-        let builder = if aware { builder.cuda_aware(proof) } else { builder };
-        Ok(Way::Ours(Box::new(builder.build(world)?)))
+        Ok(Way::Ours(Box::new(self::ours(gpu, world, path, aware)?)))
     };
     let mut ways = vec![copies, ours(Path::Staged)?];
     let best = DeviceCommunicator::builder(gpu).cuda_aware(None).build(world)?;
@@ -61,6 +57,20 @@ pub(crate) fn all(
     }
     ways.extend(Nccl::open(gpu, world)?.map(Way::Nccl));
     Ok(ways)
+}
+
+/// A communicator that takes this path.
+pub(crate) fn ours(
+    gpu: &Gpu,
+    world: &impl Communicator,
+    path: Path,
+    aware: bool,
+) -> Result<DeviceCommunicator, Box<dyn Error>> {
+    let builder = DeviceCommunicator::builder(gpu).path(path);
+    // SAFETY: whoever gives --aware says so.
+    let proof = aware.then(|| unsafe { CudaAware::assume() });
+    let builder = if aware { builder.cuda_aware(proof) } else { builder };
+    Ok(builder.build(world)?)
 }
 
 impl Way {
