@@ -1,8 +1,8 @@
-//! Time over bytes for each path, both on a logarithmic scale, from the JSON lines that
-//! gpu-bandwidth writes: one SVG file for an operation.
+//! Time over bytes for each path, and bandwidth over bytes, all on logarithmic scales, from the
+//! JSON lines that gpu-bandwidth writes: two SVG files for an operation.
 //!
 //! ```sh
-//! # mpi-gpu-bcast-2.svg and the like
+//! # mpi-gpu-bcast-2.svg, mpi-gpu-bcast-2-bandwidth.svg and the like
 //! cargo run --release -p pinyard-gpu-plot -- docs/benchmarks/mpi-gpu/2-bandwidth-aware.jsonl docs/src
 //! ```
 
@@ -57,11 +57,39 @@ fn plot(input: &str, folder: &Path) -> Result<(), Box<dyn Error>> {
     }
     for (operation, rows) in operations {
         let ranks = rows.first().map_or(0, |row| row.ranks);
-        let file = folder.join(format!("mpi-gpu-{operation}-{ranks}.svg"));
-        std::fs::write(&file, svg(&operation, &rows)?)?;
-        println!("{}", file.display());
+        for of in [Of::Time, Of::Bandwidth] {
+            let file = folder.join(format!("mpi-gpu-{operation}-{ranks}{}.svg", of.suffix()));
+            std::fs::write(&file, svg(&operation, &rows, of)?)?;
+            println!("{}", file.display());
+        }
     }
     Ok(())
+}
+
+/// What is over the length.
+#[derive(Clone, Copy, PartialEq)]
+enum Of {
+    Time,
+    Bandwidth,
+}
+
+impl Of {
+    fn suffix(self) -> &'static str {
+        if self == Of::Time { "" } else { "-bandwidth" }
+    }
+
+    fn title(self) -> &'static str {
+        if self == Of::Time { "median time" } else { "length by median time" }
+    }
+
+    /// Microseconds, or gigabytes (of 10^9) in a second.
+    fn value(self, row: &Row) -> f64 {
+        if self == Of::Time { row.median_us } else { row.bytes / row.median_us / 1e3 }
+    }
+
+    fn label(self, value: &f64) -> String {
+        if self == Of::Time { time(value) } else { format!("{value} GB/s") }
+    }
 }
 
 /// From the power of ten below the least to the one above the greatest.
@@ -88,15 +116,17 @@ fn time(micros: &f64) -> String {
     }
 }
 
-fn svg(operation: &str, rows: &[Row]) -> Result<String, Box<dyn Error>> {
+fn svg(operation: &str, rows: &[Row], of: Of) -> Result<String, Box<dyn Error>> {
     let ranks = rows.first().map_or(0, |row| row.ranks);
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, (760, 460)).into_drawing_area();
         area.fill(&WHITE)?;
         let x = decades(rows.iter().map(|row| row.bytes));
-        let y = decades(rows.iter().map(|row| row.median_us));
-        let title = format!("{operation} of device memory, {ranks} ranks: median time");
+        // A bandwidth of less than 10 MB/s is a latency, which is the other plot's.
+        let least = if of == Of::Time { 0.0 } else { 0.01 };
+        let y = decades(rows.iter().map(|row| of.value(row).max(least)));
+        let title = format!("{operation} of device memory, {ranks} ranks: {}", of.title());
         let mut chart = ChartBuilder::on(&area)
             .caption(title, ("sans-serif", 18))
             .margin(12)
@@ -109,13 +139,16 @@ fn svg(operation: &str, rows: &[Row]) -> Result<String, Box<dyn Error>> {
             .light_line_style(TRANSPARENT)
             .bold_line_style(BLACK.mix(0.12))
             .x_label_formatter(&bytes)
-            .y_label_formatter(&time)
+            .y_label_formatter(&|value| of.label(value))
             .x_desc("length")
             .label_style(("sans-serif", 13))
             .draw()?;
         for (path, name, colour) in PATHS {
-            let points: Vec<(f64, f64)> =
-                rows.iter().filter(|row| row.path == path).map(|row| (row.bytes, row.median_us)).collect();
+            let points: Vec<(f64, f64)> = rows
+                .iter()
+                .filter(|row| row.path == path && of.value(row) >= least)
+                .map(|row| (row.bytes, of.value(row)))
+                .collect();
             if points.is_empty() {
                 continue;
             }
@@ -153,7 +186,7 @@ mod tests {
         };
         let rows =
             [row("ipc", 4.0, 10.0), row("ipc", 1e6, 20.0), row("nccl", 4.0, 15.0), row("nccl", 1e6, 30.0)];
-        let svg = svg("bcast", &rows).unwrap();
+        let svg = svg("bcast", &rows, Of::Time).unwrap();
         assert!(svg.contains("pinyard, ipc") && svg.contains("NCCL") && !svg.contains("staged"));
         assert!(svg.contains("bcast of device memory, 2 ranks"));
         let lines = |colour: &'static str| {
@@ -161,6 +194,23 @@ mod tests {
         };
         // The line, and the legend's.
         assert_eq!((lines("#D55E00").count(), lines("#009E73").count(), lines("#E69F00").count()), (2, 2, 0));
+    }
+
+    #[test]
+    fn a_bandwidth_is_length_by_time_and_a_latency_is_left_out() {
+        let row = |bytes, median_us| Row {
+            operation: "bcast".to_owned(),
+            path: "ipc".to_owned(),
+            ranks: 2,
+            bytes,
+            median_us,
+        };
+        let (short, long) = (row(4.0, 10.0), row(1e9, 2500.0));
+        assert_eq!((Of::Bandwidth.value(&long), Of::Bandwidth.label(&100.0)), (400.0, "100 GB/s".to_owned()));
+        let svg = svg("bcast", &[short, long], Of::Bandwidth).unwrap();
+        assert!(svg.contains("length by median time") && svg.contains("1000 GB/s"));
+        // One point is left: no line, but the legend's.
+        assert_eq!(svg.matches("<circle").count(), 1);
     }
 
     #[test]
