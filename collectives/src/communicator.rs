@@ -5,7 +5,7 @@ use crate::buffers::{Gpu, Kernels};
 use crate::calls::{Answer, Comm, OwnOperations};
 use crate::error::{BufferError, CommunicatorError, MpiError};
 use crate::immediate::{Desk, Engine};
-use crate::nodes::Nodes;
+use crate::nodes::{Column, Nodes};
 use crate::paths::{Board, Chunks, Imports, MESSAGE, Path, Plan, Ring, Shape, Shared};
 use crate::probe;
 use crate::report::Report;
@@ -29,6 +29,8 @@ pub struct DeviceCommunicator {
     /// For answers, so that none is taken for a message.
     pub(crate) answers: Rc<Comm>,
     pub(crate) nodes: Nodes,
+    /// On `ipc+staged`: the ranks of other nodes that reduce the same part.
+    pub(crate) column: Option<Column>,
     pub(crate) report: Report,
     pub(crate) gpu: Gpu,
     pub(crate) plan: Plan,
@@ -142,6 +144,10 @@ impl Builder {
                 .map(|memory| RefCell::new(Board::new(memory, nodes.here.rank() as usize)));
             later_chunks = Some(share(&later, &later_nodes)?.0);
         }
+        let column = match path {
+            Path::IpcAndStaged => Column::find(&whole, &nodes).map_err(failed)?,
+            _ => None,
+        };
         let plan = Plan {
             path,
             reason,
@@ -160,6 +166,7 @@ impl Builder {
             whole,
             answers,
             nodes,
+            column,
             report: Report::of(rank),
             gpu: self.gpu,
             plan,

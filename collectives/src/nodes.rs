@@ -62,8 +62,45 @@ impl Nodes {
         self.places.iter().position(|&at| at == (node, place)).unwrap_or(0) as Rank
     }
 
+    /// Ranks of the node that has most.
+    pub(crate) fn most(&self) -> Rank {
+        self.places.iter().map(|&(_, place)| place + 1).max().unwrap_or(0)
+    }
+
+    /// Ranks of the node that has fewest.
+    pub(crate) fn least(&self) -> Rank {
+        let ranks = |node| self.places.iter().filter(|&&(of, _)| of == node).count() as Rank;
+        (0..self.count).map(ranks).min().unwrap_or(0)
+    }
+
     /// Whether no two ranks share one.
     pub(crate) fn are_single(&self) -> bool {
         self.count as usize == self.places.len()
+    }
+}
+
+/// The ranks that have one place on their nodes, where every node has a rank there.
+pub(crate) struct Column {
+    pub(crate) ranks: Comm,
+    /// By node: its rank among them.
+    numbers: Vec<Rank>,
+}
+
+impl Column {
+    /// That of this rank. Collective over `whole`.
+    pub(crate) fn find(whole: &Comm, nodes: &Nodes) -> Answer<Option<Column>> {
+        let place = nodes.here.rank();
+        let colour = (place < nodes.least()).then_some(place);
+        let Some(ranks) = whole.of_colour(colour)? else { return Ok(None) };
+        // They are numbered in the order of their ranks.
+        let of_node: Vec<Rank> = (0..nodes.count).map(|node| nodes.rank(node, place)).collect();
+        let before = |rank: Rank| of_node.iter().filter(|&&other| other < rank).count() as Rank;
+        let numbers = of_node.iter().map(|&rank| before(rank)).collect();
+        Ok(Some(Column { ranks, numbers }))
+    }
+
+    /// The rank of a node among them.
+    pub(crate) fn rank_of_node(&self, node: Rank) -> Rank {
+        self.numbers[node as usize]
     }
 }

@@ -191,6 +191,7 @@ for mpi in "$@"; do
 		check "$name, $count ranks: the pointer itself" operations "$count" direct 'direct: .*says PINYARD_CUDA_AWARE' PINYARD_CUDA_AWARE=1
 	done
 	check "$name, 3 ranks on 2 nodes" operations 3 auto 'ipc\+staged: .* 3 ranks on 2 nodes' PINYARD_MPI_RANKS_PER_NODE=2
+	check "$name, 4 ranks on nodes of 3 and 1" operations 4 auto 'ipc\+staged: .* 4 ranks on 2 nodes' PINYARD_MPI_RANKS_PER_NODE=3
 	check "$name, 4 ranks on 2 nodes" operations 4 auto 'ipc\+staged: .* 4 ranks on 2 nodes' PINYARD_MPI_RANKS_PER_NODE=2
 	if [ "$mpi" = openmpi ] || [ -n "${FULL:-}" ]; then
 		check "$name, 4 ranks on nodes of their own" operations 4 auto 'staged: .* 4 ranks on 4 nodes' PINYARD_MPI_RANKS_PER_NODE=1

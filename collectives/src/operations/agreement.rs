@@ -10,8 +10,9 @@ use std::time::Duration;
 
 /// The words of which all ranks learn the largest: an answer, a rank's part twice, so that the
 /// largest is also the least where all have the same, and what it wants of all.
-pub(crate) fn words(answer: u64, Part { called, bytes }: Part, wants: Wants) -> [u64; 7] {
-    [answer, called, !called, bytes, !bytes, u64::from(wants.closing), u64::from(wants.is_busy)]
+pub(crate) fn words(answer: u64, Part { called, bytes }: Part, wants: Wants) -> [u64; 8] {
+    let [closing, busy, closed] = [wants.closing, wants.is_busy, wants.is_closed].map(u64::from);
+    [answer, called, !called, bytes, !bytes, closing, busy, closed]
 }
 
 /// What one rank is enough for.
@@ -21,11 +22,13 @@ pub(crate) struct Wants {
     closing: bool,
     /// It has operations under way that do not block, which others may wait for: no rank sits in a
     /// collective of MPI's that blocks.
-    is_busy: bool,
+    pub(super) is_busy: bool,
+    /// It has memory in the operation that others cannot open.
+    pub(super) is_closed: bool,
 }
 
 /// Whether all ranks had the same part.
-pub(crate) fn are_the_same([_, called, not_called, bytes, not_bytes, ..]: [u64; 7]) -> bool {
+pub(crate) fn are_the_same([_, called, not_called, bytes, not_bytes, ..]: [u64; 8]) -> bool {
     called == !not_called && bytes == !not_bytes
 }
 
@@ -33,7 +36,7 @@ impl DeviceCommunicator {
     /// After a collective: all succeed, or all fail, each with its own cause or with the
     /// rank of one that failed. What a rank's buffer was read for is over.
     pub(super) fn agree<R>(&self, called: impl Into<Called>, mine: Result<R, Error>) -> Result<R, Error> {
-        self.told(called.into(), 0, mine).0
+        self.told(called.into(), 0, false, mine).0
     }
 
     /// Before a collective: all are in this one, with the same count of bytes, and none has
@@ -45,41 +48,48 @@ impl DeviceCommunicator {
         bytes: usize,
         mine: Result<R, Error>,
     ) -> Result<R, Error> {
-        self.same_and_idle(called, bytes, mine).map(|(mine, _)| mine)
+        self.same_and_wants(called, bytes, false, mine).map(|(mine, _)| mine)
     }
 
-    /// The same, and whether no rank has operations under way that do not block: then all may sit
-    /// in a collective of MPI's that blocks. Where that was not asked, none does.
-    pub(super) fn same_and_idle<R>(
+    /// The same, and what ranks want: where they were not asked, one is busy. `is_closed` is this
+    /// rank's.
+    pub(super) fn same_and_wants<R>(
         &self,
         called: impl Into<Called>,
         bytes: usize,
+        is_closed: bool,
         mine: Result<R, Error>,
-    ) -> Result<(R, bool), Error> {
-        let (mine, wants) = self.told(called.into(), bytes, mine);
+    ) -> Result<(R, Wants), Error> {
+        let (mine, wants) = self.told(called.into(), bytes, is_closed, mine);
         if wants.closing {
             self.close_spares();
         }
-        mine.map(|mine| (mine, !wants.is_busy))
+        mine.map(|mine| (mine, wants))
     }
 
     /// And what ranks want.
-    fn told<R>(&self, called: Called, bytes: usize, mine: Result<R, Error>) -> (Result<R, Error>, Wants) {
+    fn told<R>(
+        &self,
+        called: Called,
+        bytes: usize,
+        is_closed: bool,
+        mine: Result<R, Error>,
+    ) -> (Result<R, Error>, Wants) {
         let part = called.with(bytes);
         if let Some(board) = &self.board {
             let board = &mut board.borrow_mut();
             board.begin(part);
             let (mine, closing) = self.agree_on_node(board, called.operation, mine);
-            return (mine, Wants { closing, is_busy: true });
+            return (mine, Wants { closing, is_busy: true, is_closed });
         }
-        let wants = Wants { closing: self.wants_closing(), is_busy: is_wanted() };
+        let wants = Wants { closing: self.wants_closing(), is_busy: is_wanted(), is_closed };
         let words = words(self.report.answer(&mine), part, wants);
         let largest = match self.whole.largest(words) {
             Ok(largest) => largest,
             Err(error) => return (Err(self.report.mpi(error)), Wants::default()),
         };
-        let [worst, .., closing, is_busy] = largest;
-        let wants = Wants { closing: closing > 0, is_busy: is_busy > 0 };
+        let [worst, .., closing, busy, closed] = largest;
+        let wants = Wants { closing: closing > 0, is_busy: busy > 0, is_closed: closed > 0 };
         if are_the_same(largest) {
             return (self.report.concluded(called.operation, mine, worst), wants);
         }

@@ -6,6 +6,7 @@ mod chain;
 mod exchange;
 mod idle;
 mod links;
+mod node_first;
 mod on_device;
 mod on_node;
 mod partition;

@@ -182,7 +182,8 @@ impl DeviceCommunicator {
     /// is too small: on two H200s kernels took 18 us for 16 KiB, most of it for agreeing, and
     /// MPI 28 us for 4 KiB, most of it for the copies to the host and back.
     pub(super) fn kernels(&self, bytes: usize, token: &DriverToken) -> Result<Option<Arc<Kernels>>, Error> {
-        if !self.reduces_on_device() || bytes == 0 {
+        let are_wanted = self.reduces_on_device() || self.reduces_nodes_first(bytes);
+        if !are_wanted || bytes == 0 {
             return Ok(None);
         }
         let mut state = self.state.borrow_mut();
@@ -235,7 +236,7 @@ impl DeviceCommunicator {
 }
 
 /// The elements that a rank reduces.
-fn part(rank: usize, ranks: usize, elements: usize) -> Range<usize> {
+pub(super) fn part(rank: usize, ranks: usize, elements: usize) -> Range<usize> {
     let each = elements.div_ceil(ranks).next_multiple_of(ALIGN);
     (rank * each).min(elements)..((rank + 1) * each).min(elements)
 }

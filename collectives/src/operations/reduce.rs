@@ -1,13 +1,13 @@
-//! Reduce and Allreduce of device buffers: by kernels where ranks open each other's memory;
-//! elsewhere MPI reduces, on the pinned chunks.
+//! Reduce and Allreduce of device buffers: by kernels where ranks open each other's memory, of one
+//! node or of each first (`node_first.rs`); elsewhere MPI reduces, on the pinned chunks.
 #![allow(unsafe_code)] // names device memory to copies that have ended when it returns
 
 use super::on_device::Work;
 use super::{Memory, extent, piece};
 use crate::buffers::{Settled, SettledMut};
 use crate::called::Called;
-use crate::calls::Operand;
-use crate::communicator::DeviceCommunicator;
+use crate::calls::{Comm, Operand};
+use crate::communicator::{DeviceCommunicator, State};
 use crate::error::Error;
 use crate::paths::run;
 use bytemuck::Pod;
@@ -113,17 +113,7 @@ impl DeviceCommunicator {
         self.ready(&[])?;
         let memory = Memory::of::<T>(buffer.place(), buffer.len());
         let _call = self.traced(ALLREDUCE, memory.bytes);
-        let own = self.own(buffer.place()).and(self.chunks_for_reductions());
-        let ((), idle) = self.same_and_idle(called::<T>(ALLREDUCE, None, reduction), memory.bytes, own)?;
-        let token = DriverToken::at_entry();
-        if let Some(kernels) = self.kernels(memory.bytes, &token)? {
-            let work = work::<T>(memory, Some(memory), reduction, None);
-            if self.reduce_on_device(ALLREDUCE, &kernels, work, &token)? {
-                return Ok(());
-            }
-        }
-        let operand = Operand::new(T::ELEMENT, &self.desk.operations, reduction);
-        self.reduce_staged(ALLREDUCE, (memory, Some(memory)), operand, None, idle)
+        self.reduce::<T>(ALLREDUCE, memory, Some(memory), reduction, None, self.own(buffer.place()))
     }
 
     /// Every rank's `mine`, element by element, in `all` at the root, which alone gives
@@ -177,35 +167,45 @@ impl DeviceCommunicator {
         root: Option<Rank>,
         own: Result<(), Error>,
     ) -> Result<(), Error> {
-        let called = called::<T>(operation, root, reduction);
-        let ((), idle) = self.same_and_idle(called, from.bytes, own.and(self.chunks_for_reductions()))?;
-        let operand = Operand::new(T::ELEMENT, &self.desk.operations, reduction);
         let token = DriverToken::at_entry();
+        let work = work::<T>(from, to, reduction, root);
+        let mut own = own.and(self.chunks_for_reductions()).map(|()| None);
+        if own.is_ok() && self.reduces_nodes_first(from.bytes) {
+            own = self.share(&work, &token).map(Some);
+        }
+        let is_closed = matches!(&own, Ok(Some(share)) if share.is_closed());
+        let called = called::<T>(operation, root, reduction);
+        let (share, wants) = self.same_and_wants(called, from.bytes, is_closed, own)?;
+        let (operand, idle) = (Operand::new(T::ELEMENT, &self.desk.operations, reduction), !wants.is_busy);
         if let Some(kernels) = self.kernels(from.bytes, &token)? {
-            let work = work::<T>(from, to, reduction, root);
-            if self.reduce_on_device(operation, &kernels, work, &token)? {
+            if let Some(share) = share.filter(|_| !wants.is_closed) {
+                return self.reduce_nodes_first(operation, (&kernels, operand), work, share, idle);
+            }
+            if self.reduces_on_device() && self.reduce_on_device(operation, &kernels, work, &token)? {
                 return Ok(());
             }
         }
         let receives = to.filter(|_| root.is_none_or(|root| root == self.rank()));
-        self.reduce_staged(operation, (from, receives), operand, root, idle)
+        let way = if idle { "MPI, on chunks" } else { "MPI, on chunks, beside others" };
+        tracing::debug!(rank = self.rank(), operation, bytes = from.bytes, way);
+        let state = &mut *self.state.borrow_mut();
+        let mine = self.reduce_through(state, &self.whole, (from, receives), operand, root, idle)?;
+        self.agree(operation, mine)
     }
 
     /// Where all ranks are `idle` MPI's call blocks: its algorithms are better than those of the one
     /// that does not, and what it takes is so much more than the copies beside it that nothing is
-    /// gained by a second one under way.
-    fn reduce_staged(
+    /// gained by a second one under way. The outer error is MPI's.
+    pub(super) fn reduce_through(
         &self,
-        operation: &'static str,
+        State { ring, .. }: &mut State,
+        ranks: &Comm,
         (from, receives): (Memory, Option<Memory>),
         operand: Operand,
         root: Option<Rank>,
         idle: bool,
-    ) -> Result<(), Error> {
-        let way = if idle { "MPI, on chunks" } else { "MPI, on chunks, beside others" };
-        tracing::debug!(rank = self.rank(), operation, bytes = from.bytes, way);
+    ) -> Result<Result<(), Error>, Error> {
         let token = DriverToken::at_entry();
-        let ring = &mut self.state.borrow_mut().ring;
         // A slot has what is sent, and behind it what is received.
         let half = ring.slot_bytes().min(self.plan.chunk_bytes) / 2 / 64 * 64;
         let piece = if idle { long_piece(from.bytes, half) } else { piece(from.bytes, half) };
@@ -225,10 +225,10 @@ impl DeviceCommunicator {
                     let (_, length) = extent(from.bytes, piece, number);
                     let (to, count) = (slot.wrapping_add(half), length / element);
                     if idle {
-                        self.whole.reduce(slot, to, count, operand, root)?;
+                        ranks.reduce(slot, to, count, operand, root)?;
                         return Ok([None, None]);
                     }
-                    Ok([Some(self.whole.start_reduce(slot, to, count, operand, root)?), None])
+                    Ok([Some(ranks.start_reduce(slot, to, count, operand, root)?), None])
                 },
                 |number, copy| {
                     let (start, length) = extent(from.bytes, piece, number);
@@ -238,8 +238,7 @@ impl DeviceCommunicator {
                 },
             )
         };
-        let mine = self.report.ended(outcome)?;
-        self.agree(operation, mine)
+        self.report.ended(outcome)
     }
 }
 

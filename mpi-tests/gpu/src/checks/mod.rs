@@ -5,6 +5,7 @@ mod foreign;
 mod immediate;
 mod locks;
 mod messages;
+mod node_first;
 mod parts;
 mod progress;
 mod reductions;
@@ -53,6 +54,7 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     progress::all(bench)?;
     messages::all(bench)?;
     reductions::all(bench)?;
+    node_first::all(bench)?;
     shares::all(bench)?;
     parts::all(bench)?;
     windows::all(bench)?;

@@ -1,0 +1,124 @@
+//! Reductions between nodes: kernels on each first, then MPI between those that have the same part.
+#![allow(unsafe_code)] // lends device memory of no slab
+
+use super::windows::plain;
+use crate::bench::{Bench, Element, text};
+use mpi::collective::SystemOperation;
+use mpi::topology::SimpleCommunicator;
+use mpi::traits::CommunicatorCollectives;
+use pinyard_driver::{Call, Simulated};
+use pinyard_mpi::{Error, Failure, Path, Reduction, Settled};
+
+/// Elements of every length in which all nodes are first, and some part is empty, short or long.
+const LENGTHS: [usize; 4] = [16_384, 16_385, 70_001, 300_003];
+
+pub(crate) fn all(bench: &Bench) -> Result<(), String> {
+    if bench.ranks.plan().path != Path::IpcAndStaged {
+        return Ok(());
+    }
+    for length in LENGTHS {
+        for root in 0..bench.size() {
+            let launches = of_kernels(bench, || at_root(bench, root, length, false))?;
+            bench.check(launches > 0, || format!("a reduce of {length} to {root} without kernels"))?;
+        }
+        let launches = of_kernels(bench, || to_all(bench, length, false))?;
+        bench.check(launches > 0, || format!("an allreduce of {length} without kernels"))?;
+        in_place(bench, length)?;
+    }
+    // Memory of one rank that nobody can open: MPI reduces everything.
+    for closed in
+        [|bench: &Bench| to_all(bench, 70_001, true), |bench: &Bench| at_root(bench, 0, 70_001, true)]
+    {
+        let launches = of_kernels(bench, || closed(bench))?;
+        bench.check(launches == 0, || format!("{launches} kernels where memory is in no slab"))?;
+    }
+    let Some(simulated) = &bench.simulated else { return Ok(()) };
+    for culprit in [0, bench.size() - 1] {
+        for call in [Call::Launch, Call::CopyToHost, Call::CopyToDevice, Call::CopyOnDevice] {
+            refused(bench, simulated, culprit, call)?;
+        }
+    }
+    in_place(bench, LENGTHS[0])
+}
+
+/// Launches of all ranks meanwhile; 1 where nobody counts them.
+fn of_kernels(bench: &Bench, reduce: impl FnOnce() -> Result<(), String>) -> Result<u64, String> {
+    let calls = || bench.simulated.as_ref().map_or(0, |simulated| simulated.calls(Call::Launch));
+    let before = calls();
+    reduce()?;
+    let (mine, mut all) = (calls() - before, 0);
+    SimpleCommunicator::world().all_reduce_into(&mine, &mut all, SystemOperation::sum());
+    Ok(if bench.simulated.is_some() { all } else { u64::from(bench.size() > 1) })
+}
+
+fn element(at: usize, rank: usize) -> u32 {
+    u32::of(at * 13 + rank * 577).wrapping_add((at as u32) << 8)
+}
+
+fn mine(bench: &Bench, length: usize) -> Vec<u32> {
+    (0..length).map(|at| element(at, bench.rank())).collect()
+}
+
+fn sums(bench: &Bench, length: usize) -> Vec<u32> {
+    let sum = |at| (0..bench.size()).map(|rank| element(at, rank)).fold(0, u32::wrapping_add);
+    (0..length).map(sum).collect()
+}
+
+fn to_all(bench: &Bench, length: usize, closed: bool) -> Result<(), String> {
+    let (from, mut to) = (plain(bench, &mine(bench, length))?, plain(bench, &vec![0; length])?);
+    let settled = from.settle().map_err(text)?;
+    // SAFETY: the buffer's memory, which is settled and stands until the operation is done.
+    let raw = unsafe { Settled::from_raw(&bench.gpu, from.ptr(), length) };
+    let lent = if closed && bench.rank() == bench.size() - 1 { &raw } else { &settled };
+    let mut target = to.settle_mut().map_err(text)?;
+    bench.ranks.all_reduce_into(lent, &mut target, Reduction::Sum).map_err(text)?;
+    bench.check(to.to_vec().map_err(text)? == sums(bench, length), || {
+        format!("an allreduce of {length}, nodes first")
+    })?;
+    bench.check(from.to_vec().map_err(text)? == mine(bench, length), || "what was reduced".to_owned())
+}
+
+fn in_place(bench: &Bench, length: usize) -> Result<(), String> {
+    let mut both = plain(bench, &mine(bench, length))?;
+    bench.ranks.all_reduce_in_place(&mut both.settle_mut().map_err(text)?, Reduction::Sum).map_err(text)?;
+    bench.check(both.to_vec().map_err(text)? == sums(bench, length), || {
+        format!("an allreduce of {length} in place, nodes first")
+    })
+}
+
+fn at_root(bench: &Bench, root: usize, length: usize, closed: bool) -> Result<(), String> {
+    let (from, mut to) = (plain(bench, &mine(bench, length))?, plain(bench, &vec![7; length])?);
+    let settled = from.settle().map_err(text)?;
+    // SAFETY: as above.
+    let raw = unsafe { Settled::from_raw(&bench.gpu, from.ptr(), length) };
+    let lent = if closed && bench.rank() == bench.size() - 1 { &raw } else { &settled };
+    let mut target = to.settle_mut().map_err(text)?;
+    let target = (bench.rank() == root).then_some(&mut target);
+    bench.ranks.reduce_into(root as i32, lent, target, Reduction::Sum).map_err(text)?;
+    let expected = if bench.rank() == root { sums(bench, length) } else { vec![7; length] };
+    bench.check(to.to_vec().map_err(text)? == expected, || {
+        format!("a reduce of {length} to {root}, nodes first")
+    })?;
+    bench.check(from.to_vec().map_err(text)? == mine(bench, length), || "what was reduced".to_owned())
+}
+
+/// A call that fails at one rank, if it makes any: it has the cause, the others its rank.
+fn refused(bench: &Bench, simulated: &Simulated, culprit: usize, call: Call) -> Result<(), String> {
+    let mut buffer = plain(bench, &mine(bench, LENGTHS[3]))?;
+    if bench.rank() == culprit {
+        simulated.fail_next(call, 1, 1);
+    }
+    let mut settled = buffer.settle_mut().map_err(text)?;
+    let result = bench.ranks.all_reduce_in_place(&mut settled, Reduction::Sum);
+    simulated.fail_never();
+    let (mine, mut failures) = (u64::from(result.is_err()), 0u64);
+    SimpleCommunicator::world().all_reduce_into(&mine, &mut failures, SystemOperation::sum());
+    let named = match &result {
+        // The first rank has a part, and copies those of the others where there are any.
+        Ok(()) => failures == 0 && (culprit > 0 || call == Call::CopyOnDevice),
+        Err(Error::Driver { source, .. }) => bench.rank() == culprit && source.code == 1,
+        Err(Error::Peer { rank, what: Failure::Driver, .. }) => *rank == culprit as i32,
+        Err(_) => false,
+    };
+    bench.check(named, || format!("{call} that fails at rank {culprit}, nodes first: {result:?}"))
+}
