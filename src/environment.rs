@@ -119,6 +119,12 @@ fn mpi() -> Group {
         ),
         of("PINYARD_MPI_CHUNKS", "2 to 64", "4", "chunks of a ring"),
         of(
+            "PINYARD_MPI_CHECKS",
+            "0 or 1",
+            "0",
+            "compares every Bcast, and collectives of parts, between ranks before anything moves",
+        ),
+        of(
             "PINYARD_MPI_RANKS_PER_NODE",
             "1 to 1048576",
             "found out",

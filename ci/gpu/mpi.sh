@@ -89,6 +89,8 @@ ranks=$twice
 for path in ipc staged; do
     step 60 "ranks-$twice-$path" PINYARD_MPI_PATH=$path PINYARD_MPI_CHUNK_BYTES=65536
 done
+# As if on two nodes: reductions of each first.
+step 60 "ranks-$twice-on-nodes" PINYARD_MPI_RANKS_PER_NODE="$once" PINYARD_MPI_CHUNK_BYTES=65536
 program=("$here/gpu-ranks" "${cuda[@]}" --soak 500)
 step 60 "soak-$twice" PINYARD_MPI_CHUNK_BYTES=1048576
 ranks=$once

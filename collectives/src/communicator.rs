@@ -89,12 +89,20 @@ impl Builder {
         self
     }
 
+    /// Whether Bcast, and collectives of parts of other lengths, are compared between ranks before
+    /// anything moves: for finding out why ranks hang. Each then costs one more small reduction to
+    /// all; of the other collectives it is known in any case. On at all ranks if it is at one.
+    pub fn checks(mut self, checks: bool) -> Builder {
+        self.settings.checks = checks;
+        self
+    }
+
     /// Makes the communicator, with one of its own over the ranks of `ranks`. Collective:
     /// all ranks call it, and all succeed or none.
     ///
     /// `PINYARD_MPI_PATH` (auto, direct, ipc, staged, ipc+staged), `PINYARD_MPI_CHUNK_BYTES`,
-    /// `PINYARD_MPI_CHUNKS`, `PINYARD_CUDA_AWARE` (0, 1) and `PINYARD_MPI_RANKS_PER_NODE`
-    /// (ranks that count as a node, for trying out) go before what the program says.
+    /// `PINYARD_MPI_CHUNKS`, `PINYARD_MPI_CHECKS` (0, 1), `PINYARD_CUDA_AWARE` (0, 1) and
+    /// `PINYARD_MPI_RANKS_PER_NODE` (ranks that count as a node, for trying out) go before what the program says.
     pub fn build(self, ranks: &impl Communicator) -> Result<DeviceCommunicator, CommunicatorError> {
         if !mpi::is_initialized() || mpi::is_finalized() {
             return Err(CommunicatorError::NoMpi);
@@ -157,6 +165,7 @@ impl Builder {
             chunk_bytes: settings.chunk_bytes,
             chunks: settings.chunks,
             chunks_are_shared: state.chunks.as_ref().is_some_and(Chunks::are_shared),
+            checks: settings.checks,
         };
         let (both, later) = ((&whole, &answers), (later, later_nodes));
         let desk = Desk::new(&self.gpu, &plan, both, later, later_chunks, &state.imports, operations);
@@ -226,8 +235,10 @@ impl Settings {
             [None, Some(Path::Staged), Some(Path::Ipc), Some(Path::IpcAndStaged), Some(Path::Direct)];
         let path = PATHS.iter().position(|&path| path == self.path).unwrap_or(0) as u64;
         let per_node = self.ranks_per_node.unwrap_or(0) as u64;
-        let mine = [!(self.chunk_bytes as u64), !(self.chunks as u64), path, per_node];
-        let [chunk_bytes, chunks, path, per_node] = whole.largest(mine)?;
+        let checks = u64::from(self.checks);
+        let mine = [!(self.chunk_bytes as u64), !(self.chunks as u64), path, per_node, checks];
+        let [chunk_bytes, chunks, path, per_node, checks] = whole.largest(mine)?;
+        self.checks = checks > 0;
         self.chunk_bytes = !chunk_bytes as usize;
         self.chunks = !chunks as usize;
         self.path = PATHS[path as usize];

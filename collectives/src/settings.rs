@@ -9,6 +9,7 @@ const PATH: &str = "PINYARD_MPI_PATH";
 const CHUNK_BYTES: &str = "PINYARD_MPI_CHUNK_BYTES";
 const CHUNKS: &str = "PINYARD_MPI_CHUNKS";
 const RANKS_PER_NODE: &str = "PINYARD_MPI_RANKS_PER_NODE";
+const CHECKS: &str = "PINYARD_MPI_CHECKS";
 
 /// Bounds of a chunk's bytes.
 const LEAST: usize = 4096;
@@ -24,11 +25,20 @@ pub(crate) struct Settings {
     pub(crate) awareness: Option<Awareness>,
     /// Taken for a node: so many ranks that follow each other.
     pub(crate) ranks_per_node: Option<i32>,
+    /// Whether collectives are compared that else would not be.
+    pub(crate) checks: bool,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { path: None, chunk_bytes: 1 << 20, chunks: 4, awareness: None, ranks_per_node: None }
+        Settings {
+            path: None,
+            chunk_bytes: 1 << 20,
+            chunks: 4,
+            awareness: None,
+            ranks_per_node: None,
+            checks: false,
+        }
     }
 }
 
@@ -70,6 +80,9 @@ impl Settings {
         if let Some(count) = number(RANKS_PER_NODE, 1..=1 << 20, "1 to 1048576")? {
             self.ranks_per_node = Some(count as i32);
         }
+        if let Some(checks) = number(CHECKS, 0..=1, "0 or 1")? {
+            self.checks = checks == 1;
+        }
         let awareness = match (&self.awareness, variable(VARIABLE)) {
             (Some(awareness), None) => awareness.clone(),
             _ => Awareness::detect().map_err(|error| match error {
@@ -106,6 +119,11 @@ mod tests {
         assert_eq!(with(CHUNK_BYTES, "65536").unwrap().chunk_bytes, 65536);
         assert_eq!(with(CHUNKS, "2").unwrap().chunks, 2);
         assert_eq!(with(RANKS_PER_NODE, "2").unwrap().ranks_per_node, Some(2));
+        assert_eq!(
+            [CHECKS, CHUNKS].map(|name| with(name, "2").map(|set| set.checks).ok()),
+            [None, Some(false)]
+        );
+        assert!(with(CHECKS, "1").unwrap().checks);
     }
 
     #[test]

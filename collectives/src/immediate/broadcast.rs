@@ -76,6 +76,7 @@ async fn broadcast(
     mine: Result<(), Error>,
 ) -> Result<usize, Error> {
     let mine = desk.passed([marks], mine).await;
+    let mine = desk.checked(Called::of(BCAST, Some(work.root)), work.memory.bytes, mine).await?;
     let done = match desk.plan.path {
         _ if desk.later.size() == 1 => mine,
         Path::Direct => directly(&desk, &handed, work).await.and(mine),

@@ -25,6 +25,7 @@ pub(super) async fn directly(
     mine: Result<(), Error>,
 ) -> Result<usize, Error> {
     let mine = desk.passed(marks, mine).await;
+    let mine = desk.checked(operation, 0, mine).await?;
     let (_, mine) = introduce(&desk, operation, &traffic, mine).await?;
     let lists = mine.and_then(|()| traffic.lists(desk.rank()));
     let lists = desk.agree(operation, lists).await?;
@@ -45,6 +46,7 @@ pub(super) async fn carried(
     mine: Result<(), Error>,
 ) -> Result<usize, Error> {
     let mine = desk.passed(marks, mine).await;
+    let mine = desk.checked(operation, 0, mine).await?;
     carry(&desk, operation, &traffic, mine).await
 }
 

@@ -112,6 +112,7 @@ mod tests {
             chunk_bytes: 1 << 20,
             chunks: 4,
             chunks_are_shared: false,
+            checks: false,
         };
         Rings::new(&gpu, &plan, Report::of(0))
     }

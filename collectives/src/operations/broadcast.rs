@@ -29,12 +29,15 @@ impl DeviceCommunicator {
         if self.size() == 1 {
             return self.own(buffer.place());
         }
+        let mut mine = self.own(buffer.place());
+        if self.board.is_none() {
+            mine = self.checked(Called::of(BCAST, Some(root)), memory.bytes, mine)?;
+        }
         if self.plan.path == Path::Direct {
             return self.broadcast_directly(root, memory);
         }
         let token = DriverToken::at_entry();
         let state = &mut *self.state.borrow_mut();
-        let mut mine = self.own(buffer.place());
         if let Some(board) = &self.board {
             return self.broadcast_on_node(&mut board.borrow_mut(), state, root, memory, mine, &token);
         }

@@ -19,6 +19,7 @@ impl DeviceCommunicator {
         traffic: Traffic,
         own: Result<(), Error>,
     ) -> Result<(), Error> {
+        let own = self.checked(operation, 0, own)?;
         let token = DriverToken::at_entry();
         let state = &mut *self.state.borrow_mut();
         let here = (&*state.imports, self.report);

@@ -70,15 +70,20 @@ pub struct Plan {
     /// Whether Bcast's chunks are one memory for the ranks of a node: within it MPI then
     /// carries none of them.
     pub chunks_are_shared: bool,
+    /// Whether collectives that would not be compared between ranks are, before anything moves:
+    /// see [`Builder::checks`](crate::Builder::checks).
+    pub checks: bool,
 }
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Plan { path, reason, ranks, nodes, awareness, chunk_bytes, chunks, chunks_are_shared } = self;
+        let Plan { path, reason, ranks, nodes, awareness, chunk_bytes, chunks, chunks_are_shared, checks } =
+            self;
+        let checked = if *checks { "; every collective is compared" } else { "" };
         let whose = if *chunks_are_shared { "of each node" } else { "of each rank" };
         write!(
             f,
-            "{path}: {reason}; {ranks} ranks on {nodes} nodes; {awareness}; {chunks} pinned chunks of {chunk_bytes} bytes {whose}"
+            "{path}: {reason}; {ranks} ranks on {nodes} nodes; {awareness}; {chunks} pinned chunks of {chunk_bytes} bytes {whose}{checked}"
         )
     }
 }

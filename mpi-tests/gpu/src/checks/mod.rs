@@ -17,7 +17,7 @@ mod windows;
 pub(crate) use self::refusals::after_finalize;
 pub(crate) use self::told::{heard, says};
 use crate::bench::Bench;
-use pinyard_mpi::{Error, SettledMut, scope};
+use pinyard_mpi::{DeviceCommunicator, Error, SettledMut, scope};
 
 /// Which form of an operation is checked.
 #[derive(Clone, Copy, Debug)]
@@ -31,11 +31,19 @@ const FORMS: [Form; 2] = [Form::Blocking, Form::Immediate];
 
 /// A broadcast of bytes in either form.
 fn bcast(bench: &Bench, form: Form, root: usize, into: &mut SettledMut<'_, u8>) -> Result<(), Error> {
+    bcast_by(&bench.ranks, form, root as i32, into)
+}
+
+/// The same by other ranks.
+fn bcast_by(
+    ranks: &DeviceCommunicator,
+    form: Form,
+    root: i32,
+    into: &mut SettledMut<'_, u8>,
+) -> Result<(), Error> {
     match form {
-        Form::Blocking => bench.ranks.broadcast_into(root as i32, into),
-        Form::Immediate => {
-            scope(|scope| bench.ranks.immediate_broadcast_into(scope, root as i32, into)?.wait())
-        }
+        Form::Blocking => ranks.broadcast_into(root, into),
+        Form::Immediate => scope(|scope| ranks.immediate_broadcast_into(scope, root, into)?.wait()),
     }
 }
 

@@ -1,9 +1,10 @@
 //! What must be refused, with the rank and the cause, and leave every rank able to go on.
 
-use super::{FORMS, Form, bcast};
+use super::{FORMS, Form, bcast, bcast_by};
 use crate::bench::{Bench, MARGIN, text};
+use mpi::topology::SimpleCommunicator;
 use pinyard_driver::{Call, Simulated};
-use pinyard_mpi::{DeviceBuf, DeviceCommunicator, Error, Failure, Gpu, Path, Reduction, scope};
+use pinyard_mpi::{DeviceBuf, DeviceCommunicator, Error, Failure, Gpu, Partition, Path, Reduction, scope};
 
 pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     arguments(bench)?;
@@ -23,7 +24,8 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     if bench.ranks.plan().path == Path::Ipc {
         other_calls_than_a_broadcast(bench)?;
     }
-    counts_of_shares(bench)
+    counts_of_shares(bench)?;
+    checked(bench)
 }
 
 fn zeros(bench: &Bench, length: usize) -> Result<DeviceBuf<u8>, String> {
@@ -178,6 +180,46 @@ fn other_calls_than_a_broadcast(bench: &Bench) -> Result<(), String> {
         })?;
     }
     goes_on(bench)
+}
+
+/// A communicator that checks finds out on every path, in both forms, what else would hang.
+fn checked(bench: &Bench) -> Result<(), String> {
+    let builder = DeviceCommunicator::builder(&bench.gpu).checks(bench.rank() == 0);
+    let ranks = builder.build(&SimpleCommunicator::world()).map_err(text)?;
+    let told = FORMS.into_iter().try_for_each(|form| told_by_checks(bench, &ranks, form));
+    if told.is_err() {
+        // The others are elsewhere: its drop would wait for them.
+        std::mem::forget(ranks);
+    }
+    told
+}
+
+fn told_by_checks(bench: &Bench, ranks: &DeviceCommunicator, form: Form) -> Result<(), String> {
+    let differs = bench.rank() == 1;
+    bench.check(ranks.plan().to_string().contains("every collective is compared"), || {
+        ranks.plan().to_string()
+    })?;
+    for length in [100, bench.chunk, 20 * bench.chunk] {
+        let mut buffer = zeros(bench, length)?;
+        let mut settled = buffer.settle_mut().map_err(text)?;
+        for (own, theirs) in [(1, 0), (0, 1)] {
+            let result = bcast_by(ranks, form, if differs { own } else { theirs }, &mut settled);
+            rank_1_is_named(bench, &result, &format!("names root {own} where rank 0 names root {theirs}"))?;
+        }
+        let parts = Partition::packed(vec![length / bench.size(); bench.size()]);
+        let sent = zeros(bench, length / bench.size())?;
+        let from = sent.settle().map_err(text)?;
+        let result = match (differs, form) {
+            (true, _) => bcast_by(ranks, form, 0, &mut settled),
+            (false, Form::Blocking) => ranks.all_gather_varcount_into(&from, &mut settled, &parts),
+            (false, Form::Immediate) => scope(|scope| {
+                ranks.immediate_all_gather_varcount_into(scope, &from, &mut settled, &parts)?.wait()
+            }),
+        };
+        rank_1_is_named(bench, &result, "rank 1 calls something else than rank 0")?;
+        bcast_by(ranks, form, 0, &mut settled).map_err(text)?;
+    }
+    Ok(())
 }
 
 fn counts_of_shares(bench: &Bench) -> Result<(), String> {
