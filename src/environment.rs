@@ -208,6 +208,13 @@ fn command() -> Group {
         shim("PINYARD_BENCH_TORCH", "PyTorch takes no part", "shim over PyTorch for `bench`"),
         shim("PINYARD_BENCH_RMM", "RMM takes no part", "shim over RMM for `bench`"),
         shim("PINYARD_BENCH_CUB", "CUB and Thrust take no part", "shim over CUB and Thrust for `bench`"),
+        variable(
+            "benches/src/bench/pools/calls.rs",
+            "PINYARD_BENCH_CALLS",
+            "a file",
+            "calls of the driver are counted where they go through pinyard",
+            "shim over CUPTI for `bench`",
+        ),
     ];
     let title = "The command";
     let rule = "Options of the command line go before them.";

@@ -20,15 +20,15 @@ cargo build --quiet --release -p pinyard --features cli --bin pinyard
 for program in pinyard pinyard-bench; do
     cp "${CARGO_TARGET_DIR:-target}/release/$program" "$out/" && strip --strip-debug "$out/$program"
 done
-cp ci/gpu/pools.sh ci/gpu/{shim,upstream}.h ci/gpu/{torch,rmm,cub}_shim.cpp "$out/"
-# RMM and its logger; the headers of CCCL come with RMM, newer than those of CUDA 13.0.
+cp ci/gpu/pools.sh ci/gpu/{shim,upstream}.h ci/gpu/{torch,rmm,cub,calls}_shim.cpp "$out/"
+# RMM and its logger, with the headers of CCCL, newer than those of CUDA 13.0; and CUPTI.
 wheels=${CARGO_TARGET_DIR:-target}/wheels
-for wheel in librmm-cu13==26.10.0 rapids-logger==0.3.0; do
+for wheel in librmm-cu13==26.10.0 rapids-logger==0.3.0 nvidia-cuda-cupti==13.0.85; do
     name=${wheel%%==*}
     name=${name//-/_}-${wheel##*==}
     compgen -G "$wheels/$name-*.whl" > /dev/null ||
         python3 -m pip download --quiet --no-deps --only-binary :all: --dest "$wheels" "$wheel" || {
-        echo "pools-carry: no $wheel: put its wheel in $wheels; RMM and CUB will be left out" >&2
+        echo "pools-carry: no $wheel: put its wheel in $wheels; what needs it will be left out" >&2
         continue
     }
     cp "$wheels/$name"-*.whl "$out/"

@@ -63,7 +63,7 @@ shim() {
         cat "$built/log" >> "$out/bench.log"
     fi
 }
-unset PINYARD_BENCH_TORCH PINYARD_BENCH_RMM PINYARD_BENCH_CUB
+unset PINYARD_BENCH_TORCH PINYARD_BENCH_RMM PINYARD_BENCH_CUB PINYARD_BENCH_CALLS
 torch=$(python3 -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])' 2> /dev/null)
 if [ -n "$torch" ]; then
     version=$(python3 -c 'import importlib.metadata as m; print(m.version("torch"))')
@@ -73,19 +73,19 @@ if [ -n "$torch" ]; then
     LD_LIBRARY_PATH=$(find "$torch/.." -name 'libcudart.so*' -printf '%h\n' | sort -u | paste -sd:)
     export LD_LIBRARY_PATH
 fi
+wheels=$built/wheels
+for wheel in "$here"/*.whl; do
+    [ ! -e "$wheel" ] || python3 -m zipfile -e "$wheel" "$wheels"
+done
+rmm=$wheels/librmm logger=$wheels/rapids_logger cupti=$wheels/nvidia/cu13
 # RMM brings the headers of CCCL, which go before those of CUDA.
-if compgen -G "$here/librmm_cu13-*.whl" > /dev/null; then
-    for wheel in "$here"/*.whl; do python3 -m zipfile -e "$wheel" "$built/wheels"; done
-    rmm=$built/wheels/librmm logger=$built/wheels/rapids_logger
-    runtime=("-isystem$rmm/include/rapids" "-isystem$cuda/include" "-L$cuda/lib64" -lcudart_static -ldl -lrt -lpthread)
-    shim rmm PINYARD_BENCH_RMM "-isystem$rmm/include" "-isystem$logger/include" "-L$rmm/lib64" -lrmm \
-        "-L$logger/lib64" -lrapids_logger "-Wl,-rpath,$rmm/lib64:$logger/lib64" "${runtime[@]}"
-    shim cub PINYARD_BENCH_CUB "${runtime[@]}"
-    # Its libraries find each other by this.
-    export LD_LIBRARY_PATH=$logger/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-else
-    echo "pools: no wheel of RMM in $here: RMM and CUB are left out" | tee -a "$out/machine.txt"
-fi
+runtime=("-isystem$rmm/include/rapids" "-isystem$cuda/include/cccl" "-isystem$cuda/include" "-L$cuda/lib64" -lcudart_static -ldl -lrt -lpthread)
+shim rmm PINYARD_BENCH_RMM "-isystem$rmm/include" "-isystem$logger/include" "-L$rmm/lib64" -lrmm \
+    "-L$logger/lib64" -lrapids_logger "-Wl,-rpath,$rmm/lib64:$logger/lib64" "${runtime[@]}"
+shim cub PINYARD_BENCH_CUB "${runtime[@]}"
+shim calls PINYARD_BENCH_CALLS "-isystem$cupti/include" "-isystem$cuda/include" "$cupti/lib/libcupti.so.13" "-Wl,-rpath,$cupti/lib"
+# RMM's library finds its logger by this.
+export LD_LIBRARY_PATH=$logger/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 [ $# -gt 0 ] || set -- 'pools.[!h]*'
 step 260 benchmark "$here/pinyard" bench "$@" --save "$out/pools.json" --plot "$out/plots" 2>> "$out/bench.log"
 if [ -n "${PINYARD_BENCH_TORCH:-}" ]; then

@@ -58,6 +58,7 @@ pub const ALL: &[Benchmark] = &[
     ),
     bench("pools.same-size", "a device block, allocated and freed", DEVICE, ""),
     bench("pools.workloads", "traces of training and of random use", DEVICE, ""),
+    bench("pools.calls", "calls of the driver for 1,000 allocations and frees", DEVICE, ""),
     bench("pools.random", "random use in RMM's manner, up to 1, 64 and 1024 MiB", DEVICE, ""),
     bench("pools.streams", "random use by 4 to 64 streams", DEVICE, ""),
     bench("pools.holes", "a block among thousands of free ones that are too small", DEVICE, ""),

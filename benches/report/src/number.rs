@@ -32,7 +32,7 @@ pub fn figure(unit: Unit, value: f64) -> String {
         Unit::Nanoseconds => scaled(value, 1000.0, &["ns", "us", "ms", "s"]),
         Unit::Bytes => scaled(value, 1024.0, &["B", "KiB", "MiB", "GiB"]),
         Unit::Registrations | Unit::Instructions | Unit::Failures => plain(value),
-        Unit::Times => format!("{value:.2}"),
+        Unit::Times | Unit::Calls => format!("{value:.2}"),
     }
 }
 
@@ -67,6 +67,7 @@ pub fn unit(unit: Unit) -> &'static str {
         Unit::Registrations => "registrations",
         Unit::Instructions => "instructions",
         Unit::Failures => "failures",
+        Unit::Calls => "calls",
         Unit::Times => "times",
     }
 }

@@ -20,6 +20,8 @@ pub enum Unit {
     Instructions,
     /// Allocations that failed.
     Failures,
+    /// Calls of the driver, of 1,000 operations.
+    Calls,
     /// A quotient of two sizes.
     Times,
 }
@@ -27,7 +29,7 @@ pub enum Unit {
 impl Unit {
     /// Whether the figure is counted, and so the same in every run.
     pub fn is_counted(self) -> bool {
-        matches!(self, Unit::Registrations | Unit::Instructions | Unit::Failures)
+        matches!(self, Unit::Registrations | Unit::Instructions | Unit::Failures | Unit::Calls)
     }
 }
 

@@ -124,6 +124,7 @@ fn main() {
         (name @ "pools.random", None) => {
             pools::device::run(&settings, name, pools::traces::random(&settings));
         }
+        (name @ "pools.calls", None) => pools::calls::run(&settings, name),
         ("pools.shortage", None) => pools::shortage::run(&settings),
         ("pools.threads", None) => pools::threads::run(&settings),
         ("pools.pinned", None) => pools::pinned::run(&settings),

@@ -4,7 +4,7 @@
 
 use pinyard_allocator::device::{DeviceBuf, DevicePool, PoolStream};
 use pinyard_benches::turns::or_fail;
-use pinyard_driver::{Cuda, DevicePtr, Driver, DriverToken, Event, Stream};
+use pinyard_driver::{Counted, Cuda, DevicePtr, Driver, DriverToken, Event, Stream};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +39,10 @@ pub(crate) trait Contender {
     fn free(&mut self, block: Block);
     /// Stream `other` uses the block as well, until it is freed.
     fn record_use(&mut self, block: Block, other: u16);
+    /// Its calls of the driver so far, as far as they can be counted here.
+    fn driver_calls(&self) -> Option<u64> {
+        None
+    }
     /// Most bytes reserved since `begin`.
     fn peak_reserved(&mut self) -> Option<u64>;
     fn end(&mut self) {}
@@ -47,7 +51,7 @@ pub(crate) trait Contender {
 /// The pool.
 pub(crate) struct Ours {
     name: &'static str,
-    driver: Arc<dyn Driver>,
+    driver: Arc<Counted>,
     raw: Vec<Stream>,
     virtual_memory: bool,
     pool: Option<(DevicePool, Vec<PoolStream>)>,
@@ -59,6 +63,7 @@ impl Ours {
     /// Over `cuMemAlloc`, or over virtual memory.
     pub(crate) fn new(driver: Arc<dyn Driver>, raw: Vec<Stream>, virtual_memory: bool) -> Ours {
         let name = if virtual_memory { "pinyard, virtual memory" } else { "pinyard" };
+        let driver = Arc::new(Counted::new(driver));
         Ours { name, driver, raw, virtual_memory, pool: None, blocks: Vec::new(), spare: Vec::new() }
     }
 }
@@ -102,6 +107,9 @@ impl Contender for Ours {
             block.record_use(other);
         }
     }
+    fn driver_calls(&self) -> Option<u64> {
+        Some(self.driver.calls().sum())
+    }
     fn peak_reserved(&mut self) -> Option<u64> {
         self.pool.as_ref().map(|(pool, _)| pool.stats().peak_reserved_bytes)
     }
@@ -117,6 +125,7 @@ pub(crate) struct Async {
     pub(crate) cuda: Arc<Cuda>,
     pub(crate) raw: Vec<Stream>,
     pub(crate) event: Option<Event>,
+    pub(crate) calls: u64,
 }
 
 impl Contender for Async {
@@ -127,19 +136,25 @@ impl Contender for Async {
         false
     }
     fn alloc(&mut self, bytes: usize, stream: u16) -> Option<Block> {
+        self.calls += 1;
         let at = self.cuda.alloc_async(bytes, self.raw[stream as usize], &token()).ok()?;
         Some(Block { at: at.0, bytes, stream })
     }
     fn free(&mut self, block: Block) {
+        self.calls += 1;
         let stream = self.raw[block.stream as usize];
         // SAFETY: allocated by `alloc`, used by nobody.
         or_fail(unsafe { self.cuda.free_async(DevicePtr(block.at), stream, &token()) });
     }
     /// The free is in the stream's order: it waits for the other, by an event.
     fn record_use(&mut self, block: Block, other: u16) {
+        self.calls += 2;
         let event = *self.event.get_or_insert_with(|| or_fail(self.cuda.event_create(&token())));
         or_fail(self.cuda.event_record(event, self.raw[other as usize], &token()));
         or_fail(self.cuda.stream_wait_event(self.raw[block.stream as usize], event, &token()));
+    }
+    fn driver_calls(&self) -> Option<u64> {
+        Some(self.calls)
     }
     fn peak_reserved(&mut self) -> Option<u64> {
         None

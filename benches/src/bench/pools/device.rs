@@ -51,7 +51,7 @@ impl Stage {
         let mut contenders: Vec<Box<dyn Contender>> = vec![Box::new(ours(false)), Box::new(ours(true))];
         if let Some(cuda) = &device.cuda {
             or_fail(cuda.keep_async(u64::MAX, &token()));
-            contenders.push(Box::new(Async { cuda: cuda.clone(), raw: raw.clone(), event: None }));
+            contenders.push(Box::new(Async { cuda: cuda.clone(), raw: raw.clone(), event: None, calls: 0 }));
         }
         for foreign in shim::all(&device) {
             contenders.push(Box::new(Shimmed { foreign, raw: raw.clone() }));
@@ -175,7 +175,12 @@ fn measure(
 }
 
 /// Ticks and operations of each batch go to `times`; returns the allocations that failed.
-fn replay(contender: &mut dyn Contender, trace: &Trace, stage: &Stage, times: &mut Vec<(f64, u32)>) -> usize {
+pub(super) fn replay(
+    contender: &mut dyn Contender,
+    trace: &Trace,
+    stage: &Stage,
+    times: &mut Vec<(f64, u32)>,
+) -> usize {
     let mut blocks: Vec<Option<Block>> = vec![None; trace.ids];
     let (mut failed, mut batch, mut began) = (0, 0, ticks());
     times.clear();

@@ -1,5 +1,6 @@
 //! Pools beside other allocators.
 
+pub(crate) mod calls;
 pub(crate) mod contenders;
 pub(crate) mod device;
 pub(crate) mod host;

@@ -96,6 +96,13 @@ pub(super) fn all(device: &Device) -> Vec<Foreign> {
     }
 }
 
+/// A shim, which is never unloaded: its threads and its destructors would not survive that.
+pub(super) fn library(path: &str) -> Result<&'static libloading::Library, libloading::Error> {
+    // SAFETY: a shim's constructors are those of the libraries that it is linked with.
+    let library = unsafe { libloading::Library::new(path) }?;
+    Ok(Box::leak(Box::new(library)))
+}
+
 fn load(&(peer, variable, source): &Shim, total: u64) -> Vec<Foreign> {
     let Ok(path) = std::env::var(variable) else {
         let remedy = format!("build ci/gpu/{source}, as ci/gpu/pools.sh does, and name it in {variable}");
@@ -103,10 +110,7 @@ fn load(&(peer, variable, source): &Shim, total: u64) -> Vec<Foreign> {
         return Vec::new();
     };
     let failed = |error: libloading::Error| -> ! { fail(&format!("{variable}={path}: {error}")) };
-    // SAFETY: the shim's constructors are the allocator's own.
-    let library = unsafe { libloading::Library::new(&path) }.unwrap_or_else(|error| failed(error));
-    // It is never unloaded: its threads and its destructors would not survive that.
-    let library = Box::leak(Box::new(library));
+    let library = library(&path).unwrap_or_else(|error| failed(error));
     // SAFETY: the type of `shim.h`, which the shim includes.
     let contender: libloading::Symbol<'_, unsafe extern "C" fn(u64) -> *const Functions> =
         unsafe { library.get(b"shim_contender") }.unwrap_or_else(|error| failed(error));

@@ -170,6 +170,12 @@ pub(crate) fn same_sizes(settings: &Settings) -> Vec<Trace> {
 
 /// Random use, training, and a device that is nearly full.
 pub(crate) fn workloads(settings: &Settings) -> Vec<Trace> {
+    let pressure = pressure(settings.pick(20_000, 1000));
+    steady(settings).into_iter().chain([pressure]).collect()
+}
+
+/// Those that need nothing of the driver once they have been replayed.
+pub(crate) fn steady(settings: &Settings) -> Vec<Trace> {
     let part = settings.pick(1, 20);
     vec![
         replace("1 to 256 MiB, 32 live", 20_000 / part, 32, Users::One, |random| {
@@ -181,7 +187,6 @@ pub(crate) fn workloads(settings: &Settings) -> Vec<Trace> {
         batches(2000 / part),
         steps(50 / part),
         transformer(20 / part),
-        pressure(20_000 / part),
     ]
 }
 
