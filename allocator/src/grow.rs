@@ -43,13 +43,23 @@ impl Handle {
         if let Some(block) = core.take(&mut core.lock(token), want)? {
             return Ok(Some(block));
         }
-        let passed = core.poll_fences(FENCES);
-        let mut cold = core.lock(token);
-        let gathered = core.cached_bytes(&cold) >= (self.slab_bytes / 4).max(want.bytes());
-        if gathered {
-            core.gather_all(&mut cold, false);
+        loop {
+            let passed = core.poll_fences(FENCES);
+            let mut cold = core.lock(token);
+            let gathered = core.cached_bytes(&cold) >= (self.slab_bytes / 4).max(want.bytes());
+            if gathered {
+                core.gather_all(&mut cold, false);
+            }
+            if passed > 0 || gathered {
+                if let Some(block) = core.take(&mut cold, want)? {
+                    return Ok(Some(block));
+                }
+            }
+            // Where all of them have passed, more may have: that is cheaper than a slab.
+            if passed < FENCES {
+                return Ok(None);
+            }
         }
-        if passed > 0 || gathered { core.take(&mut cold, want) } else { Ok(None) }
     }
 
     pub(crate) fn grow_for(&self, want: Want, token: &mut DriverToken) -> Result<BlockRef, AllocError> {

@@ -321,17 +321,17 @@ mod tests {
     use pinyard_registry::{Events, MemoryKey, backend::Custom};
     use std::thread;
 
-    fn pool() -> Pool {
+    fn pool(slab_bytes: usize) -> Pool {
         let backend = Custom::new("none", |_, _| Ok(MemoryKey::default()), |_, _| Ok(()));
         let registry = Registry::builder().backend(backend).events(Events::NotifyOnly).build().unwrap();
-        Pool::host(&registry).slab_bytes(2 << 20).fence_thread(false).build().unwrap()
+        Pool::host(&registry).slab_bytes(slab_bytes).fence_thread(false).build().unwrap()
     }
 
     /// With the pool's lock held for the whole time: magazines, bins, frees of
     /// another thread's blocks, and deferred blocks.
     #[test]
     fn the_common_path_reaches_no_lock() {
-        let pool = pool();
+        let pool = pool(2 << 20);
         const SIZES: [usize; 4] = [64, 4096, 100_000, 258_048];
         for bytes in SIZES {
             drop((0..2).map(|_| pool.alloc::<u8>(bytes).unwrap()).collect::<Vec<_>>());
@@ -350,5 +350,16 @@ mod tests {
         pool.alloc::<u8>(64).unwrap().defer_until(AtomicFence::new().at(0));
         drop(guard);
         assert_eq!((pool.poll_fences(), pool.stats().live_blocks), (1, 0));
+    }
+    #[test]
+    fn more_fences_that_have_passed_come_before_a_slab() {
+        let pool = pool(64 << 20);
+        let fence = AtomicFence::new();
+        let blocks: Vec<_> = (0..100).map(|_| pool.alloc::<u8>(512 << 10).unwrap()).collect();
+        blocks.into_iter().for_each(|block| block.defer_until(fence.at(1)));
+        fence.signal(1);
+        let large = pool.alloc::<u8>(24 << 20).unwrap();
+        assert_eq!(pool.stats().slabs, 1, "{:?}", pool.stats());
+        drop(large);
     }
 }
