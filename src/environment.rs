@@ -206,6 +206,11 @@ fn command() -> Group {
             "where the programs of `demo`, `stress`, `probe` and `bench` lie",
         ),
         shim("PINYARD_BENCH_TORCH", "PyTorch takes no part", "shim over PyTorch for `bench`"),
+        shim(
+            "PINYARD_BENCH_TORCH_HOST",
+            "PyTorch takes no part in `pools.copies`",
+            "shim over PyTorch's pinned memory for `bench`",
+        ),
         shim("PINYARD_BENCH_RMM", "RMM takes no part", "shim over RMM for `bench`"),
         shim("PINYARD_BENCH_CUB", "CUB and Thrust take no part", "shim over CUB and Thrust for `bench`"),
         variable(

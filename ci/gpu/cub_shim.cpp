@@ -85,10 +85,10 @@ static void thrust_begin(uint64_t limit, uint64_t) {
 
 extern "C" const Contender *shim_contender(uint64_t number) {
     static const Contender all[] = {
-        {"CUB", version, 0, cub_alloc, cub_release, [](void *, void *stream, void *other) { wait_for(stream, other); },
+        {"CUB", version, 0, cub_alloc, nullptr, cub_release, [](void *, void *stream, void *other) { wait_for(stream, other); },
          cub_begin, [] { return cub_memory.peak(); }, cub_end},
         // It knows of no streams.
-        {"CCCL disjoint pool", version, 1, thrust_alloc, thrust_release, [](void *, void *, void *) {}, thrust_begin,
+        {"CCCL disjoint pool", version, 1, thrust_alloc, nullptr, thrust_release, [](void *, void *, void *) {}, thrust_begin,
          [] { return thrust_memory.peak(); }, thrust_end},
     };
     return number < 2 ? &all[number] : nullptr;

@@ -63,12 +63,14 @@ shim() {
         cat "$built/log" >> "$out/bench.log"
     fi
 }
-unset PINYARD_BENCH_TORCH PINYARD_BENCH_RMM PINYARD_BENCH_CUB PINYARD_BENCH_CALLS
+unset PINYARD_BENCH_TORCH PINYARD_BENCH_TORCH_HOST PINYARD_BENCH_RMM PINYARD_BENCH_CUB PINYARD_BENCH_CALLS
 torch=$(python3 -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])' 2> /dev/null)
 if [ -n "$torch" ]; then
     version=$(python3 -c 'import importlib.metadata as m; print(m.version("torch"))')
-    shim torch PINYARD_BENCH_TORCH -DPYTORCH_VERSION="\"$version\"" -I"$torch/include" -I"$cuda/include" \
-        -L"$torch/lib" -lc10_cuda -lc10 -Wl,-rpath,"$torch/lib"
+    flags=(-DPYTORCH_VERSION="\"$version\"" "-isystem$torch/include" "-isystem$cuda/include" "-L$torch/lib" "-Wl,-rpath,$torch/lib")
+    shim torch PINYARD_BENCH_TORCH "${flags[@]}" -lc10_cuda -lc10
+    # Nothing here calls libtorch_cuda, which has the allocator and announces it.
+    shim torch_host PINYARD_BENCH_TORCH_HOST "${flags[@]}" -Wl,--no-as-needed -ltorch_cuda -ltorch_cpu -lc10_cuda -lc10
     # What the libraries of PyTorch's wheel depend on lies beside it.
     LD_LIBRARY_PATH=$(find "$torch/.." -name 'libcudart.so*' -printf '%h\n' | sort -u | paste -sd:)
     export LD_LIBRARY_PATH

@@ -70,6 +70,7 @@ extern "C" const Contender *shim_contender(uint64_t number) {
         TEXT(RMM_VERSION_MAJOR) "." TEXT(RMM_VERSION_MINOR) "." TEXT(RMM_VERSION_PATCH),
         0,
         alloc,
+        nullptr,
         release,
         [](void *, void *stream, void *other) { wait_for(stream, other); },
         begin,

@@ -11,8 +11,10 @@ struct Contender {
     const char *version;
     // Streams, and threads, that it serves at once: 0 for any number.
     uint64_t streams;
-    // A block for `stream`, or null.
+    // A block for `stream`, or null; what it is known by.
     void *(*alloc)(size_t bytes, void *stream);
+    // Where it lies; null where that is what it is known by.
+    void *(*address)(void *block);
     // `bytes` and `stream` as they were given to `alloc`.
     void (*free)(void *block, size_t bytes, void *stream);
     // `other` uses the block of `stream` as well, with all the work that it has now.

@@ -76,6 +76,7 @@ extern "C" const Contender *shim_contender(uint64_t number) {
         PYTORCH_VERSION,
         0,
         allocate,
+        nullptr,
         release,
         record_use,
         begin,

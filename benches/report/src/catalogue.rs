@@ -69,7 +69,8 @@ pub const ALL: &[Benchmark] = &[
         "",
     ),
     bench("pools.threads", "threads with a stream each", DEVICE, ""),
-    bench("pools.pinned", "4 GiB of new pinned memory", "cuMemHostAlloc", "a GPU"),
+    bench("pools.copies", "pinned blocks, freed while they are copied to the device", "PyTorch", ""),
+    bench("pools.pinned", "16 GiB of new pinned memory", "cuMemHostAlloc", "a GPU"),
     Benchmark {
         name: "mpi.gpu",
         measures: "Bcast and Allreduce of device memory, 4 B to 1 GiB",

@@ -54,7 +54,8 @@ impl Counter {
 
 /// A row for each trace of one stream.
 pub(crate) fn run(settings: &Settings, benchmark: &str) {
-    let (stage, mut contenders) = Stage::new(1);
+    let stage = Stage::new(1);
+    let mut contenders = stage.contenders();
     let counter = stage.device.cuda.as_ref().and_then(|_| Counter::begin());
     let traces: Vec<Trace> =
         traces::same_sizes(settings).into_iter().chain(traces::steady(settings)).collect();

@@ -36,6 +36,10 @@ pub(crate) trait Contender {
     /// A trace begins, of slabs of at most `cap` bytes.
     fn begin(&mut self, _cap: Option<usize>) {}
     fn alloc(&mut self, bytes: usize, stream: u16) -> Option<Block>;
+    /// Where it lies, if it is host memory.
+    fn address(&self, _: Block) -> *const u8 {
+        std::ptr::null()
+    }
     fn free(&mut self, block: Block);
     /// Stream `other` uses the block as well, until it is freed.
     fn record_use(&mut self, block: Block, other: u16);

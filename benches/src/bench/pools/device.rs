@@ -8,21 +8,25 @@
 #![allow(unsafe_code)] // a block is written to by a kernel
 
 use super::contenders::{Async, Block, Contender, Ours, token};
+use super::pinned::Pinned;
 use super::shim::{self, Shimmed};
 use super::spin::Spin;
 use super::ticks::{Clock, ticks};
-use super::traces::{Op, STREAMS, Trace};
+use super::traces::{self, Op, STREAMS, Trace};
 use super::{Device, device, stream};
 use crate::{Settings, tell};
 use pinyard_bench_report::{Row, Summary, Unit};
 use pinyard_benches::turns::or_fail;
 use pinyard_driver::{DevicePtr, Event, Stream};
 use std::cell::RefCell;
+use std::collections::VecDeque;
 
 /// Operations that are timed together.
 const BATCH: u32 = 32;
 /// What a kernel of the whole device writes.
 const WORK_BYTES: usize = 128 << 20;
+/// Copies that may be under way.
+const COPIES: usize = 8;
 /// What it takes on the simulated device.
 const WORK_NANOSECONDS: u64 = 40_000;
 /// Nanoseconds of a kernel that occupies a stream alone.
@@ -39,27 +43,68 @@ pub(super) struct Stage {
     spin: Option<Spin>,
     /// By stream, what was recorded after its last two kernels, the earlier first.
     spinning: RefCell<Vec<[Option<Event>; 2]>>,
+    /// What was recorded after the last copies, the earliest first.
+    copying: RefCell<VecDeque<Event>>,
 }
 
 impl Stage {
     /// Of `streams` streams.
-    pub(super) fn new(streams: usize) -> (Stage, Vec<Box<dyn Contender>>) {
+    pub(super) fn new(streams: usize) -> Stage {
         let device = device();
         let driver = &device.driver;
         let raw: Vec<_> = (0..streams).map(|_| stream(driver)).collect();
+        let written = or_fail(driver.mem_alloc(WORK_BYTES, &token()));
+        let spin = device.cuda.as_ref().map(|cuda| Spin::load(cuda.clone()));
+        let spinning = RefCell::new(vec![[None; 2]; streams]);
+        Stage { device, raw, written, spin, spinning, copying: RefCell::default() }
+    }
+
+    /// The allocators of device memory.
+    pub(super) fn contenders(&self) -> Vec<Box<dyn Contender>> {
+        let Stage { device, raw, .. } = self;
+        let driver = &device.driver;
         let ours = |virtual_memory| Ours::new(driver.clone(), raw.clone(), virtual_memory);
         let mut contenders: Vec<Box<dyn Contender>> = vec![Box::new(ours(false)), Box::new(ours(true))];
         if let Some(cuda) = &device.cuda {
             or_fail(cuda.keep_async(u64::MAX, &token()));
             contenders.push(Box::new(Async { cuda: cuda.clone(), raw: raw.clone(), event: None, calls: 0 }));
         }
-        for foreign in shim::all(&device) {
+        for foreign in shim::all(device) {
             contenders.push(Box::new(Shimmed { foreign, raw: raw.clone() }));
         }
-        let written = or_fail(driver.mem_alloc(WORK_BYTES, &token()));
-        let spin = device.cuda.as_ref().map(|cuda| Spin::load(cuda.clone()));
-        let spinning = RefCell::new(vec![[None; 2]; streams]);
-        (Stage { device, raw, written, spin, spinning }, contenders)
+        contenders
+    }
+
+    /// Those of pinned host memory.
+    pub(super) fn pinned(&self) -> Vec<Box<dyn Contender>> {
+        let Stage { device, raw, .. } = self;
+        let mut contenders: Vec<Box<dyn Contender>> = vec![Box::new(Pinned::new(&device.driver, raw))];
+        for foreign in shim::pinned(device) {
+            contenders.push(Box::new(Shimmed { foreign, raw: raw.clone() }));
+        }
+        contenders
+    }
+
+    /// Copies host memory to the device, once no more than a few copies are left to do.
+    fn copy(&self, from: *const u8, bytes: usize, at: u16) {
+        let (driver, stream) = (&self.device.driver, self.raw[at as usize]);
+        let mut copying = self.copying.borrow_mut();
+        let event = if copying.len() < COPIES {
+            or_fail(driver.event_create(&token()))
+        } else {
+            let first = copying.pop_front().unwrap_or_else(|| or_fail(driver.event_create(&token())));
+            while !or_fail(driver.event_query(first, &token())) {
+                std::hint::spin_loop();
+            }
+            first
+        };
+        for offset in (0..bytes).step_by(WORK_BYTES) {
+            let (from, part) = (from.wrapping_add(offset), WORK_BYTES.min(bytes - offset));
+            // SAFETY: both are as long; the source is freed in the order of this stream.
+            or_fail(unsafe { driver.copy_to_device(self.written, from, part, stream, &token()) });
+        }
+        or_fail(driver.event_record(event, stream, &token()));
+        copying.push_back(event);
     }
 
     /// Sees to it that the stream has two kernels before it, the first of which may have
@@ -110,14 +155,32 @@ impl Drop for Stage {
 
 /// Replays `traces`, a row for each.
 pub(crate) fn run(settings: &Settings, benchmark: &str, traces: Vec<Trace>) {
-    let (stage, mut contenders) = Stage::new(STREAMS);
+    let stage = Stage::new(STREAMS);
+    let contenders = stage.contenders();
+    replays(settings, benchmark, &stage, contenders, traces);
+}
+
+/// The same of pinned host memory.
+pub(crate) fn run_pinned(settings: &Settings, benchmark: &str) {
+    let stage = Stage::new(1);
+    let (contenders, traces) = (stage.pinned(), traces::copies(settings, stage.device.cuda.is_some()));
+    replays(settings, benchmark, &stage, contenders, traces);
+}
+
+fn replays(
+    settings: &Settings,
+    benchmark: &str,
+    stage: &Stage,
+    mut contenders: Vec<Box<dyn Contender>>,
+    traces: Vec<Trace>,
+) {
     let (clock, rounds) = (Clock::calibrated(), settings.pick(5, 2));
     tell::steps(traces.len());
     for trace in traces {
         tell::step(trace.name.clone());
         let mut able: Vec<&mut Box<dyn Contender>> =
             contenders.iter_mut().filter(|contender| contender.streams() >= trace.streams()).collect();
-        let results = measure(&stage, &mut able, &trace, &clock, rounds);
+        let results = measure(stage, &mut able, &trace, &clock, rounds);
         let names = able.iter().map(|contender| contender.name());
         rows(benchmark, &trace, stage.device.suffix, names.zip(results));
     }
@@ -201,9 +264,9 @@ pub(super) fn replay(
                     contender.record_use(block, stream);
                 }
             }
-            Op::Busy { .. } | Op::Work { .. } => {}
+            Op::Busy { .. } | Op::Work { .. } | Op::Copy { .. } => {}
         }
-        let works = matches!(op, Op::Busy { .. } | Op::Work { .. });
+        let works = matches!(op, Op::Busy { .. } | Op::Work { .. } | Op::Copy { .. });
         // A use is a part of the free that follows.
         batch += u32::from(matches!(op, Op::Alloc { .. } | Op::Free { .. }));
         if batch == BATCH || works {
@@ -213,6 +276,11 @@ pub(super) fn replay(
             match op {
                 Op::Busy { stream } => stage.busy(stream),
                 Op::Work { stream } => stage.work(stream, 1),
+                Op::Copy { id } => {
+                    if let Some(block) = blocks[id as usize] {
+                        stage.copy(contender.address(block), block.bytes, block.stream);
+                    }
+                }
                 _ => {}
             }
             (batch, began) = (0, ticks());

@@ -20,6 +20,9 @@ const SHIMS: [Shim; 3] = [
     ("CUB", "PINYARD_BENCH_CUB", "cub_shim.cpp"),
 ];
 
+/// That of pinned host memory.
+const PINNED_SHIM: Shim = ("PyTorch", "PINYARD_BENCH_TORCH_HOST", "torch_host_shim.cpp");
+
 /// `Contender` of `shim.h`.
 #[repr(C)]
 struct Functions {
@@ -27,6 +30,7 @@ struct Functions {
     version: *const c_char,
     streams: u64,
     alloc: unsafe extern "C" fn(usize, *mut c_void) -> *mut c_void,
+    address: Option<unsafe extern "C" fn(*mut c_void) -> *mut c_void>,
     free: unsafe extern "C" fn(*mut c_void, usize, *mut c_void),
     record_use: unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_void),
     begin: unsafe extern "C" fn(u64, u64),
@@ -89,9 +93,18 @@ fn text(text: *const c_char) -> &'static str {
 
 /// The allocators whose shims the variables name; they need a GPU.
 pub(super) fn all(device: &Device) -> Vec<Foreign> {
+    of(device, &SHIMS)
+}
+
+/// The same of pinned host memory.
+pub(super) fn pinned(device: &Device) -> Vec<Foreign> {
+    of(device, &[PINNED_SHIM])
+}
+
+fn of(device: &Device, shims: &[Shim]) -> Vec<Foreign> {
     let total = device.driver.device().total_bytes as u64;
     match &device.cuda {
-        Some(_) => SHIMS.iter().flat_map(|shim| load(shim, total)).collect(),
+        Some(_) => shims.iter().flat_map(|shim| load(shim, total)).collect(),
         None => Vec::new(),
     }
 }
@@ -143,6 +156,11 @@ impl Contender for Shimmed {
     fn alloc(&mut self, bytes: usize, stream: u16) -> Option<Block> {
         let at = self.foreign.alloc(bytes, self.raw[stream as usize]);
         (!at.is_null()).then_some(Block { at: at as u64, bytes, stream })
+    }
+    fn address(&self, block: Block) -> *const u8 {
+        let at = block.at as *mut c_void;
+        // SAFETY: of `alloc`, not freed yet.
+        self.foreign.functions.address.map_or(at, |address| unsafe { address(at) }).cast()
     }
     #[inline]
     fn free(&mut self, block: Block) {

@@ -15,7 +15,8 @@ const LONG: u32 = 500;
 
 /// Measures both, each contender after the other.
 pub(crate) fn run(settings: &Settings) {
-    let (stage, mut contenders) = Stage::new(2);
+    let stage = Stage::new(2);
+    let mut contenders = stage.contenders();
     let (clock, rounds) = (Clock::calibrated(), settings.pick(5, 2));
     tell::steps(2);
     tell::step("a large block");

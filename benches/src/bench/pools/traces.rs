@@ -34,6 +34,10 @@ pub(crate) enum Op {
     Work {
         stream: u16,
     },
+    /// The block's stream copies it to the device.
+    Copy {
+        id: u32,
+    },
 }
 
 /// A sequence of operations.
@@ -52,7 +56,7 @@ impl Trace {
     pub(crate) fn streams(&self) -> usize {
         let stream = |op: &Op| match *op {
             Op::Alloc { stream, .. } | Op::Use { stream, .. } => usize::from(stream) + 1,
-            Op::Free { .. } | Op::Busy { .. } | Op::Work { .. } => 0,
+            Op::Free { .. } | Op::Busy { .. } | Op::Work { .. } | Op::Copy { .. } => 0,
         };
         self.ops.iter().map(stream).max().unwrap_or(0)
     }
@@ -68,7 +72,7 @@ impl Trace {
                     peak = peak.max(sum);
                 }
                 Op::Free { id } => sum -= sizes[id as usize],
-                Op::Use { .. } | Op::Busy { .. } | Op::Work { .. } => {}
+                Op::Use { .. } | Op::Busy { .. } | Op::Work { .. } | Op::Copy { .. } => {}
             }
         }
         peak
@@ -108,6 +112,8 @@ enum Users {
     Busy(usize),
     /// So many streams, which get more work than the device can do.
     Behind(usize),
+    /// One stream, which copies a block to the device before it is freed.
+    Copies,
 }
 
 /// Random replacement among `live` blocks.
@@ -119,7 +125,7 @@ fn replace(
     mut size: impl FnMut(&mut Random) -> usize,
 ) -> Trace {
     let streams = match users {
-        Users::One => 1,
+        Users::One | Users::Copies => 1,
         Users::Busy(streams) | Users::Behind(streams) => streams,
     };
     let mut random = Random(1);
@@ -133,6 +139,9 @@ fn replace(
             if matches!(users, Users::Busy(2..)) && random.below(5) == 0 {
                 ops.push(Op::Use { id, stream: stream(&mut random) });
             }
+            if matches!(users, Users::Copies) {
+                ops.extend([Op::Copy { id }, Op::Use { id, stream: 0 }]);
+            }
             ops.push(Op::Free { id });
         }
         let stream = stream(&mut random);
@@ -140,7 +149,7 @@ fn replace(
         match users {
             Users::Busy(_) => ops.push(Op::Busy { stream }),
             Users::Behind(_) if step % 4 == 0 => ops.push(Op::Work { stream }),
-            Users::One | Users::Behind(_) => {}
+            Users::One | Users::Behind(_) | Users::Copies => {}
         }
         slots[slot] = Some(id);
         id += 1;
@@ -186,7 +195,8 @@ pub(crate) fn steady(settings: &Settings) -> Vec<Trace> {
         }),
         batches(2000 / part),
         steps(50 / part),
-        transformer(20 / part),
+        transformer("transformer, 24 layers", &[8], 20 / part),
+        transformer("transformer, batches of 8, 7, 8 and 6", &[8, 7, 8, 6], 20 / part),
     ]
 }
 
@@ -200,6 +210,16 @@ pub(crate) fn streams(settings: &Settings) -> Vec<Trace> {
     let busy = |streams| of("4 KiB to 8 MiB, 256 live, busy streams", Users::Busy(streams), streams);
     let behind = |streams| of("the same, streams far behind", Users::Behind(streams), streams);
     [1, 4, 16, STREAMS].map(busy).into_iter().chain([4, 16, STREAMS].map(behind)).collect()
+}
+
+/// Pinned memory that is copied to the device and freed before the copy has passed. Without a
+/// GPU the blocks are smaller: it is this machine's memory that is touched.
+pub(crate) fn copies(settings: &Settings, large: bool) -> Vec<Trace> {
+    let (name, most) = match large {
+        true => ("4 KiB to 256 MiB, 64 live, copied and freed", 256 * MIB),
+        false => ("4 KiB to 4 MiB, 64 live, copied and freed", 4 * MIB),
+    };
+    vec![replace(name, settings.pick(2000, 200), 64, Users::Copies, |random| random.log(4 * KIB, most))]
 }
 
 /// Blocks among free ones that are too small.
@@ -245,12 +265,13 @@ fn steps(count: usize) -> Trace {
     }
 }
 
-/// Forward and backward of 24 layers, and an optimiser.
-fn transformer(steps: usize) -> Trace {
-    let unit = 128 * MIB;
+/// Forward and backward of 24 layers, and an optimiser. Steps take the batches in turn.
+fn transformer(name: &str, batches: &[usize], steps: usize) -> Trace {
     let mut random = Random(3);
     let (mut ops, mut id) = (Vec::new(), 0u32);
-    for _ in 0..steps {
+    for &batch in batches.iter().cycle().take(steps.max(batches.len())) {
+        // Of 2048 tokens of 4096 numbers, of two bytes each.
+        let unit = batch * 2048 * 4096 * 2;
         let mut alloc = |ops: &mut Vec<Op>, bytes| {
             ops.push(Op::Alloc { id, bytes, stream: 0 });
             id += 1;
@@ -258,7 +279,7 @@ fn transformer(steps: usize) -> Trace {
         };
         let mut saved = Vec::new();
         for _ in 0..24 {
-            for bytes in [unit, 3 * unit, 2 * MIB, unit, unit, 4 * unit, 4 * unit] {
+            for bytes in [unit, 3 * unit, unit / 64, unit, unit, 4 * unit, 4 * unit] {
                 saved.push(alloc(&mut ops, bytes));
             }
             for _ in 0..2 {
@@ -266,7 +287,7 @@ fn transformer(steps: usize) -> Trace {
                 ops.push(Op::Free { id: temporary });
             }
         }
-        let logits = 8 * 2048 * 50_304 * 2;
+        let logits = batch * 2048 * 50_304 * 2;
         let (one, two) = (alloc(&mut ops, logits), alloc(&mut ops, 2 * logits));
         ops.extend([Op::Free { id: two.0 }, Op::Free { id: one.0 }]);
         let mut last = None;
@@ -282,7 +303,7 @@ fn transformer(steps: usize) -> Trace {
             ops.push(Op::Free { id: temporary });
         }
     }
-    Trace { name: "transformer, 24 layers".to_owned(), ops, ids: id as usize, at: None, cap: None }
+    Trace { name: name.to_owned(), ops, ids: id as usize, at: None, cap: None }
 }
 
 /// Up to 92 % of 8 GiB in use.
