@@ -4,7 +4,8 @@
 # its allocator), RMM, CUB and cuMemAllocAsync, and for what is left of the time, at most
 # $RANDOM_MOST seconds (600), random use with checked contents. Takes what
 # ci/gpu/pools-carry.sh collected; results under $OUT. Arguments go to `pinyard bench`:
-# `pools.streams` for these rows alone. BENCH_ONLY=1 leaves the rest out.
+# `pools.streams` for these rows alone. BENCH_ONLY=1 leaves the rest out, and
+# BENCH_MOST is what the benchmark may take in seconds (420).
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 [ -x "$here/pinyard-bench" ] || here=$here/../../carried/pools
@@ -89,7 +90,7 @@ shim calls PINYARD_BENCH_CALLS "-isystem$cupti/include" "-isystem$cuda/include" 
 # RMM's library finds its logger by this.
 export LD_LIBRARY_PATH=$logger/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 [ $# -gt 0 ] || set -- 'pools.[!h]*'
-step 260 benchmark "$here/pinyard" bench "$@" --save "$out/pools.json" --plot "$out/plots" 2>> "$out/bench.log"
+step "${BENCH_MOST:-420}" benchmark "$here/pinyard" bench "$@" --save "$out/pools.json" --plot "$out/plots" 2>> "$out/bench.log"
 if [ -n "${PINYARD_BENCH_TORCH:-}" ]; then
     PYTORCH_ALLOC_CONF=expandable_segments:True \
         step 150 'benchmark, expandable segments' env -u PINYARD_BENCH_RMM -u PINYARD_BENCH_CUB "$here/pinyard" bench "$@" --save "$out/pools-expandable.json" 2>> "$out/bench.log"

@@ -15,11 +15,12 @@ use super::ticks::{Clock, ticks};
 use super::traces::{self, Op, STREAMS, Trace};
 use super::{Device, device, stream};
 use crate::{Settings, tell};
-use pinyard_bench_report::{Row, Summary, Unit};
+use pinyard_bench_report::{Absence, Row, Summary, Unit};
 use pinyard_benches::turns::or_fail;
 use pinyard_driver::{DevicePtr, Event, Stream};
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 /// Operations that are timed together.
 const BATCH: u32 = 32;
@@ -31,6 +32,10 @@ const COPIES: usize = 8;
 const WORK_NANOSECONDS: u64 = 40_000;
 /// Nanoseconds of a kernel that occupies a stream alone.
 const SPIN: u64 = 50_000;
+/// Longer than this a contender does not replay a trace.
+const LONGEST: Duration = Duration::from_secs(8);
+/// What its measured rounds may take, one of them at least.
+const ALL_ROUNDS: Duration = Duration::from_secs(6);
 /// What a contender may reserve over what lives, for all of them to fit the device at once.
 const SLACK: usize = 2;
 
@@ -212,15 +217,29 @@ fn measure(
         (0..=rounds).flat_map(|round| (0..count).map(move |turn| (round, (turn + round) % count))).collect()
     };
     let mut results: Vec<Measured> = contenders.iter().map(|_| Measured::default()).collect();
-    let mut times = Vec::new();
+    let (mut times, mut rounds_of) = (Vec::new(), vec![rounds; count]);
     for (round, at) in turns {
+        if round > rounds_of[at] {
+            continue;
+        }
         let (contender, result) = (&mut **contenders[at], &mut results[at]);
         if round == 0 {
             contender.begin(trace.cap);
         }
-        let failed = replay(contender, trace, stage, &mut times);
+        let began = Instant::now();
+        let replayed = replay(contender, trace, stage, &mut times);
         stage.settle();
+        let Some(failed) = replayed else {
+            let why = format!("{:?} took more than {LONGEST:?}", trace.name);
+            tell::peer(contender.name(), Err(Absence::new(why, "")));
+            contender.end();
+            // No further turn, and no figure.
+            (rounds_of[at], *result) = (0, Measured::default());
+            continue;
+        };
         if round == 0 {
+            let most = ALL_ROUNDS.as_secs_f64() / began.elapsed().as_secs_f64();
+            rounds_of[at] = rounds.min((most as usize).max(1));
             continue;
         }
         let (ticks, operations) =
@@ -229,7 +248,7 @@ fn measure(
         let each = times.iter().map(|&(ticks, operations)| clock.nanoseconds(ticks / f64::from(operations)));
         result.p99s.extend(Summary::of(each.collect()).map(|batches| batches.p99));
         result.failed = failed;
-        if round == rounds {
+        if round == rounds_of[at] {
             result.peak_reserved = contender.peak_reserved();
             contender.end();
         }
@@ -237,13 +256,15 @@ fn measure(
     results
 }
 
-/// Ticks and operations of each batch go to `times`; returns the allocations that failed.
+/// Ticks and operations of each batch go to `times`; returns the allocations that failed,
+/// or nothing where it takes too long: the blocks that live then are freed.
 pub(super) fn replay(
     contender: &mut dyn Contender,
     trace: &Trace,
     stage: &Stage,
     times: &mut Vec<(f64, u32)>,
-) -> usize {
+) -> Option<usize> {
+    let started = Instant::now();
     let mut blocks: Vec<Option<Block>> = vec![None; trace.ids];
     let (mut failed, mut batch, mut began) = (0, 0, ticks());
     times.clear();
@@ -283,13 +304,17 @@ pub(super) fn replay(
                 }
                 _ => {}
             }
+            if started.elapsed() > LONGEST {
+                blocks.into_iter().flatten().for_each(|block| contender.free(block));
+                return None;
+            }
             (batch, began) = (0, ticks());
         }
     }
     if batch > 0 {
         times.push(((ticks() - began) as f64, batch));
     }
-    failed
+    Some(failed)
 }
 
 /// The time, the bytes reserved over those that lived at most, and failures where there
