@@ -50,10 +50,10 @@ impl Handle {
             if gathered {
                 core.gather_all(&mut cold, false);
             }
-            if passed > 0 || gathered {
-                if let Some(block) = core.take(&mut cold, want)? {
-                    return Ok(Some(block));
-                }
+            if (passed > 0 || gathered)
+                && let Some(block) = core.take(&mut cold, want)?
+            {
+                return Ok(Some(block));
             }
             // Where all of them have passed, more may have: that is cheaper than a slab.
             if passed < FENCES {

@@ -351,6 +351,7 @@ mod tests {
         drop(guard);
         assert_eq!((pool.poll_fences(), pool.stats().live_blocks), (1, 0));
     }
+
     #[test]
     fn more_fences_that_have_passed_come_before_a_slab() {
         let pool = pool(64 << 20);
