@@ -130,7 +130,7 @@ with_ucx 150 bandwidth-aware
 # The other operations and those that do not block, by our paths alone; then the staged path by
 # its chunks.
 program=("$here/gpu-bandwidth" --more "${quick[@]}")
-step 60 more PINYARD_MPI_CHUNKS=4
+step 110 more PINYARD_MPI_CHUNKS=4
 with_ucx 45 more-aware --more
 program=("$here/gpu-bandwidth" --sweep "${quick[@]}")
 step 45 sweep PINYARD_MPI_PATH=staged
