@@ -10,7 +10,7 @@ keep=no
 if [ "${1:-}" = --keep ]; then keep=yes && shift; fi
 seconds=${1:-60}
 [ $# -gt 0 ] && shift
-read -ra targets <<< "${TARGETS:-registry capi mpi}"
+read -ra targets <<< "${TARGETS:-registry capi pools mpi}"
 seconds=$((seconds / ${#targets[@]}))
 host=$(rustc -vV | sed -n 's/^host: //p')
 target=${CARGO_TARGET_DIR:-target}/fuzz
