@@ -1,9 +1,9 @@
 //! How much memory is left, as those say who would refuse more: the device, the
-//! process's control group (cgroup v2, `Documentation/admin-guide/cgroup-v2.rst`), the
-//! limit on locked memory (getrlimit(2)).
+//! process's control groups (`pinyard_registry::machine`), the limit on locked memory
+//! (getrlimit(2)).
 #![allow(unsafe_code)]
 
-use pinyard_registry::machine::may_lock_anything;
+use pinyard_registry::machine::{MemoryGroup, may_lock_anything, memory_groups};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -61,8 +61,7 @@ impl Room {
 /// microseconds.
 #[derive(Clone, Debug)]
 pub struct HostLimits {
-    /// The process's control group and those around it, innermost first.
-    groups: Vec<PathBuf>,
+    groups: Vec<MemoryGroup>,
     /// Of `/proc`.
     process: PathBuf,
     /// RLIMIT_MEMLOCK, unless there is none.
@@ -72,33 +71,30 @@ pub struct HostLimits {
 impl HostLimits {
     /// This process's.
     pub fn of_process() -> HostLimits {
-        HostLimits::at(Path::new("/sys/fs/cgroup"), Path::new("/proc/self"), memlock())
+        HostLimits { groups: memory_groups(&read), process: "/proc/self".into(), memlock: memlock() }
     }
 
-    /// From files elsewhere: a container's, or a test's. `process` has `cgroup`,
+    /// From files elsewhere: a container's, or a test's. `cgroups` is where control groups
+    /// of version 2 are mounted, and in `memory` those of version 1; `process` has `cgroup`,
     /// `status` and `uid_map` as `/proc/self` does; a file that is missing limits nothing.
     pub fn at(cgroups: &Path, process: &Path, memlock: Option<usize>) -> HostLimits {
-        let text = fs::read_to_string(process.join("cgroup")).unwrap_or_default();
-        // The line of version 2: "0::/path".
-        let path = text.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
-        let mut groups: Vec<PathBuf> = Vec::new();
-        let mut group = cgroups.join(path);
-        while group.starts_with(cgroups) {
-            groups.push(group.clone());
-            if !group.pop() {
-                break;
-            }
-        }
-        HostLimits { groups, process: process.to_owned(), memlock }
+        let at = cgroups.display();
+        let mounts =
+            format!("0 0 0:0 / {at} - cgroup2 none rw\n0 0 0:0 / {at}/memory - cgroup none memory\n");
+        let files = |path: &Path| match path.to_str()? {
+            "/proc/self/mountinfo" => Some(mounts.clone()),
+            "/proc/self/cgroup" => read(&process.join("cgroup")),
+            _ => read(path),
+        };
+        HostLimits { groups: memory_groups(&files), process: process.to_owned(), memlock }
     }
 
     /// What is left of any memory: the tightest group, by the lower of `memory.max`
-    /// and `memory.high`. `None` where none is limited.
+    /// and `memory.high`, or version 1's `memory.limit_in_bytes`. `None` where none is
+    /// limited.
     pub fn memory(&self) -> Option<Room> {
         let rooms = self.groups.iter().filter_map(|group| {
-            let total =
-                ["memory.max", "memory.high"].iter().filter_map(|name| number(&group.join(name))).min()?;
-            let used = number(&group.join("memory.current"))?;
+            let (total, used) = (group.limit(&read)? as usize, group.used(&read)? as usize);
             Some(Room { free: total.saturating_sub(used), total })
         });
         rooms.min_by_key(|room| room.free)
@@ -107,15 +103,15 @@ impl HostLimits {
     /// What is left of pinned memory: that, or what RLIMIT_MEMLOCK leaves beside pages
     /// that are locked or pinned (`VmLck`, `VmPin`).
     pub fn pinned(&self) -> Option<Room> {
-        let status = fs::read_to_string(self.process.join("status")).unwrap_or_default();
+        let status = read(&self.process.join("status")).unwrap_or_default();
         let held = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name))?;
             line.trim().trim_end_matches(" kB").trim().parse::<usize>().ok().map(|kib| kib << 10)
         };
         let used = held("VmLck:").unwrap_or(0) + held("VmPin:").unwrap_or(0);
         // A file of `/proc/self`, which is `process` here.
-        let read = |path: &Path| fs::read_to_string(self.process.join(path.file_name()?)).ok();
-        let binds = self.memlock.filter(|_| !may_lock_anything(&read));
+        let own = |path: &Path| read(&self.process.join(path.file_name()?));
+        let binds = self.memlock.filter(|_| !may_lock_anything(&own));
         let locked = binds.map(|total| Room { free: total.saturating_sub(used), total });
         match self.memory() {
             Some(memory) => Some(memory.or(locked)),
@@ -124,9 +120,8 @@ impl HostLimits {
     }
 }
 
-/// A file's number; `None` for "max", and where there is no such file.
-fn number(path: &Path) -> Option<usize> {
-    fs::read_to_string(path).ok()?.trim().parse().ok()
+fn read(path: &Path) -> Option<String> {
+    fs::read_to_string(path).ok()
 }
 
 /// The soft RLIMIT_MEMLOCK.
@@ -183,6 +178,31 @@ mod tests {
         // Above its limit, which memory.high allows.
         write(&groups.join("job/memory.current"), "8100");
         assert_eq!(limits.memory(), Some(Room { free: 0, total: 8000 }));
+    }
+
+    /// Alone; beside version 2 without the memory; and in a container, that sees only what
+    /// is its own of the path.
+    #[test]
+    fn groups_of_version_1_count_too() {
+        let folder = Folder::new("groups-1");
+        let (groups, process) = (folder.0.join("cgroup"), folder.0.join("proc"));
+        write(&process.join("cgroup"), "7:cpu,cpuacct:/cpus\n5:memory:/slurm/job\n0::/unified\n");
+        let set = |group: &str, limit: &str, used: &str| {
+            write(&groups.join("memory").join(group).join("memory.limit_in_bytes"), limit);
+            write(&groups.join("memory").join(group).join("memory.usage_in_bytes"), used);
+        };
+        set("", "9223372036854771712\n", "70000\n");
+        let limits = HostLimits::at(&groups, &process, None);
+        assert_eq!(limits.memory(), None);
+        set("slurm/job", "9223372036854771712\n", "100\n");
+        set("slurm", "8000\n", "6000\n");
+        assert_eq!(limits.memory(), Some(Room { free: 2000, total: 8000 }));
+        set("slurm/job", "1500\n", "100\n");
+        assert_eq!(limits.memory(), Some(Room { free: 1400, total: 1500 }));
+        // The path is the host's: only the container's own group is to be seen.
+        fs::remove_dir_all(groups.join("memory/slurm")).unwrap();
+        set("", "3000\n", "2500\n");
+        assert_eq!(limits.memory(), Some(Room { free: 500, total: 3000 }));
     }
 
     #[test]

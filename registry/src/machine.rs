@@ -18,19 +18,60 @@ const NO_LIMIT: u64 = 1 << 60;
 /// it that can be seen: `memory.max` and `memory.high` of version 2, and
 /// `memory.limit_in_bytes` of version 1. `None` where there is none.
 pub fn memory_limit(read: Read<'_>) -> Option<u64> {
-    let (groups, mounts) = (read(Path::new("/proc/self/cgroup"))?, read(Path::new("/proc/self/mountinfo"))?);
-    let limit_of = |line: &str| {
-        let mut fields = line.splitn(3, ':');
-        let (_, controllers, own) = (fields.next()?, fields.next()?, Path::new(fields.next()?));
+    memory_groups(read).iter().filter_map(|group| group.limit(read)).min()
+}
+
+/// The process's control groups of memory, and those above them that can be seen.
+pub fn memory_groups(read: Read<'_>) -> Vec<MemoryGroup> {
+    let file = |path: &str| read(Path::new(path)).unwrap_or_default();
+    let (groups, mounts) = (file("/proc/self/cgroup"), file("/proc/self/mountinfo"));
+    let mut found = Vec::new();
+    for line in groups.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(own)) = (fields.next(), fields.next()) else { continue };
         let version = match controllers {
             "" => Version::Two,
             names if names.split(',').any(|name| name == "memory") => Version::One,
-            _ => return None,
+            _ => continue,
         };
         let mounted = mounts.lines().filter_map(|line| version.mount(line));
-        mounted.filter_map(|mount| mount.lowest(own, version.files(), read)).min()
-    };
-    groups.lines().filter_map(limit_of).min()
+        let folders = mounted.flat_map(|mount| mount.folders(Path::new(own)));
+        found.extend(folders.map(|folder| MemoryGroup { folder, version }));
+    }
+    found
+}
+
+/// A control group that may limit memory.
+#[derive(Clone, Debug)]
+pub struct MemoryGroup {
+    folder: PathBuf,
+    version: Version,
+}
+
+impl MemoryGroup {
+    /// Its limit in bytes, the lower of two. `None` where it has none.
+    pub fn limit(&self, read: Read<'_>) -> Option<u64> {
+        let limits: &[&str] = match self.version {
+            Version::One => &["memory.limit_in_bytes"],
+            Version::Two => &["memory.max", "memory.high"],
+        };
+        limits.iter().filter_map(|name| self.number(name, read)).filter(|limit| *limit < NO_LIMIT).min()
+    }
+
+    /// Bytes that count against it.
+    pub fn used(&self, read: Read<'_>) -> Option<u64> {
+        self.number(
+            match self.version {
+                Version::One => "memory.usage_in_bytes",
+                Version::Two => "memory.current",
+            },
+            read,
+        )
+    }
+
+    fn number(&self, file: &str, read: Read<'_>) -> Option<u64> {
+        read(&self.folder.join(file))?.trim().parse().ok()
+    }
 }
 
 /// Whether RLIMIT_MEMLOCK does not bind this process: CAP_IPC_LOCK, in the initial user
@@ -46,7 +87,7 @@ pub fn may_lock_anything(read: Read<'_>) -> bool {
     bits >> CAP_IPC_LOCK & 1 == 1 && initial
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum Version {
     One,
     Two,
@@ -59,13 +100,6 @@ struct Mount {
 }
 
 impl Version {
-    fn files(self) -> &'static [&'static str] {
-        match self {
-            Version::One => &["memory.limit_in_bytes"],
-            Version::Two => &["memory.max", "memory.high"],
-        }
-    }
-
     /// The mount that a line of mountinfo tells of, if it is one of this version's groups,
     /// with the memory controller.
     fn mount(self, line: &str) -> Option<Mount> {
@@ -83,22 +117,17 @@ impl Version {
 }
 
 impl Mount {
-    /// The lowest limit of the group `own` and of those above it, down to the mount's top.
-    fn lowest(&self, own: &Path, files: &[&str], read: Read<'_>) -> Option<u64> {
+    /// Of the group `own` and of those above it, down to the mount's top.
+    fn folders(&self, own: &Path) -> Vec<PathBuf> {
         let is_above = |path: &Path| path.components().any(|part| part == Component::ParentDir);
         let inside = match own.strip_prefix(&self.top) {
             Ok(inside) if !is_above(inside) => inside,
             // Mounted before the process's namespace was made, at a group above it: which
             // of the folders is its own cannot be told, but the top holds for it.
             _ if is_above(&self.top) && !is_above(own) => Path::new(""),
-            _ => return None,
+            _ => return Vec::new(),
         };
-        let limit = |file: PathBuf| read(&file)?.trim().parse().ok().filter(|limit| *limit < NO_LIMIT);
-        let files_of = |group: &Path| {
-            let folder = self.at.join(group);
-            files.iter().map(move |file| folder.join(file))
-        };
-        inside.ancestors().flat_map(files_of).filter_map(limit).min()
+        inside.ancestors().map(|group| self.at.join(group)).collect()
     }
 }
 
