@@ -41,8 +41,9 @@ unsafe impl Source for HostSource {
     fn grow(&self, bytes: usize, _: &DriverToken) -> Result<Segment, SourceError> {
         const HINT: &str = "; see `ulimit -v`, vm.overcommit_memory and vm.max_map_count";
         let call = || format!("mmap of {bytes} bytes");
-        let bytes = bytes.next_multiple_of(HUGE_PAGE);
-        let mapped = bytes.checked_add(HUGE_PAGE).ok_or_else(|| failed(call(), libc::ENOMEM, HINT))?;
+        let refused = || failed(call(), libc::ENOMEM, HINT);
+        let bytes = bytes.checked_next_multiple_of(HUGE_PAGE).ok_or_else(refused)?;
+        let mapped = bytes.checked_add(HUGE_PAGE).ok_or_else(refused)?;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: a new mapping at an address that the kernel chooses.
         let at = unsafe { sys::mmap(0, mapped, libc::PROT_READ | libc::PROT_WRITE, flags) }

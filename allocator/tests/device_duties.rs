@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use pinyard_allocator::device::{
     CopyError, CopySource, DeviceBuf, DeviceError, DevicePool, MarkKind, PoolStream,
 };
-use pinyard_allocator::{PinnedSource, Pool};
+use pinyard_allocator::{DriverToken, PinnedSource, Pool, Segment, Source, SourceError};
 use pinyard_driver::{Call, Costs, DevicePtr, Driver, Simulated};
 use pinyard_registry::{
     Access, Events, MemoryKey, Registry, backend::Custom, backend::Fault, backend::Faulty,
@@ -250,6 +250,49 @@ fn callbacks_are_called_once_without_a_lock_and_hopeless_requests_fail() {
         gpu.advance(10_000);
         gpu.used_bytes() == 0
     });
+}
+
+/// Says that its segments join, and puts no two side by side.
+struct Scattered(Arc<Simulated>);
+
+// SAFETY: memory of cuMemAlloc, whose alignment the simulated device makes 2 MiB.
+unsafe impl Source for Scattered {
+    fn name(&self) -> &'static str {
+        "scattered"
+    }
+    fn granularity(&self) -> usize {
+        2 * MIB
+    }
+    fn joins(&self) -> bool {
+        true
+    }
+    fn grow(&self, bytes: usize, token: &DriverToken) -> Result<Segment, SourceError> {
+        let gap = self.0.mem_alloc(2 * MIB, token)?;
+        let start = self.0.mem_alloc(bytes, token)?.0 as usize;
+        // SAFETY: just allocated, and used by nobody.
+        unsafe { self.0.mem_free(gap, token) }?;
+        Ok(Segment { start, bytes })
+    }
+    unsafe fn shrink(&self, segment: Segment, token: &DriverToken) -> Result<(), SourceError> {
+        // SAFETY: the caller's contract.
+        Ok(unsafe { self.0.mem_free(DevicePtr(segment.start as u64), token) }?)
+    }
+}
+
+/// A pool that brings only what its last range lacks does not go on for ever where that
+/// does not lie behind it.
+#[test]
+fn a_source_whose_slabs_do_not_meet_is_asked_for_the_whole() {
+    let gpu = Arc::new(Simulated::new(1 << 30));
+    let pool = DevicePool::from_source(gpu.clone(), Scattered(gpu.clone())).limit(512 * MIB);
+    let pool = pool.patience(Duration::ZERO).build().unwrap();
+    let stream = pool.stream(gpu.stream_create(&token()).unwrap()).unwrap();
+    for mib in [20, 21, 30, 31, 90, 95] {
+        let before = pool.stats().growths;
+        let block = stream.alloc(mib * MIB).unwrap();
+        assert!(pool.stats().growths <= before + 8, "{mib} MiB: {:?}", pool.stats());
+        assert!(block.block_bytes() >= mib * MIB);
+    }
 }
 
 /// Counts and sizes whose product no word holds, or whose sum no device has.

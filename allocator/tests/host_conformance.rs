@@ -9,7 +9,8 @@ mod device_common;
 use common::{Books, backend, registry, wait_for};
 use device_common::{Bed, MIB, Random};
 use pinyard_allocator::{
-    AllocError, AtomicFence, Builder, CustomSource, HostSource, PinnedSource, Pool, PoolBuf, Segment, Source,
+    AllocError, AtomicFence, Builder, CustomSource, DeviceSource, HostSource, ManagedSource, PinnedSource,
+    Pool, PoolBuf, Segment, Source, VirtualSource,
 };
 use pinyard_driver::DriverToken;
 use pinyard_registry::backend::{Fault, Faulty};
@@ -257,6 +258,27 @@ fn a_deferred_block_is_not_reused_before_its_fence() {
         others.clear();
         assert_eq!(pool.stats().live_blocks, 0);
     });
+}
+
+/// However a source is asked: an error, and nothing stays.
+#[test]
+fn sources_refuse_what_exceeds_the_address_space() {
+    let bed = Bed::new(64 * MIB);
+    let driver = bed.driver.clone();
+    let sources: [Box<dyn Source>; 5] = [
+        Box::new(HostSource::new()),
+        Box::new(PinnedSource::new(driver.clone())),
+        Box::new(DeviceSource::new(driver.clone())),
+        Box::new(ManagedSource::new(driver.clone(), 1 << 20).unwrap()),
+        Box::new(VirtualSource::new(driver, false).unwrap()),
+    ];
+    for source in sources {
+        for bytes in [1 << 47, isize::MAX as usize, usize::MAX - (4 << 20), usize::MAX - 4096, usize::MAX] {
+            let error = source.grow(bytes, &DriverToken::at_entry()).unwrap_err();
+            assert!(error.to_string().contains("failed"), "{}: {error}", source.name());
+        }
+    }
+    bed.assert_clean();
 }
 
 /// The books of `common` agree: registered before it is used, deregistered before it goes.

@@ -154,6 +154,18 @@ impl Core {
         want: Want,
         token: &mut DriverToken,
     ) -> Result<Option<BlockRef>, DeviceError> {
+        self.grow(state, want, true, token)
+    }
+
+    /// `joining`: where the source joins, brings what the last range lacks, in pieces. They
+    /// are of no use if they lie elsewhere; then, once more, in one piece.
+    fn grow(
+        &self,
+        state: &Arc<StreamState>,
+        want: Want,
+        joining: bool,
+        token: &mut DriverToken,
+    ) -> Result<Option<BlockRef>, DeviceError> {
         let me = thread::current().id();
         let (kind, bytes) = (want.kind(), want.bytes());
         let short = self.is_short_for(bytes, kind as usize, token);
@@ -165,7 +177,8 @@ impl Core {
         }
         // The stream's own: what it frees later merges with what is left of the slab.
         let owner = state.owner;
-        let tail = if self.joins(kind) { central.heap.tail(owner, kind) } else { 0 };
+        let joins = joining && self.joins(kind);
+        let tail = if joins { central.heap.tail(owner, kind) } else { 0 };
         let granularity = source.granularity();
         let room = self.settings.limit().saturating_sub(central.reserved);
         let missing = bytes.saturating_sub(tail).max(1);
@@ -194,7 +207,7 @@ impl Core {
         central.reserved += preferred;
         drop(central);
         let mut growth = Growth { core: self, reserved: preferred };
-        if self.joins(kind) {
+        if joins {
             // In pieces: each can be given back, and mapped elsewhere, by itself.
             while growth.reserved > 0 {
                 let piece = growth.reserved.min(PIECE.next_multiple_of(granularity));
@@ -214,6 +227,9 @@ impl Core {
             self.wake();
         }
         Core::count(&self.tallies.growths);
+        if joins && found.is_none() {
+            return self.grow(state, want, false, token);
+        }
         Ok(found)
     }
 

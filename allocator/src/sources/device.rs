@@ -39,7 +39,8 @@ unsafe impl Source for DeviceSource {
     }
 
     fn grow(&self, bytes: usize, token: &DriverToken) -> Result<Segment, SourceError> {
-        let bytes = bytes.next_multiple_of(GRANULARITY);
+        // What overflows is more than any device has.
+        let bytes = bytes.checked_next_multiple_of(GRANULARITY).unwrap_or(bytes);
         let at = self.driver.mem_alloc(bytes, token)?;
         let start = at.0 as usize;
         if start.is_multiple_of(GRANULARITY) {

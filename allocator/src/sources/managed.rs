@@ -49,7 +49,8 @@ unsafe impl Source for ManagedSource {
     }
 
     fn grow(&self, bytes: usize, token: &DriverToken) -> Result<Segment, SourceError> {
-        let bytes = bytes.next_multiple_of(GRANULARITY);
+        // What overflows is more than any device has.
+        let bytes = bytes.checked_next_multiple_of(GRANULARITY).unwrap_or(bytes);
         let reserved = self
             .used
             .fetch_update(Relaxed, Relaxed, |used| used.checked_add(bytes).filter(|&sum| sum <= self.bound));

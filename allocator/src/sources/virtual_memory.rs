@@ -51,8 +51,8 @@ impl VirtualSource {
         Ok(VirtualSource { driver, granularity, rdma, ranges: Mutex::new(Vec::new()) })
     }
 
-    /// Addresses for `bytes`: behind the last segment, which they join; else where segments
-    /// were given back, or in a new range.
+    /// Addresses for `bytes`: behind the last segment, which they join; else in a new range,
+    /// where more joins them; at last where segments were given back.
     fn place(&self, bytes: usize, token: &DriverToken) -> Result<usize, SourceError> {
         let refused = |reason: &str| SourceError {
             call: format!("addresses for {bytes} bytes"),
@@ -63,15 +63,19 @@ impl VirtualSource {
         if let Some(at) = ranges.last_mut().and_then(|last| last.append(bytes)) {
             return Ok(at);
         }
-        if let Some(at) = ranges.iter_mut().find_map(|range| range.refill(bytes)) {
-            return Ok(at);
-        }
         drop(ranges);
         // Twice the device, so that most segments join others.
         let length = self.driver.device().total_bytes.max(bytes).checked_mul(2);
         let length = length.and_then(|length| length.checked_next_multiple_of(self.granularity));
         let length = length.ok_or_else(|| refused("more than there are"))?;
-        let start = self.driver.address_reserve(length, self.granularity, token)?.0 as usize;
+        let start = match self.driver.address_reserve(length, self.granularity, token) {
+            Ok(start) => start.0 as usize,
+            Err(error) => {
+                let mut ranges = self.ranges.lock();
+                let hole = ranges.iter_mut().find_map(|range| range.refill(bytes));
+                return hole.ok_or_else(|| error.into());
+            }
+        };
         let mut ranges = self.ranges.lock();
         ranges.push(Reserved { start, bytes: length, next: start, holes: BTreeMap::new(), segments: 0 });
         let new = ranges.last_mut().and_then(|last| last.append(bytes));
@@ -157,7 +161,8 @@ unsafe impl Source for VirtualSource {
 
     fn grow(&self, bytes: usize, token: &DriverToken) -> Result<Segment, SourceError> {
         // What overflows is more than any device has.
-        let bytes = bytes.checked_next_multiple_of(self.granularity).unwrap_or(bytes);
+        let most = usize::MAX - usize::MAX % self.granularity;
+        let bytes = bytes.checked_next_multiple_of(self.granularity).unwrap_or(most);
         let physical = self.driver.physical_create(bytes, self.rdma, token)?;
         let mapped = self.place(bytes, token).and_then(|start| {
             let segment = Segment { start, bytes };
@@ -191,12 +196,11 @@ unsafe impl Source for VirtualSource {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pinyard_driver::Simulated;
+    use pinyard_driver::{Call, Simulated};
 
     const MIB: usize = 1 << 20;
 
-    /// Segments go in any order, and their addresses serve again before new ones are
-    /// reserved, however often.
+    /// Segments go in any order, and their addresses serve again, however often.
     #[test]
     fn addresses_in_the_middle_serve_again() {
         let gpu = Arc::new(Simulated::new(64 * MIB));
@@ -223,7 +227,8 @@ mod tests {
             assert_eq!((ranges.len(), ranges[0].segments, ranges[0].holes.len()), (1, 1, 0));
             assert_eq!(ranges[0].next, first.start + first.bytes);
         }
-        // The end of the range is in use, so nothing is appended: the middle serves.
+        // The end of the range is in use, so nothing is appended, and there are no more
+        // addresses: the middle serves.
         let end = {
             let mut ranges = source.ranges.lock();
             let last = ranges[0].start + ranges[0].bytes - piece;
@@ -235,6 +240,7 @@ mod tests {
             source.ranges.lock()[0].give_back(middle);
             end
         };
+        gpu.fail_next(Call::AddressReserve, 1, 2);
         let middle = source.grow(piece, &token).unwrap();
         assert_eq!((middle.start, source.ranges.lock().len()), (first.start + piece, 1));
         [middle, end, first].into_iter().for_each(&give);
