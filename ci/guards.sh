@@ -220,6 +220,9 @@ guard 'check: who waits for an invalidate waits for burials' registry/src/cache/
     $registry --test answers waits_for_what
 guard 'ordering: a drain is applied before it is finished' registry/src/cache/draining.rs $'            limit = limit.saturating_sub(1);\n        }\n        self.cache.map.finish_drain();' $'            limit = limit.saturating_sub(1);\n            self.cache.map.finish_drain();\n        }\n        self.cache.map.finish_drain();' \
     $registry --test lifetimes more_wide_events
+guard "host pool: a deferred block wakes the pool's thread" allocator/src/shared.rs \
+    $'block_bytes);\n        core.sleep.wake(core.worker.get());' 'block_bytes);' \
+    pinyard-allocator --test shortage deferred_blocks_come_back
 guard 'device pool: a borrower waits for the lenders' allocator/src/device/hub.rs \
     'self.driver.stream_wait_event(state.stream, begun, token).map(|()| true)' '{ let _ = begun; Ok(true) }' \
     pinyard-allocator --test device_footprint a_borrower_waits_on_the_device
@@ -247,6 +250,8 @@ scripted 'AT_SECURE: PINYARD_MPI' collectives/src/variables.rs 'if pinyard_hooks
     'PINYARD_MPI_PATH, gpu-ranks: heeded' $secure mpi
 refused '7 no driver call under the device pool lock' allocator/src/device/reclaim.rs '        drop(central);
         if kept.iter()' '        if kept.iter()' pinyard-allocator
+refused "7 no driver call under the lock of a stream's events" allocator/src/device/events.rs '        drop(book);
+        // No event' '        // No event' pinyard-allocator
 refused '7 a backend called under the lock' registry/src/registry.rs 'locked.look_again();' \
     'let mut graves = locked.graves(); self.deregister(&mut graves, unlocked); drop(locked.buried(graves));' $registry
 
