@@ -13,6 +13,9 @@ pub(crate) struct Called {
     word: u64,
 }
 
+/// The end of an epoch.
+pub(crate) const EPOCH: &str = "MPI_Win_fence";
+
 /// Bits of a word below its name, and below how it reduces.
 const NAME: u32 = 40;
 const HOW: u32 = 32;
@@ -33,6 +36,12 @@ impl Called {
     pub(crate) fn of(operation: &'static str, root: Option<Rank>) -> Called {
         let called = Called::from(operation);
         Called { word: called.word | root.map_or(0, |root| root as u64 + 1), ..called }
+    }
+
+    /// The end of an epoch of a window, both by their numbers at each rank.
+    pub(crate) fn of_epoch(window: u16, epoch: u16) -> Called {
+        let called = Called::from(EPOCH);
+        Called { word: called.word | u64::from(window) << 16 | u64::from(epoch), ..called }
     }
 
     /// A reduction.
@@ -73,9 +82,15 @@ impl Part {
             0 => "no root".to_owned(),
             root => format!("root {}", root - 1),
         };
+        let epoch = |called: u64| format!("epoch {} of window {}", called as u16, (called >> 16) as u16);
+        let is_epoch = self.called >> NAME == Called::from(EPOCH).word >> NAME;
         let same = |shift: u32| self.called >> shift == theirs.called >> shift;
         match (same(NAME), same(HOW), same(0)) {
             (_, _, true) => None,
+            (true, true, false) if is_epoch => {
+                let [mine, theirs] = [self, theirs].map(|part| epoch(part.called));
+                Some(format!("rank {rank} closes {mine} where rank {other} closes {theirs}"))
+            }
             (true, true, false) => {
                 let [mine, theirs] = [self, theirs].map(|part| root(part.called));
                 Some(format!("rank {rank} names {mine} where rank {other} names {theirs}"))
@@ -115,6 +130,11 @@ mod tests {
         let reduce = |join| Called::from("MPI_Allreduce").reducing((join, Element::F32));
         let other = told(reduce(Join::Max), reduce(Join::Sum)).unwrap();
         assert_eq!(other, "rank 1 reduces otherwise, or other elements, than rank 0");
+
+        let epoch = |window, epoch| Called::of_epoch(window, epoch);
+        let other = told(epoch(2, 1), epoch(1, 3)).unwrap();
+        assert_eq!(other, "rank 1 closes epoch 1 of window 2 where rank 0 closes epoch 3 of window 1");
+        assert_eq!(told(epoch(2, 1), epoch(2, 1)), None);
 
         let parts = [of(0).with(8), of(0).with(9), of(2).with(8)];
         assert_eq!(odd(parts.into_iter()), Some((2, parts[2], parts[0])));

@@ -13,7 +13,7 @@ use crate::settings::Settings;
 use crate::variables;
 use mpi::topology::{Communicator, Rank};
 use pinyard_allocator::DriverToken;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -40,6 +40,8 @@ pub struct DeviceCommunicator {
     /// What operations that do not block have of it, and those.
     pub(crate) desk: Rc<Desk>,
     pub(crate) engine: Rc<Engine>,
+    /// Windows with epochs so far.
+    pub(crate) windows: Cell<u16>,
     /// Some MPIs' handles may be sent to another thread, some may not.
     stays: PhantomData<*const ()>,
 }
@@ -183,6 +185,7 @@ impl Builder {
             board,
             desk,
             engine,
+            windows: Cell::new(0),
             stays: PhantomData,
         })
     }

@@ -17,6 +17,7 @@ use super::memory::EpochMemory;
 use super::memory::sealed::{Lent as _, Lies, Part as _};
 use super::{Asked, Memory, Part, Parts, Way};
 use crate::buffers::{Settled, SettledMut};
+use crate::called::{Called, EPOCH};
 use crate::calls::{Answer, Request};
 use crate::communicator::{DeviceCommunicator, State};
 use crate::error::Error;
@@ -30,7 +31,6 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 const WINDOW: &str = "MPI_Win_create for epochs";
-const EPOCH: &str = "MPI_Win_fence";
 /// Of messages from host to host, on the communicator that has collectives alone besides.
 const TAG: i32 = 0;
 /// Longest of them: counts are of `int`.
@@ -46,6 +46,9 @@ pub struct Window<'w, T, M = SettledMut<'w, T>> {
     parts: Parts,
     /// Every rank can open every other's memory.
     is_open: bool,
+    /// Its number among the windows of the communicator, and that of its last epoch.
+    number: u16,
+    epochs: u16,
     elements: PhantomData<&'w mut [T]>,
 }
 
@@ -75,6 +78,8 @@ pub struct Epoch<'e, T, M = SettledMut<'e, T>> {
     memory: Memory,
     parts: &'e [Part],
     is_open: bool,
+    /// Which epoch of which window it is: all ranks close the same one.
+    called: Called,
     asked: Vec<Asked>,
     /// The window, and the buffers of the operations.
     borrows: PhantomData<(&'e mut [T], M)>,
@@ -98,11 +103,14 @@ impl DeviceCommunicator {
         let Lies { memory: own, place } = memory.lies_mut();
         let mine = place.map_or(Ok(()), |place| self.own(place));
         let _call = self.traced(WINDOW, own.bytes);
+        self.same(WINDOW, 0, Ok(()))?;
         let mine = mine.and(self.of_one_kind(WINDOW, M::ON_DEVICE)?);
         let parts = self.tell_parts(WINDOW, own, mine)?;
         let opens = |part: &Part| part.bytes == 0 || !part.place.is_none();
         let is_open = M::ON_DEVICE && self.plan.path == Path::Ipc && parts.iter().all(opens);
-        Ok(Window { ranks: self, memory, parts, is_open, elements: PhantomData })
+        let number = self.windows.get().wrapping_add(1);
+        self.windows.set(number);
+        Ok(Window { ranks: self, memory, parts, is_open, number, epochs: 0, elements: PhantomData })
     }
 }
 
@@ -138,7 +146,9 @@ impl<T: Pod, M: EpochMemory<Element = T>> Window<'_, T, M> {
 
     /// Begins an epoch, which every rank begins and closes as often. It waits for nobody.
     pub fn epoch(&mut self) -> Epoch<'_, T, M> {
+        self.epochs = self.epochs.wrapping_add(1);
         Epoch {
+            called: Called::of_epoch(self.number, self.epochs),
             ranks: self.ranks,
             memory: self.memory.lies_mut().memory,
             parts: &self.parts,
@@ -195,16 +205,22 @@ impl<T: Pod, M: EpochMemory> Epoch<'_, T, M> {
 
     /// Carries out what all ranks have asked for in this epoch. Collective. When it returns, the
     /// parts have what was put, and the buffers what was got.
+    ///
+    /// # Errors
+    /// [`Error::Calls`] at every rank, and nothing has moved, where one closes an epoch of another
+    /// window or another epoch of this one (one that was dropped counts), or is in another collective
+    /// that tells the others of itself: all but a Bcast off `ipc` and parts of other lengths.
+    /// [`Error::Driver`], [`Error::Mpi`], and [`Error::Peer`] at the others.
     pub fn close(self) -> Result<(), Error> {
         let ranks = self.ranks;
         ranks.ready(&[])?;
         let bytes = self.asked.iter().map(|asked| asked.own.bytes).sum();
         let _call = ranks.traced(EPOCH, bytes);
         let token = DriverToken::at_entry();
+        // From here on every rank is inside this call.
+        ranks.same(self.called, 0, Ok(()))?;
         let state = &mut *ranks.state.borrow_mut();
         if self.is_open {
-            // From here on every rank is inside this call.
-            ranks.agree(EPOCH, Ok(()))?;
             // SAFETY: the targets' ranks are in the same call, which has their memory borrowed, until
             // all have agreed; ours is borrowed by the epoch.
             let mine = unsafe { ranks.copy_asked(state, self.parts, &self.asked, &token) };

@@ -90,6 +90,7 @@ impl DeviceCommunicator {
                     .to_owned(),
             )));
         }
+        self.same(WINDOW, 0, Ok(()))?;
         let mine = mine.and(self.of_one_kind(WINDOW, B::ON_DEVICE)?);
         let parts = self.tell_parts(WINDOW, own, mine)?;
         let means = if alone {

@@ -5,7 +5,7 @@ mod host;
 
 use super::lengths;
 use crate::bench::{Bench, Element, MARGIN, text};
-use pinyard_mpi::{DeviceBuf, Error};
+use pinyard_mpi::{DeviceBuf, Error, Reduction};
 
 pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     for length in lengths(bench.chunk) {
@@ -15,6 +15,7 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     several::<f64>(bench, bench.chunk)?;
     of_own_lengths(bench)?;
     abandoned(bench)?;
+    of_different_epochs(bench)?;
     refused(bench)?;
     host::all(bench)
 }
@@ -154,6 +155,49 @@ fn abandoned(bench: &Bench) -> Result<(), String> {
     let mut window = bench.ranks.window(empty.settle_mut().map_err(text)?).map_err(text)?;
     window.epoch().close().map_err(text)?;
     bench.check(part.to_vec().map_err(text)? == [2; 5000], || "an epoch that was leaked".to_owned())
+}
+
+/// Ranks that close different epochs, of one window or of two, or of which one is elsewhere: all are
+/// told, nothing has moved, and they go on.
+fn of_different_epochs(bench: &Bench) -> Result<(), String> {
+    if bench.size() == 1 {
+        return Ok(());
+    }
+    let (ranks, differs) = (&bench.ranks, bench.rank() == 1);
+    let told = |result: Result<(), Error>, words: &str| {
+        let named =
+            matches!(&result, Err(Error::Calls { rank: 1, other: 0, text, .. }) if text.contains(words));
+        bench.check(named, || format!("{words}: {result:?}"))
+    };
+    let mine = plain(bench, &[1u32; 3000])?;
+    let from = mine.settle().map_err(text)?;
+    let (mut one, mut two) = (plain(bench, &[2u32; 3000])?, plain(bench, &[3u32; 3000])?);
+    let mut first = ranks.window(one.settle_mut().map_err(text)?).map_err(text)?;
+    let mut second = ranks.window(two.settle_mut().map_err(text)?).map_err(text)?;
+    let closed = {
+        let (mut here, mut there) = (first.epoch(), second.epoch());
+        here.put(0, 0, &from).map_err(text)?;
+        there.put(0, 0, &from).map_err(text)?;
+        if differs { there.close() } else { here.close() }
+    };
+    told(closed, "rank 1 closes epoch 1 of window ")?;
+    // The second of the first window, where others have dropped none.
+    if differs {
+        drop(first.epoch());
+    }
+    let mut epoch = first.epoch();
+    epoch.put(0, 0, &from).map_err(text)?;
+    told(epoch.close(), "rank 1 closes epoch 3 of window ")?;
+    let mut epoch = second.epoch();
+    epoch.put(0, 0, &from).map_err(text)?;
+    let mut words = plain(bench, &[bench.rank() as u32])?;
+    let mut settled = words.settle_mut().map_err(text)?;
+    let reduced = |settled| ranks.all_reduce_in_place(settled, Reduction::Max);
+    told(if differs { reduced(&mut settled) } else { epoch.close() }, "rank 1 calls something else")?;
+    second.epoch().close().map_err(text)?;
+    drop((first, second));
+    let parts = one.to_vec().map_err(text)? == [2; 3000] && two.to_vec().map_err(text)? == [3; 3000];
+    bench.check(parts, || "an epoch that not all have closed".to_owned())
 }
 
 /// Nothing of what is refused is noted, and the epoch goes on.
