@@ -4,7 +4,11 @@
 use mpi::datatype::{Collection, Pointer, PointerMut};
 use pinyard_driver::{Driver, DriverToken, Simulated};
 use pinyard_mpi::{BufferError, CudaAware, DeviceBuf, Gpu};
-use std::sync::Arc;
+use pinyard_registry::backend::{BackendError, Custom, MemoryKey};
+use pinyard_registry::{Access, Events, Registry};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 fn gpu() -> (Arc<Simulated>, Gpu) {
     let simulated = Arc::new(Simulated::new(256 << 20));
@@ -162,4 +166,49 @@ fn a_buffer_that_another_stream_uses_is_not_reused_before_it() {
     drop(buffer);
     let next: DeviceBuf<u8> = gpu.alloc(1 << 20, &home).unwrap();
     assert_ne!(next.ptr(), at);
+}
+
+/// A stand-in for a NIC's driver: what is registered now, by start.
+#[derive(Default)]
+struct Nic(Mutex<BTreeMap<usize, usize>>);
+
+#[test]
+fn a_slab_of_device_memory_is_registered_once_and_gone_before_its_memory() {
+    let simulated = Arc::new(Simulated::new(256 << 20));
+    let nic = Arc::new(Nic::default());
+    let (registers, forgets) = (nic.clone(), nic.clone());
+    let backend = Custom::new(
+        "a stand-in",
+        move |range, _| {
+            registers.0.lock().unwrap().insert(range.start, range.len());
+            Ok(MemoryKey { lkey: range.start as u64, rkey: 7, handle: 1 })
+        },
+        move |key, _| {
+            forgets.0.lock().unwrap().remove(&(key.lkey as usize));
+            Ok(())
+        },
+    );
+    let registry = Registry::builder().backend(backend).events(Events::NotifyOnly).build().unwrap();
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let gpu = Gpu::with_registries(simulated.clone(), &registry, &registry, access).unwrap();
+    let stream = gpu.stream().unwrap();
+    let buffers: Vec<DeviceBuf<u32>> = (0..20).map(|_| gpu.alloc(1000, &stream).unwrap()).collect();
+    let (first, last) = (&buffers[0], &buffers[19]);
+    assert_eq!((first.key(), first.key().rkey), (last.key(), 7));
+    let slab = first.key().lkey as usize;
+    let bytes = nic.0.lock().unwrap()[&slab];
+    assert!((slab..slab + bytes).contains(&(last.ptr().0 as usize)));
+    // Whoever asks the registry for a part of it finds that.
+    let part = (std::ptr::without_provenance::<u8>(last.ptr().0 as usize + 8), 100);
+    assert_eq!(registry.lookup(part, Access::REMOTE_WRITE), Some(first.key()));
+    drop(buffers);
+    gpu.pool().trim(Duration::from_secs(5));
+    assert!(!nic.0.lock().unwrap().contains_key(&slab), "registered beyond its memory");
+    assert_eq!(gpu.alloc::<u32>(0, &stream).unwrap().key(), MemoryKey::default());
+    let refused =
+        Custom::new("refuses", |_, _| Err(BackendError::new("ibv_reg_dmabuf_mr", 19)), |_, _| Ok(()));
+    let registry = Registry::builder().backend(refused).events(Events::NotifyOnly).build().unwrap();
+    let gpu = Gpu::with_registries(simulated, &registry, &registry, access).unwrap();
+    let told = gpu.alloc::<u32>(10, &gpu.stream().unwrap()).unwrap_err().to_string();
+    assert!(told.contains("ibv_reg_dmabuf_mr"), "{told}");
 }

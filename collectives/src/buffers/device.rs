@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use pinyard_allocator::DriverToken;
 use pinyard_allocator::device::{DeviceBuf as Block, PoolStream};
 use pinyard_driver::DevicePtr;
+use pinyard_registry::backend::MemoryKey;
 use std::marker::PhantomData;
 
 /// Device memory for elements of `T`, from a [`Gpu`]'s pool.
@@ -78,6 +79,12 @@ impl<T: Pod, S: BufferStream> DeviceBuf<T, S> {
         let empty = DeviceBuf::new(self.gpu.clone(), streams, None, 0);
         std::mem::forget(self);
         empty
+    }
+
+    /// The key of its slab's registration, of a device with a registry for that
+    /// ([`Gpu::with_registries`]). The default one without, and without elements.
+    pub fn key(&self) -> MemoryKey {
+        self.block.as_ref().map_or_else(MemoryKey::default, Block::key)
     }
 
     /// Elements.

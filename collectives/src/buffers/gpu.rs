@@ -11,7 +11,7 @@ use pinyard_allocator::device::{DevicePool, PoolStream};
 use pinyard_allocator::{DriverToken, Pool};
 use pinyard_driver::{Cuda, Device, Driver, DriverError, Simulated};
 use pinyard_registry::backend::{Custom, MemoryKey};
-use pinyard_registry::{Events, Registry};
+use pinyard_registry::{Access, Events, Registry};
 use std::sync::Arc;
 
 /// A device, a pool of its memory and one of pinned host memory. A handle: clones
@@ -66,8 +66,36 @@ impl Gpu {
 
     /// The same, with the pinned memory registered with `registry` as well.
     pub fn with_registry(driver: Arc<dyn Driver>, registry: &Registry) -> Result<Gpu, OpenError> {
+        Gpu::made(driver, registry, None)
+    }
+
+    /// The same, and each slab of device memory registered with `device`, once, for `access`: for a
+    /// program with transfers of its own by a NIC beside the collectives here, which need no
+    /// registration. A buffer's key is [`DeviceBuf::key`], and whoever asks the registry for a range
+    /// of it finds the slab's. Its backend has to know device memory: verbs does with
+    /// [`device_memory`](pinyard_registry::backend::DeviceMemory), by a dma-buf. The two registries
+    /// may be one. That a slab cannot be registered is the error of the allocation that wanted it.
+    pub fn with_registries(
+        driver: Arc<dyn Driver>,
+        pinned: &Registry,
+        device: &Registry,
+        access: Access,
+    ) -> Result<Gpu, OpenError> {
+        Gpu::made(driver, pinned, Some((device, access)))
+    }
+
+    fn made(
+        driver: Arc<dyn Driver>,
+        registry: &Registry,
+        slabs: Option<(&Registry, Access)>,
+    ) -> Result<Gpu, OpenError> {
         let exports = Exports::new(driver.clone());
-        let device = DevicePool::from_source(driver.clone(), exports.clone()).build()?;
+        let device = DevicePool::from_source(driver.clone(), exports.clone());
+        let device = match slabs {
+            Some((registry, access)) => device.registry(registry, access),
+            None => device,
+        };
+        let device = device.build()?;
         let pinned = Pool::pinned(registry, driver.clone()).slab_bytes(16 << 20).build()?;
         Ok(Gpu {
             inner: Arc::new(Inner {
