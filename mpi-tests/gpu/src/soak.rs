@@ -3,6 +3,7 @@
 
 use crate::bench::{Bench, Element, text};
 use mpi::topology::SimpleCommunicator;
+use mpi::traits::CommunicatorCollectives;
 use pinyard_allocator::DriverToken;
 use pinyard_mpi::{DeviceBuf, DeviceCommunicator, Gpu, Reduction, SettledMut};
 use std::time::Duration;
@@ -56,13 +57,80 @@ pub(crate) fn all(bench: &Bench, rounds: usize) -> Result<(), String> {
         .check(most_open <= SLABS * bench.size(), || format!("{most_open} slabs of other ranks are open"))?;
     drop(kept);
     growing(bench)?;
+    let left = lifetimes(bench)?;
     if bench.rank() == 0 {
+        println!("soak: {} communicators, {left} bytes of the device left with them", lifetimes_of(bench));
         let (lost, open) = (before.saturating_sub(free()?), bench.ranks.open_slabs());
         println!(
             "soak: {rounds} rounds, {most_open} slabs open at most, {open} in the end, {lost} bytes in use"
         );
     }
     Ok(())
+}
+
+/// Communicators one after the other, each with a device of its own pools: on a real one, and on a
+/// simulated one, which copies as the host does.
+const LIFETIMES: [usize; 2] = [8, 2];
+/// Of a driver's own: it keeps some memory of what it is given back, however often that is.
+const OWN: usize = 64 << 20;
+/// Bytes of buffers: within a slab with others, most of one, and more than one has.
+const LENGTHS: [usize; 3] = [1 << 20, 48 << 20, 80 << 20];
+
+fn lifetimes_of(bench: &Bench) -> usize {
+    LIFETIMES[usize::from(bench.simulated.is_some())]
+}
+
+/// A slab that another rank still has mapped does not go when its own rank frees it, whoever counts
+/// what: so the device's free memory, as the driver tells it, is as before when each communicator has
+/// gone. How much is not.
+fn lifetimes(bench: &Bench) -> Result<usize, String> {
+    let world = SimpleCommunicator::world();
+    let token = DriverToken::at_entry();
+    let mut before = 0;
+    // The first one's kernels and streams are the process's.
+    let last = lifetimes_of(bench);
+    for lifetime in 0..=last {
+        let gpu = Gpu::new(bench.gpu.driver().clone()).map_err(text)?;
+        let ranks = DeviceCommunicator::builder(&gpu).build(&world).map_err(text)?;
+        for (number, bytes) in LENGTHS.into_iter().enumerate() {
+            one_of(bench, &ranks, lifetime * LENGTHS.len() + number, bytes)?;
+        }
+        drop(ranks);
+        gpu.pool().trim(Duration::from_secs(5));
+        drop(gpu);
+        // Nobody goes on before all have looked: ranks may share a device.
+        world.barrier();
+        let free = bench.gpu.driver().mem_info(&token).map_err(text)?.free;
+        world.barrier();
+        if lifetime == 0 {
+            before = free;
+        }
+        let left = before.saturating_sub(free);
+        bench.check(left <= OWN, || {
+            format!("{left} bytes of the device are left of {lifetime} communicators")
+        })?;
+        if lifetime == last {
+            return Ok(left);
+        }
+    }
+    Ok(0)
+}
+
+/// A broadcast from every rank, and a sum, of which the ends are looked at.
+fn one_of(bench: &Bench, ranks: &DeviceCommunicator, round: usize, bytes: usize) -> Result<(), String> {
+    let stream = ranks.gpu().stream().map_err(text)?;
+    let length = bytes / size_of::<u32>();
+    let mut buffer: DeviceBuf<u32> = ranks.gpu().alloc(length, &stream).map_err(text)?;
+    let mut mine = vec![0; length];
+    for root in 0..bench.size() {
+        (mine[0], mine[length - 1]) = (of(round, 0, bench.rank()), of(round, length, bench.rank()));
+        buffer.write(&mine).map_err(text)?;
+        ranks.broadcast_into(root as i32, &mut buffer.settle_mut().map_err(text)?).map_err(text)?;
+        let is = buffer.to_vec().map_err(text)?;
+        let right = (is[0], is[length - 1]) == (of(round, 0, root), of(round, length, root));
+        bench.check(right, || format!("a broadcast of {bytes} bytes from {root}"))?;
+    }
+    ranks.all_reduce_in_place(&mut buffer.settle_mut().map_err(text)?, Reduction::Sum).map_err(text)
 }
 
 /// One buffer at a time, each longer than the one before, of which all together are many times
