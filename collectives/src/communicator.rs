@@ -56,6 +56,8 @@ pub(crate) struct State {
     pub(crate) imports: Rc<Imports>,
     /// Of reductions, once the ranks have agreed: none where a rank has none.
     pub(crate) kernels: Option<Option<Arc<Kernels>>>,
+    /// Chains so far, the same at all ranks of the node.
+    pub(crate) chains: u32,
 }
 
 /// See [`DeviceCommunicator::builder`].
@@ -261,6 +263,7 @@ impl State {
             chunks: None,
             imports: Rc::new(Imports::new(gpu, rank)),
             kernels: None,
+            chains: 0,
         })
     }
 }

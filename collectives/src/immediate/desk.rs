@@ -17,7 +17,7 @@ use crate::report::Report;
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
 use pinyard_driver::DriverError;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -38,6 +38,8 @@ pub(crate) struct Desk {
     /// Of reductions, blocking or not: here they stand as long as one is under way.
     pub(crate) operations: OwnOperations,
     pub(super) rings: Rings,
+    /// Chains so far, the same at all ranks of the node.
+    pub(super) chains: Cell<u32>,
     /// Of reductions, once the ranks have agreed: none where a rank has none.
     kernels: RefCell<Option<Option<Arc<Kernels>>>>,
 }
@@ -64,6 +66,7 @@ impl Desk {
             imports: imports.clone(),
             operations,
             rings: Rings::new(gpu, plan, Report::of(whole.rank())),
+            chains: Cell::new(0),
             kernels: RefCell::default(),
         }
     }

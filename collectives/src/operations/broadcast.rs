@@ -80,7 +80,7 @@ impl DeviceCommunicator {
             Kind::Chain => {
                 let own = mine.is_ok().then_some(memory);
                 let place = self.nodes.place(root);
-                let moved = self.chain(state, place, own, message.bytes as usize, &token)?;
+                let moved = self.chain(state, place, own, message.bytes as usize, &token);
                 self.agree(Called::of(BCAST, Some(root)), mine.and(moved))
             }
             Kind::Staged => {

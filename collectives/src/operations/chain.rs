@@ -3,20 +3,18 @@
 
 use super::Memory;
 use super::broadcast::BCAST;
-use super::links::{Lengths, Link, Links};
-use crate::calls::Request;
+use super::links::{Lengths, Link, Links, Tags};
+use crate::calls::{Answer, Request};
 use crate::communicator::{DeviceCommunicator, State};
 use crate::error::Error;
 use crate::paths::{MESSAGE, Ring};
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
 
-const TAG: i32 = 0;
-
 impl DeviceCommunicator {
-    /// The bytes of the rank at `root` to all of this node. A rank without memory of its own
-    /// has failed: it takes part, and a rank behind that reads from it is told. The outer error is MPI's. Nobody changes its
-    /// memory, or uses what is written there, before the ranks have agreed.
+    /// The bytes of the rank at `root` to all of this node. A rank without memory of its own, or
+    /// whose MPI fails, takes part to the end, and a rank behind that reads from it is told. Nobody
+    /// changes its memory, or uses what is written there, before the ranks have agreed.
     pub(super) fn chain(
         &self,
         state: &mut State,
@@ -24,45 +22,41 @@ impl DeviceCommunicator {
         memory: Option<Memory>,
         bytes: usize,
         token: &DriverToken,
-    ) -> Result<Result<(), Error>, Error> {
-        let result = self.along(state, root, memory, bytes, token);
-        // After MPI's failure copies may be under way.
-        let ended = state.ring.wait_all(token).map_err(|error| self.report.driver(error));
-        result.map(|mine| mine.and(ended))
-    }
-
-    fn along(
-        &self,
-        state: &mut State,
-        root: Rank,
-        memory: Option<Memory>,
-        bytes: usize,
-        token: &DriverToken,
-    ) -> Result<Result<(), Error>, Error> {
+    ) -> Result<(), Error> {
         let node = &self.nodes.here;
-        let failed = |error| self.report.mpi(error);
         let links = Links::of(node.rank(), root, node.size());
         let lengths = Lengths { bytes, chunk: self.plan.chunk_bytes };
+        let tags = Tags::of(state.chains);
+        state.chains = state.chains.wrapping_add(1);
         let State { ring, messages, imports, .. } = state;
         let mut link = Link::new((imports, self.report), BCAST, (self.rank(), memory), lengths, token);
-        introduce(self, messages, links, &mut link, token)?;
+        introduce(self, messages, links, &mut link, (tags.places, token));
         for step in link.steps() {
             if link.is_piece(step) {
                 if let Some(before) = links.before {
-                    link.hear(node.receive_word(before, TAG).map_err(failed)?);
+                    match node.receive_word(before, tags.pieces) {
+                        Ok(told) => link.hear(told),
+                        Err(error) => link.lost(error),
+                    }
                 }
                 // SAFETY: settled memory, ours and that of the ranks beside this one, which nobody
-                // uses until all have agreed; waited for in `chain`.
+                // uses until all have agreed; waited for below.
                 unsafe { link.queue(ring, step, token) };
             }
             if let (Some(done), Some(behind)) = (step.checked_sub(1), links.behind) {
                 if link.copies() {
                     link.ended(ring.wait(done, token));
                 }
-                node.send_word(link.answer(), behind, TAG).map_err(failed)?;
+                if let Err(error) = node.send_word(link.answer(), behind, tags.pieces) {
+                    link.lost(error);
+                    // It waits for one in any case. What fails again is known already.
+                    let _ = node.send_word(link.answer(), behind, tags.pieces);
+                }
             }
         }
-        Ok(link.done())
+        // After a failure copies may be under way.
+        let ended = ring.wait_all(token).map_err(|error| self.report.driver(error));
+        link.done().and(ended)
     }
 }
 
@@ -73,31 +67,49 @@ fn introduce(
     messages: &mut Ring,
     links: Links,
     link: &mut Link<'_>,
-    token: &DriverToken,
-) -> Result<(), Error> {
+    (tag, token): (i32, &DriverToken),
+) {
     let node = &ranks.nodes.here;
-    let failed = |error| ranks.report.mpi(error);
     let (at_out, at_in) = (messages.slot(0), messages.slot(1));
     // SAFETY: slot 1 is a message long, and used by nobody else before the wait.
-    let receive = |from| unsafe { node.start_receive(at_in, MESSAGE, from, TAG) };
+    let receive = |from| unsafe { node.start_receive(at_in, MESSAGE, from, tag) };
     // SAFETY: slot 0 is a message long, and not written before the wait.
-    let send = |to| unsafe { node.start_send(at_out, MESSAGE, to, TAG) };
+    let send = |to| unsafe { node.start_send(at_out, MESSAGE, to, tag) };
+    let asks = link.asks();
     link.tell(messages.bytes(0, MESSAGE));
-    let comes = links.behind.map(receive).transpose().map_err(failed)?;
-    let goes = links.before.map(send).transpose().map_err(failed)?;
-    comes.map(Request::wait).transpose().map_err(failed)?;
-    goes.map(Request::wait).transpose().map_err(failed)?;
-    let mut asking = None;
-    if let Some(behind) = links.behind {
-        asking = link.meet(messages.bytes(1, MESSAGE), token)?.then_some(behind);
+    let comes = links.behind.map(receive);
+    let goes = links.before.map(|before| insist(link, || send(before)));
+    let came = comes.map(|comes| comes.and_then(Request::wait));
+    if let Some(Err(error)) = goes.map(|goes| goes.and_then(Request::wait)) {
+        link.lost(error);
     }
-    if let Some(before) = links.before.filter(|_| link.asks()) {
-        receive(before).and_then(Request::wait).map_err(failed)?;
-        link.find(messages.bytes(1, MESSAGE), token)?;
+    let asking = match came {
+        None => false,
+        Some(Ok(())) => link.meet(messages.bytes(1, MESSAGE), token),
+        // It may.
+        Some(Err(error)) => {
+            link.lost(error);
+            true
+        }
+    };
+    if let Some(before) = links.before.filter(|_| asks) {
+        match receive(before).and_then(Request::wait) {
+            Ok(()) => link.find(messages.bytes(1, MESSAGE), token),
+            Err(error) => link.lost(error),
+        }
     }
-    if let Some(behind) = asking {
+    if let Some(behind) = links.behind.filter(|_| asking) {
         link.tell(messages.bytes(0, MESSAGE));
-        send(behind).and_then(Request::wait).map_err(failed)?;
+        if let Err(error) = insist(link, || send(behind)).and_then(Request::wait) {
+            link.lost(error);
+        }
     }
-    Ok(())
+}
+
+/// Once more where it cannot be started: somebody waits for it in any case.
+pub(crate) fn insist(link: &mut Link<'_>, start: impl Fn() -> Answer<Request>) -> Answer<Request> {
+    start().or_else(|error| {
+        link.lost(error);
+        start()
+    })
 }

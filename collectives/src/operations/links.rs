@@ -18,7 +18,7 @@
 #![allow(unsafe_code)] // names device memory to copies that the callers wait for
 
 use super::{Memory, extent};
-use crate::error::{Error, Failure};
+use crate::error::{Error, Failure, MpiError};
 use crate::paths::{Exported, Imports, Kind, Message, Ring};
 use crate::report::Report;
 use crate::words::{put_word, word};
@@ -57,6 +57,24 @@ impl Links {
     }
 }
 
+/// The tags of one chain: a message that was left of another is never taken for one of its own.
+#[derive(Clone, Copy)]
+pub(crate) struct Tags {
+    /// Where memory is.
+    pub(crate) places: i32,
+    /// That a piece is there.
+    pub(crate) pieces: i32,
+}
+
+impl Tags {
+    /// Of the chain after so many, on a communicator that has no other messages but those of small
+    /// collectives.
+    pub(crate) fn of(number: u32) -> Tags {
+        let places = 2 * (number % 10_000) as i32;
+        Tags { places, pieces: places + 1 }
+    }
+}
+
 /// The bytes of a chain, and of a chunk.
 #[derive(Clone, Copy)]
 pub(crate) struct Lengths {
@@ -69,6 +87,8 @@ pub(crate) struct Link<'a> {
     imports: &'a Imports,
     report: Report,
     operation: &'static str,
+    /// This rank.
+    rank: Rank,
     bytes: usize,
     piece: usize,
     /// This rank's. None where it has failed.
@@ -102,7 +122,7 @@ impl<'a> Link<'a> {
             Err(error) => (Kind::Failed(error.failure()), Err(error)),
         };
         let (source, piece) = (Source { kind, rank }, piece(bytes, chunk));
-        Link { imports, report, operation, bytes, piece, memory, source, from: None, to: None, mine }
+        Link { imports, report, operation, rank, bytes, piece, memory, source, from: None, to: None, mine }
     }
 
     /// What the rank before is told: where this one's memory is. Then the rank behind, if it
@@ -117,18 +137,27 @@ impl<'a> Link<'a> {
         self.source.kind == Kind::Staged
     }
 
-    /// The rank behind has told where its memory is. Whether it asks.
-    pub(crate) fn meet(&mut self, message: &[u8], token: &DriverToken) -> Result<bool, Error> {
-        let theirs = Source::read(message, self.operation, self.report)?;
+    /// The rank behind has told where its memory is. Whether it asks, or may.
+    pub(crate) fn meet(&mut self, message: &[u8], token: &DriverToken) -> bool {
+        let theirs = match Source::read(message, self.operation, self.report) {
+            Ok(theirs) => theirs,
+            Err(error) => {
+                self.fail(error);
+                return true;
+            }
+        };
         if let Kind::Ipc(there) = theirs.kind {
             self.to = self.reach(theirs.rank, &there, token);
         }
-        Ok(theirs.kind == Kind::Staged)
+        theirs.kind == Kind::Staged
     }
 
     /// The rank before has told where the bytes are to be had.
-    pub(crate) fn find(&mut self, message: &[u8], token: &DriverToken) -> Result<(), Error> {
-        let source = Source::read(message, self.operation, self.report)?;
+    pub(crate) fn find(&mut self, message: &[u8], token: &DriverToken) {
+        let source = match Source::read(message, self.operation, self.report) {
+            Ok(source) => source,
+            Err(error) => return self.fail(error),
+        };
         match source.kind {
             Kind::Ipc(there) => self.from = self.reach(source.rank, &there, token),
             Kind::Failed(what) => self.fail(self.report.peer(self.operation, source.rank, what)),
@@ -138,7 +167,6 @@ impl<'a> Link<'a> {
             }
         }
         self.source = source;
-        Ok(())
     }
 
     /// Where memory of `rank` is here.
@@ -147,10 +175,18 @@ impl<'a> Link<'a> {
         found.map_err(|error| self.fail(self.report.driver(error))).ok()
     }
 
+    /// The first failure is kept, and told to the rank behind where it asks.
     fn fail(&mut self, error: Error) {
         if self.mine.is_ok() {
+            self.source = Source { kind: Kind::Failed(error.failure()), rank: self.rank };
             self.mine = Err(error);
         }
+    }
+
+    /// MPI has failed a message of this rank's. All others come as before, so that nobody waits for
+    /// one.
+    pub(crate) fn lost(&mut self, error: MpiError) {
+        self.fail(self.report.mpi(error));
     }
 
     /// One more than pieces: a piece is told of when the next one is queued.

@@ -19,8 +19,9 @@ mod varcount;
 mod window;
 
 pub(crate) use self::agreement::{Wants, are_the_same, words};
+pub(crate) use self::chain::insist;
 use self::idle::Idle;
-pub(crate) use self::links::{Lengths, Link, Links, is_worth};
+pub(crate) use self::links::{Lengths, Link, Links, Tags, is_worth};
 pub(crate) use self::on_device::{Work, reduces_on_device};
 pub use self::partition::Partition;
 pub(crate) use self::reduce::work;

@@ -109,7 +109,7 @@ impl DeviceCommunicator {
         let own = mine.is_ok().then_some(memory);
         let bytes = message.bytes as usize;
         match (message.kind, own) {
-            (Kind::Chain, own) => self.chain(state, root, own, bytes, token)?,
+            (Kind::Chain, own) => self.chain(state, root, own, bytes, token),
             (Kind::Staged, own) => self.relay(state, root, own, bytes, token)?,
             (Kind::Ipc(there), Some(memory)) if !sends => {
                 self.pull(state, root, &there, memory.first(message.bytes), token)

@@ -9,6 +9,7 @@
 
 mod bench;
 mod checks;
+mod interposed;
 mod soak;
 
 use bench::Bench;

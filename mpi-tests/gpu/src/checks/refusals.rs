@@ -2,6 +2,7 @@
 
 use super::{FORMS, Form, bcast, bcast_by};
 use crate::bench::{Bench, MARGIN, text};
+use crate::interposed::{Fails, fail_next, fail_none};
 use mpi::topology::SimpleCommunicator;
 use pinyard_driver::{Call, Simulated};
 use pinyard_mpi::{DeviceBuf, DeviceCommunicator, Error, Failure, Gpu, Partition, Path, Reduction, scope};
@@ -14,6 +15,7 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     if bench.ranks.plan().path != Path::Direct {
         counts_of_a_broadcast(bench)?;
         FORMS.into_iter().try_for_each(|form| counts_on_the_way(bench, form))?;
+        FORMS.into_iter().try_for_each(|form| mpi_on_the_way(bench, form))?;
         another_device(bench)?;
         driver(bench)?;
         sent_alone(bench)?;
@@ -391,6 +393,39 @@ fn copy_on_the_way(bench: &Bench, form: Form, simulated: &Simulated) -> Result<(
     };
     bench.check(named, || format!("a refused copy in a long {form:?} broadcast: {result:?}"))?;
     goes_on(bench)
+}
+
+/// MPI fails one message of a rank in the middle of a long broadcast: of where memory is, or of a
+/// piece. It names MPI's failure, the others name it, and none waits.
+fn mpi_on_the_way(bench: &Bench, form: Form) -> Result<(), String> {
+    const MESSAGE: i32 = 2048;
+    const WORD: i32 = 8;
+    if bench.ranks.plan().path != Path::Ipc || bench.size() < 3 {
+        return Ok(());
+    }
+    for (what, bytes) in
+        [(Fails::Send, WORD), (Fails::Receive, WORD), (Fails::Send, MESSAGE), (Fails::Receive, MESSAGE)]
+    {
+        let mut buffer = zeros(bench, 40 * bench.chunk)?;
+        if bench.rank() == 1 {
+            fail_next(what, bytes);
+        }
+        let result = bcast(bench, form, 0, &mut buffer.settle_mut().map_err(text)?);
+        bench.check(fail_none(), || {
+            format!("no message of {bytes} bytes in a {form:?} broadcast: {what:?}")
+        })?;
+        let named = match bench.rank() {
+            1 => matches!(&result, Err(Error::Mpi { rank: 1, .. })),
+            _ => matches!(&result, Err(Error::Peer { rank: 1, what: Failure::Mpi, .. })),
+        };
+        bench.check(named, || {
+            format!("MPI's {what:?} of {bytes} bytes that fails in a {form:?} broadcast: {result:?}")
+        })?;
+        goes_on(bench)?;
+        let mut buffer = zeros(bench, 40 * bench.chunk)?;
+        bcast(bench, form, 0, &mut buffer.settle_mut().map_err(text)?).map_err(text)?;
+    }
+    Ok(())
 }
 
 /// A device's context that is destroyed under the communicator, or broken by a fault, at one rank:
