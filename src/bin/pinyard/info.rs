@@ -8,21 +8,30 @@ use std::process::ExitCode;
 
 /// Arguments of `pinyard info`.
 #[derive(clap::Args)]
-#[command(after_help = "Example: pinyard info --json | jq .hooks")]
+#[command(after_help = AFTER_HELP)]
 pub(crate) struct Options {
     /// Print one JSON document instead of text
     #[arg(long)]
     json: bool,
+    /// Start COMMAND for it, and show how a communicator of its ranks carries operations on device
+    /// memory out, as `pinyard probe --plan` does
+    #[arg(long, value_name = "COMMAND")]
+    launch: Option<String>,
 }
+
+const AFTER_HELP: &str = "\
+Example: pinyard info --json | jq .hooks
+         pinyard info --launch \"srun -n 8 --gpus-per-task 1\"";
 
 /// Installs and tests the hooks in this process and prints what came of it.
 /// Fails if calls escape them.
 pub(crate) fn run(options: &Options) -> ExitCode {
     let report = pinyard::hooks::install();
+    let plan = options.launch.as_deref().map(crate::probe::planned);
     if options.json {
-        print(format_args!("{:#}", document(&report)));
+        print(format_args!("{:#}", document(&report, plan.as_ref())));
     } else {
-        print(text(&report).trim_end());
+        print(text(&report, plan.as_ref()).trim_end());
     }
     if report.is_complete() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -31,7 +40,10 @@ fn value_of(variable: &str) -> Option<String> {
     std::env::var_os(variable).map(|value| value.to_string_lossy().into_owned())
 }
 
-fn text(report: &Report) -> String {
+/// What `--launch` found out, if it was given.
+type Planned = Result<String, String>;
+
+fn text(report: &Report, plan: Option<&Planned>) -> String {
     let mut text = format!("pinyard {}\n\n", env!("CARGO_PKG_VERSION"));
     text += "Hooks: who owns each function that changes mappings, and whether its calls are seen\n";
     for line in report.functions {
@@ -49,6 +61,12 @@ fn text(report: &Report) -> String {
         Ok(lines) if lines.is_empty() => text += "  nothing was tried: each MPI's own word counts\n",
         Ok(lines) => text.extend(lines.iter().map(|line| format!("  {line}\n"))),
         Err(reason) => text += &format!("  not known: {reason}\n"),
+    }
+    text += "\nMPI on device memory, how it is carried out\n";
+    match plan {
+        Some(Ok(plan)) => text += &format!("  {plan}\n"),
+        Some(Err(why)) => text += &format!("  not known: {why}\n"),
+        None => text += "  chosen by the ranks of a job: --launch \"mpirun -n 4\" shows it for such ranks\n",
     }
     for group in groups() {
         text += &format!("\nEnvironment: {}\n", group.title);
@@ -70,7 +88,7 @@ pub(crate) fn mechanisms() -> String {
     }
 }
 
-fn document(report: &Report) -> Value {
+fn document(report: &Report, plan: Option<&Planned>) -> Value {
     let groups = groups();
     let variables = groups.iter().flat_map(|group| {
         group.variables.iter().map(|variable| {
@@ -87,6 +105,7 @@ fn document(report: &Report) -> Value {
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "mpi_device_pointers": crate::probe::known().unwrap_or_default(),
+        "mpi_plan": plan.and_then(|plan| plan.as_ref().ok()),
         "hooks": {
             "complete": report.is_complete(),
             "functions": report.functions.iter().map(function).collect::<Vec<_>>(),
@@ -119,8 +138,8 @@ mod tests {
     #[test]
     fn every_function_and_every_variable_is_printed() {
         let report = pinyard::hooks::install();
-        let text = text(&report);
-        let document = document(&report);
+        let text = text(&report, None);
+        let document = document(&report, None);
         for (index, line) in report.functions.iter().enumerate() {
             assert!(text.contains(line.function.name()), "{text}");
             assert_eq!(document["hooks"]["functions"][index]["function"], line.function.name());
@@ -129,6 +148,9 @@ mod tests {
             assert!(text.contains(&format!("  {} ", variable.name)), "{text}");
             assert_eq!(document["environment"][index]["name"], variable.name);
         }
+        let plan = Ok("ipc: because".to_owned());
+        assert!(super::text(&report, Some(&plan)).contains("\n  ipc: because\n"));
+        assert_eq!(super::document(&report, Some(&plan))["mpi_plan"], "ipc: because");
         let fits = |line: &str| line.chars().count() <= 100 || line.contains('"');
         assert!(text.lines().all(fits), "what the user has set may be long, the rest not: {text}");
     }

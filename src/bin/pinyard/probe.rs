@@ -82,6 +82,20 @@ pub(crate) fn run(options: &Options) -> ExitCode {
     }
 }
 
+/// The plan of a communicator of the ranks that `launch` starts.
+pub(crate) fn planned(launch: &str) -> Result<String, String> {
+    let program = program(&[], launch)?;
+    let output = Command::new(&program).args(["--plan", "--launch", launch]).output();
+    let output = output.map_err(|error| format!("{}: {error}", program.display()))?;
+    let words = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().replace('\n', "; ");
+    match output.status.success() {
+        true => Ok(words(&output.stdout)),
+        false => {
+            Err(format!("{launch:?} of {}: {}: {}", program.display(), output.status, words(&output.stderr)))
+        }
+    }
+}
+
 /// What is known, a line per library; `Err` says why it cannot be told.
 pub(crate) fn known() -> Result<Vec<String>, String> {
     let named: Vec<PathBuf> =
