@@ -169,3 +169,29 @@ fn a_pool_of_pinned_memory_heeds_its_control_group() {
     wait_for("the end of the shortage", || told.lock().len() == 2);
     drop((held, stream, pool));
 }
+
+/// What lives moves through the addresses, which are twice as many as the device's memory:
+/// at their end a block's pieces would lie in two ranges.
+#[test]
+fn a_pool_at_its_limit_outlives_its_range_of_addresses() {
+    let gpu = device();
+    let stream = gpu.stream_create(&token()).unwrap();
+    let builder = DevicePool::virtual_memory(gpu, false).unwrap();
+    let pool = builder.limit(1 << 30).build().unwrap();
+    let stream = pool.stream(stream).unwrap();
+    let (mut live, mut bytes, mut step) = (Vec::new(), 0, 1_usize);
+    for _ in 0..4000 {
+        step = step.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let want = (1 + (step >> 33) % 200) * MIB;
+        while bytes + want > 940 * MIB {
+            let block: pinyard_allocator::device::DeviceBuf = live.swap_remove((step >> 40) % live.len());
+            bytes -= block.len();
+        }
+        // Fragments may refuse a block; no block may take for ever.
+        if let Ok(block) = stream.alloc(want) {
+            bytes += want;
+            live.push(block);
+        }
+    }
+    assert!(pool.stats().releases > 100, "{:?}", pool.stats());
+}

@@ -34,6 +34,16 @@ pub(super) enum Want {
     Large(usize),
 }
 
+/// What a source that joins its segments brings.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pieces {
+    /// What the last range lacks, in pieces of a size: each can be given back, and mapped
+    /// elsewhere, by itself.
+    Joined,
+    /// One that suffices by itself.
+    One,
+}
+
 /// How much an allocation does before it fails.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effort {
@@ -131,7 +141,7 @@ impl Core {
                 state.levels.hit(Level::Others);
                 return Ok(block);
             }
-            match self.grow_for(state, want, token) {
+            match self.grow_for(state, want, Pieces::Joined, token) {
                 Ok(Some(block)) => {
                     state.levels.hit(Level::Growth);
                     return Ok(block);
@@ -152,18 +162,7 @@ impl Core {
         &self,
         state: &Arc<StreamState>,
         want: Want,
-        token: &mut DriverToken,
-    ) -> Result<Option<BlockRef>, DeviceError> {
-        self.grow(state, want, true, token)
-    }
-
-    /// `joining`: where the source joins, brings what the last range lacks, in pieces. They
-    /// are of no use if they lie elsewhere; then, once more, in one piece.
-    fn grow(
-        &self,
-        state: &Arc<StreamState>,
-        want: Want,
-        joining: bool,
+        pieces: Pieces,
         token: &mut DriverToken,
     ) -> Result<Option<BlockRef>, DeviceError> {
         let me = thread::current().id();
@@ -177,7 +176,7 @@ impl Core {
         }
         // The stream's own: what it frees later merges with what is left of the slab.
         let owner = state.owner;
-        let joins = joining && self.joins(kind);
+        let joins = pieces == Pieces::Joined && self.joins(kind);
         let tail = if joins { central.heap.tail(owner, kind) } else { 0 };
         let granularity = source.granularity();
         let room = self.settings.limit().saturating_sub(central.reserved);
@@ -208,7 +207,6 @@ impl Core {
         drop(central);
         let mut growth = Growth { core: self, reserved: preferred };
         if joins {
-            // In pieces: each can be given back, and mapped elsewhere, by itself.
             while growth.reserved > 0 {
                 let piece = growth.reserved.min(PIECE.next_multiple_of(granularity));
                 growth.add(piece, kind, owner, token)?;
@@ -228,7 +226,8 @@ impl Core {
         }
         Core::count(&self.tallies.growths);
         if joins && found.is_none() {
-            return self.grow(state, want, false, token);
+            // The pieces lie where the last range does not end: of no use.
+            return self.grow_for(state, want, Pieces::One, token);
         }
         Ok(found)
     }

@@ -4,7 +4,7 @@
 //! elsewhere); where that takes long, the stream waits on the device instead; slabs that are free are traded for one of the right length, as many
 //! as are needed; observers are told; then the error says who holds what.
 
-use super::alloc::{Effort, Want};
+use super::alloc::{Effort, Pieces, Want};
 use super::block::BlockRef;
 use super::core::{Central, Core};
 use super::error::{DeviceError, Shortage, StreamShare};
@@ -90,6 +90,7 @@ impl Core {
         }
         let began = Instant::now();
         let mut pause = SHORTEST;
+        let (mut pieces, mut least) = (Pieces::Joined, usize::MAX);
         loop {
             self.settle_dropped(token);
             if let Some(block) = self.lock(token).find(state, want) {
@@ -104,11 +105,21 @@ impl Core {
             drop(central);
             let released = self.release(slabs, token);
             if released > 0 {
-                match self.grow_for(state, want, token) {
+                match self.grow_for(state, want, pieces, token) {
                     Ok(Some(block)) => return Ok(block),
                     Ok(None) => {}
-                    Err(refused) => error = refused,
+                    Err(refused) => {
+                        // Less is reserved each time, or what was released came back in part.
+                        let reserved = self.lock(token).reserved;
+                        if reserved >= least {
+                            return Err(refused);
+                        }
+                        (error, least) = (refused, reserved);
+                    }
                 }
+                // What was added in pieces may lie in two places: it would be given back and
+                // added again.
+                pieces = Pieces::One;
                 continue;
             }
             let waits = self.coming.load(SeqCst) > 0 || !self.lock(token).waiting.is_empty();
