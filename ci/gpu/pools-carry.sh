@@ -20,7 +20,7 @@ cargo build --quiet --release -p pinyard --features cli --bin pinyard
 for program in pinyard pinyard-bench; do
     cp "${CARGO_TARGET_DIR:-target}/release/$program" "$out/" && strip --strip-debug "$out/$program"
 done
-cp ci/gpu/pools.sh ci/gpu/{shim,upstream}.h ci/gpu/{torch,torch_host,rmm,cub,calls}_shim.cpp "$out/"
+cp ci/gpu/pools.sh ci/gpu/pools_table.py ci/gpu/{shim,upstream}.h ci/gpu/{torch,torch_host,rmm,cub,calls}_shim.cpp "$out/"
 # RMM and its logger, with the headers of CCCL, newer than those of CUDA 13.0; and CUPTI.
 wheels=${CARGO_TARGET_DIR:-target}/wheels
 for wheel in librmm-cu13==26.10.0 rapids-logger==0.3.0 nvidia-cuda-cupti==13.0.85; do

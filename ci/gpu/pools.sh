@@ -24,7 +24,7 @@ fi
     uname -r
 } > "$out/machine.txt" 2>&1
 export RUST_TEST_THREADS=1 RUST_BACKTRACE=0
-status=0
+status=0 saves=()
 # step SECONDS NAME COMMAND...: at most so long, and not beyond the budget.
 step() {
     local most=$1 name=$2 left=$((budget - SECONDS)) began=$SECONDS code=0
@@ -94,6 +94,14 @@ step "${BENCH_MOST:-420}" benchmark "$here/pinyard" bench "$@" --save "$out/pool
 if [ -n "${PINYARD_BENCH_TORCH:-}" ]; then
     PYTORCH_ALLOC_CONF=expandable_segments:True \
         step 150 'benchmark, expandable segments' env -u PINYARD_BENCH_RMM -u PINYARD_BENCH_CUB "$here/pinyard" bench "$@" --save "$out/pools-expandable.json" 2>> "$out/bench.log"
+fi
+
+for saved in "$out"/pools.json "$out"/pools-expandable.json; do
+    [ -s "$saved" ] || continue
+    saves+=("$saved")
+done
+if [ "${#saves[@]}" -gt 0 ]; then
+    python3 "$here/pools_table.py" "${saves[@]}" > "$out/table.md" || status=1
 fi
 
 # It ends by itself: what is left, less what starting and ending six pools takes.
