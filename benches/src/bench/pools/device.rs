@@ -145,9 +145,42 @@ impl Stage {
         }
     }
 
+    /// Gives the stream `kernels` kernels that say when they ran, if there is a GPU.
+    pub(super) fn stamped(&self, at: u16, kernels: usize) -> Option<Stamps<'_>> {
+        let spin = self.spin.as_ref()?;
+        let stamps = Stamps { stage: self, at: self.written, kernels };
+        for kernel in 0..kernels {
+            let place = DevicePtr(stamps.at.0 + (kernel * size_of::<[u64; 2]>()) as u64);
+            // SAFETY: within the benchmark's own block, which goes once all work is done.
+            unsafe { spin.launch_stamped(self.raw[at as usize], SPIN, place) };
+        }
+        Some(stamps)
+    }
+
     /// Waits until all of the work is done.
     pub(super) fn settle(&self) {
         or_fail(self.device.driver.synchronize(&token()));
+    }
+}
+
+/// When each of a stream's kernels ran.
+pub(super) struct Stamps<'a> {
+    stage: &'a Stage,
+    at: DevicePtr,
+    kernels: usize,
+}
+
+impl Stamps<'_> {
+    /// The longest time between two of them, in nanoseconds, once all work is done.
+    pub(super) fn longest_gap(self) -> f64 {
+        let Stamps { stage, at, kernels } = self;
+        stage.settle();
+        let mut times = vec![[0u64; 2]; kernels];
+        let (to, bytes) = (times.as_mut_ptr().cast(), size_of_val(times.as_slice()));
+        // SAFETY: both are as long, and the copy has passed before they are looked at.
+        or_fail(unsafe { stage.device.driver.copy_to_host(to, at, bytes, stage.raw[0], &token()) });
+        stage.settle();
+        times.windows(2).map(|pair| pair[1][0].saturating_sub(pair[0][1])).max().unwrap_or(0) as f64
     }
 }
 

@@ -12,19 +12,26 @@ const MIB: usize = 1 << 20;
 const CAP: usize = 8 << 30;
 /// Kernels of 40 us that make 20 ms.
 const LONG: u32 = 500;
+/// Kernels of 50 us that do the same.
+const STAMPED: usize = 400;
 
 /// Measures both, each contender after the other.
 pub(crate) fn run(settings: &Settings) {
     let stage = Stage::new(2);
     let mut contenders = stage.contenders();
     let (clock, rounds) = (Clock::calibrated(), settings.pick(5, 2));
-    tell::steps(2);
+    tell::steps(if stage.device.cuda.is_some() { 3 } else { 2 });
     tell::step("a large block");
     let cases = Cases { stage: &stage, clock: &clock, rounds };
     let large = "4 GiB of 8, 90 % of which are free blocks of 48 MiB, half of them after 20 ms of work";
     cases.rows(large, &mut contenders, large_block);
     tell::step("beside long work");
     cases.rows("longest of 100 growing blocks in 8 GiB, beside 20 ms of work", &mut contenders, longest);
+    if stage.device.cuda.is_some() {
+        tell::step("gaps in the long work");
+        let name = "idle time of the other stream, beside 100 growing blocks in 8 GiB";
+        cases.rows(name, &mut contenders, idle);
+    }
 }
 
 struct Cases<'a> {
@@ -33,8 +40,8 @@ struct Cases<'a> {
     rounds: usize,
 }
 
-/// Ticks of what is measured, and allocations that failed.
-type Case = fn(&Stage, &mut dyn Contender) -> (u64, usize);
+/// Nanoseconds of what is measured, and allocations that failed.
+type Case = fn(&Stage, &Clock, &mut dyn Contender) -> (f64, usize);
 
 impl Cases<'_> {
     fn rows(&self, name: &str, contenders: &mut [Box<dyn Contender>], case: Case) {
@@ -47,11 +54,11 @@ impl Cases<'_> {
             let (mut times, mut failed) = (Vec::new(), 0);
             for _ in 0..self.rounds {
                 contender.begin(Some(CAP));
-                let (ticks, refused) = case(self.stage, &mut **contender);
+                let (took, refused) = case(self.stage, self.clock, &mut **contender);
                 failed += refused;
                 self.stage.settle();
                 contender.end();
-                times.push(self.clock.nanoseconds(ticks as f64));
+                times.push(took);
             }
             time.enter(contender.name(), Summary::of(times));
             failures.enter(contender.name(), Some(Summary::counted(failed as f64)));
@@ -63,7 +70,7 @@ impl Cases<'_> {
 
 /// How long half of the memory takes when nine tenths of it are free blocks of one stream
 /// that are too small, half of which its work may still use. Another stream asks.
-fn large_block(stage: &Stage, contender: &mut dyn Contender) -> (u64, usize) {
+fn large_block(stage: &Stage, clock: &Clock, contender: &mut dyn Contender) -> (f64, usize) {
     const BLOCK: usize = 48 * MIB;
     let blocks: Vec<_> = (0..CAP / 10 * 9 / BLOCK).map(|_| contender.alloc(BLOCK, 0)).collect();
     let failed = blocks.iter().filter(|block| block.is_none()).count();
@@ -76,7 +83,7 @@ fn large_block(stage: &Stage, contender: &mut dyn Contender) -> (u64, usize) {
     free(&blocks[half..]);
     let began = ticks();
     let large = contender.alloc(CAP / 2, 1);
-    let took = ticks() - began;
+    let took = clock.nanoseconds((ticks() - began) as f64);
     if let Some(block) = large {
         contender.free(block);
     }
@@ -85,8 +92,22 @@ fn large_block(stage: &Stage, contender: &mut dyn Contender) -> (u64, usize) {
 
 /// The longest allocation or free on a stream that does no work, while another one works:
 /// each block is larger than what is free, so that memory goes back for it.
-fn longest(stage: &Stage, contender: &mut dyn Contender) -> (u64, usize) {
+fn longest(stage: &Stage, clock: &Clock, contender: &mut dyn Contender) -> (f64, usize) {
     stage.work(1, LONG);
+    let (longest, failed) = growing(contender);
+    (clock.nanoseconds(longest as f64), failed)
+}
+
+/// The longest time that the other stream, whose work is there from the beginning, does
+/// nothing.
+fn idle(stage: &Stage, _: &Clock, contender: &mut dyn Contender) -> (f64, usize) {
+    let stamps = stage.stamped(1, STAMPED);
+    let (_, failed) = growing(contender);
+    (stamps.map_or(0.0, |stamps| stamps.longest_gap()), failed)
+}
+
+/// Ticks of the longest allocation or free, and those that failed.
+fn growing(contender: &mut dyn Contender) -> (u64, usize) {
     let (mut longest, mut failed) = (0, 0);
     for number in 0..100 {
         let began = ticks();
