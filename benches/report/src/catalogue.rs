@@ -69,6 +69,7 @@ pub const ALL: &[Benchmark] = &[
         "",
     ),
     bench("pools.threads", "threads with a stream each", DEVICE, ""),
+    bench("pools.registered", "registrations of blocks that a NIC uses", "", ""),
     bench("pools.copies", "pinned blocks, freed while they are copied to the device", "PyTorch", ""),
     bench("pools.pinned", "16 GiB of new pinned memory", "cuMemHostAlloc", "a GPU"),
     Benchmark {

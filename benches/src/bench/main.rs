@@ -127,6 +127,7 @@ fn main() {
         (name @ "pools.calls", None) => pools::calls::run(&settings, name),
         ("pools.shortage", None) => pools::shortage::run(&settings),
         ("pools.threads", None) => pools::threads::run(&settings),
+        (name @ "pools.registered", None) => pools::registered::run(&settings, name),
         (name @ "pools.copies", None) => pools::device::run_pinned(&settings, name),
         ("pools.pinned", None) => pools::pinned::run(&settings),
         ("instructions", None) => instructions::run(),

@@ -5,6 +5,7 @@ pub(crate) mod contenders;
 pub(crate) mod device;
 pub(crate) mod host;
 pub(crate) mod pinned;
+pub(crate) mod registered;
 mod shim;
 pub(crate) mod shortage;
 mod spin;

@@ -195,8 +195,18 @@ pub(crate) fn steady(settings: &Settings) -> Vec<Trace> {
         }),
         batches(2000 / part),
         steps(50 / part),
-        transformer("transformer, 24 layers", &[8], 20 / part),
-        transformer("transformer, batches of 8, 7, 8 and 6", &[8, 7, 8, 6], 20 / part),
+    ]
+    .into_iter()
+    .chain(training(settings))
+    .collect()
+}
+
+/// Steps of training, whose batches are of one size, or vary.
+pub(crate) fn training(settings: &Settings) -> Vec<Trace> {
+    let steps = settings.pick(20, 1);
+    vec![
+        transformer("transformer, 24 layers", &[8], steps),
+        transformer("transformer, batches of 8, 7, 8 and 6", &[8, 7, 8, 6], steps),
     ]
 }
 
