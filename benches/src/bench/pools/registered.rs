@@ -4,6 +4,7 @@
 use super::traces::{self, Op, Trace};
 use crate::{Settings, tell};
 use pinyard_allocator::device::{DeviceBuf, DevicePool};
+use pinyard_bench_report::row::OURS;
 use pinyard_bench_report::{Row, Summary, Unit};
 use pinyard_benches::turns::or_fail;
 use pinyard_driver::{Driver, DriverToken, Simulated};
@@ -25,27 +26,22 @@ struct Counted {
 
 /// A row for each trace and time.
 pub(crate) fn run(settings: &Settings, benchmark: &str) {
-    let traces = traces::training(settings);
+    let (traces, rounds) = (traces::training(1), settings.pick(20, 2));
     tell::steps(traces.len());
     for trace in traces {
         tell::step(trace.name.clone());
-        let contenders = [("pinyard", false), ("pinyard, virtual memory", true)];
-        let counts = contenders.map(|(name, virtual_memory)| (name, replayed(&trace, virtual_memory)));
-        let row = |when: &str, count: fn(&Counted) -> u64| {
+        let counted = replayed(&trace, rounds);
+        for (when, count) in [("the first time", counted.first), ("later", counted.later)] {
             let case = format!("{}, 1 block in {USED} used by a NIC, {when}", trace.name);
             let mut row = Row::new(benchmark, case).unit(Unit::Registrations);
-            for (name, counted) in &counts {
-                row.enter(name, Some(Summary::counted(count(counted) as f64)));
-            }
+            row.enter(OURS, Some(Summary::counted(count as f64)));
             tell::row(row);
-        };
-        row("first step", |counted| counted.first);
-        row("later steps", |counted| counted.later);
+        }
     }
 }
 
-/// Replays a trace three times.
-fn replayed(trace: &Trace, virtual_memory: bool) -> Counted {
+/// Replays a trace, which is a step or a round of steps, and then `later` times again.
+fn replayed(trace: &Trace, later: usize) -> Counted {
     let registrations = Arc::new(AtomicU64::new(0));
     let counting = registrations.clone();
     let register = move |_, _| {
@@ -58,14 +54,11 @@ fn replayed(trace: &Trace, virtual_memory: bool) -> Counted {
     let registry = or_fail(builder.build());
     let gpu = Arc::new(Simulated::new(DEVICE));
     let stream = or_fail(gpu.stream_create(&DriverToken::at_entry()));
-    let builder = match virtual_memory {
-        true => or_fail(DevicePool::virtual_memory(gpu, false)),
-        false => DevicePool::builder(gpu),
-    };
+    let builder = DevicePool::builder(gpu);
     let pool = or_fail(builder.registry(&registry, Access::REMOTE_WRITE).build());
     let stream = or_fail(pool.stream(stream));
     let mut first = None;
-    for _ in 0..3 {
+    for _ in 0..=later {
         let mut blocks: Vec<Option<DeviceBuf>> = (0..trace.ids).map(|_| None).collect();
         for &op in &trace.ops {
             match op {
@@ -95,8 +88,8 @@ mod tests {
 
     #[test]
     fn a_block_that_is_reused_is_not_registered_again() {
-        for trace in traces::training(&Settings { quick: true, threads: None }) {
-            let counted = replayed(&trace, false);
+        for trace in traces::training(1) {
+            let counted = replayed(&trace, 2);
             assert!(counted.first > 0 && counted.later == 0, "{}: {counted:?}", trace.name);
         }
     }

@@ -197,13 +197,12 @@ pub(crate) fn steady(settings: &Settings) -> Vec<Trace> {
         steps(50 / part),
     ]
     .into_iter()
-    .chain(training(settings))
+    .chain(training(settings.pick(20, 1)))
     .collect()
 }
 
-/// Steps of training, whose batches are of one size, or vary.
-pub(crate) fn training(settings: &Settings) -> Vec<Trace> {
-    let steps = settings.pick(20, 1);
+/// Steps of training, whose batches are of one size, or vary: one round of them at least.
+pub(crate) fn training(steps: usize) -> Vec<Trace> {
     vec![
         transformer("transformer, 24 layers", &[8], steps),
         transformer("transformer, batches of 8, 7, 8 and 6", &[8, 7, 8, 6], steps),
