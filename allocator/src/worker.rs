@@ -79,7 +79,9 @@ impl Core {
             }
             let ended = self.sleep.announced(|| {
                 let ended = self.release_free(token);
-                match (self.deferred.count(), self.lock(token).leased.len()) {
+                // Unlocked before it parks: a scrutinee's guard lives as long as the match.
+                let leased = self.lock(token).leased.len();
+                match (self.deferred.count(), leased) {
                     _ if ended => {}
                     (0, 0) => thread::park(),
                     // A lease's end tells nobody.
