@@ -2,6 +2,8 @@
 //! function runs its path [`TIMES`] times between two named entries. `--list` names them.
 #![allow(unsafe_code)] // symbols that callgrind can name
 
+mod counted_traces;
+
 use core::ffi::{c_int, c_void};
 use pinyard as _; // whose library has the functions of the C interface
 use pinyard_allocator::device::{DevicePool, PoolStream};
@@ -183,7 +185,7 @@ fn pool_stream() -> Result<(DevicePool, PoolStream), Box<dyn std::error::Error>>
 
 fn main() {
     if std::env::args().any(|argument| argument == "--list") {
-        return PATHS.iter().for_each(|path| println!("{path}"));
+        return PATHS.iter().chain(counted_traces::PATHS).for_each(|path| println!("{path}"));
     }
     let base = 0x10_0000_0000 as *const u8;
     let cached = registry(10 * TIMES);
@@ -221,4 +223,5 @@ fn main() {
     });
     count_pool_small(&stream);
     count_pool_large(&stream);
+    counted_traces::run();
 }

@@ -17,6 +17,7 @@ mod pools;
 mod tell;
 
 use clap::Parser;
+use pinyard_benches::traces;
 use pinyard_benches::turns::fail;
 
 const AFTER_HELP: &str = "\
@@ -110,19 +111,19 @@ fn main() {
         ("backends.register", None) => backends::run(&settings),
         ("pools.host", None) => pools::host::run(&settings),
         (name @ "pools.same-size", None) => {
-            pools::device::run(&settings, name, pools::traces::same_sizes(&settings));
+            pools::device::run(&settings, name, traces::same_sizes(settings.quick));
         }
         (name @ "pools.workloads", None) => {
-            pools::device::run(&settings, name, pools::traces::workloads(&settings));
+            pools::device::run(&settings, name, traces::workloads(settings.quick));
         }
         (name @ "pools.streams", None) => {
-            pools::device::run(&settings, name, pools::traces::streams(&settings));
+            pools::device::run(&settings, name, traces::streams(settings.quick));
         }
         (name @ "pools.holes", None) => {
-            pools::device::run(&settings, name, pools::traces::holes(&settings));
+            pools::device::run(&settings, name, traces::holes(settings.quick));
         }
         (name @ "pools.random", None) => {
-            pools::device::run(&settings, name, pools::traces::random(&settings));
+            pools::device::run(&settings, name, traces::random(settings.quick));
         }
         (name @ "pools.calls", None) => pools::calls::run(&settings, name),
         ("pools.shortage", None) => pools::shortage::run(&settings),

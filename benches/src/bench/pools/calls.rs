@@ -6,9 +6,9 @@
 use super::contenders::Contender;
 use super::device::{Stage, replay};
 use super::shim::library;
-use super::traces::{self, Trace};
 use crate::{Settings, tell};
 use pinyard_bench_report::{Absence, Row, Summary, Unit};
+use pinyard_benches::traces::{self, Trace};
 use pinyard_benches::turns::fail;
 
 /// Names the shim over CUPTI.
@@ -58,7 +58,7 @@ pub(crate) fn run(settings: &Settings, benchmark: &str) {
     let mut contenders = stage.contenders();
     let counter = stage.device.cuda.as_ref().and_then(|_| Counter::begin());
     let traces: Vec<Trace> =
-        traces::same_sizes(settings).into_iter().chain(traces::steady(settings)).collect();
+        traces::same_sizes(settings.quick).into_iter().chain(traces::steady(settings.quick)).collect();
     tell::steps(traces.len());
     for trace in traces {
         tell::step(trace.name.clone());

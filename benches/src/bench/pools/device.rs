@@ -12,10 +12,10 @@ use super::pinned::Pinned;
 use super::shim::{self, Shimmed};
 use super::spin::Spin;
 use super::ticks::{Clock, ticks};
-use super::traces::{self, Op, STREAMS, Trace};
 use super::{Device, device, stream};
 use crate::{Settings, tell};
 use pinyard_bench_report::{Absence, Row, Summary, Unit};
+use pinyard_benches::traces::{self, Op, STREAMS, Trace};
 use pinyard_benches::turns::or_fail;
 use pinyard_driver::{DevicePtr, Event, Stream};
 use std::cell::RefCell;
@@ -201,7 +201,7 @@ pub(crate) fn run(settings: &Settings, benchmark: &str, traces: Vec<Trace>) {
 /// The same of pinned host memory.
 pub(crate) fn run_pinned(settings: &Settings, benchmark: &str) {
     let stage = Stage::new(1);
-    let (contenders, traces) = (stage.pinned(), traces::copies(settings, stage.device.cuda.is_some()));
+    let (contenders, traces) = (stage.pinned(), traces::copies(settings.quick, stage.device.cuda.is_some()));
     replays(settings, benchmark, &stage, contenders, traces);
 }
 

@@ -11,7 +11,6 @@ pub(crate) mod shortage;
 mod spin;
 pub(crate) mod threads;
 mod ticks;
-pub(crate) mod traces;
 
 use crate::tell;
 use contenders::token;

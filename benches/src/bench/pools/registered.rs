@@ -1,11 +1,11 @@
 //! W13: training whose every tenth block a NIC uses. The pool registers its slabs, so that a
 //! block that is reused costs no registration. Counted, on a simulated device.
 
-use super::traces::{self, Op, Trace};
 use crate::{Settings, tell};
 use pinyard_allocator::device::{DeviceBuf, DevicePool};
 use pinyard_bench_report::row::OURS;
 use pinyard_bench_report::{Row, Summary, Unit};
+use pinyard_benches::traces::{self, Op, Trace};
 use pinyard_benches::turns::or_fail;
 use pinyard_driver::{Driver, DriverToken, Simulated};
 use pinyard_registry::{Access, Events, MemoryKey, Registry, backend::Custom};

@@ -6,12 +6,12 @@
 use super::contenders::token;
 use super::shim::{self, Foreign};
 use super::ticks::{Clock, ticks};
-use super::traces::Random;
 use super::{Device, device, stream};
 use crate::{Settings, tell};
 use pinyard_allocator::device::{DeviceBuf, DevicePool, PoolStream};
 use pinyard_bench_report::row::OURS;
 use pinyard_bench_report::{Axis, Row, Summary};
+use pinyard_benches::traces::Random;
 use pinyard_benches::turns::or_fail;
 use pinyard_driver::{Cuda, DevicePtr, Stream};
 use std::ffi::c_void;
@@ -221,7 +221,7 @@ fn one_block<S: Shared>(shared: &S, local: &S::Local, pairs: usize) -> f64 {
 
 /// The same of random replacement among blocks of many sizes.
 fn replace<S: Shared>(shared: &S, local: &S::Local, pairs: usize, seed: u64) -> f64 {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let steps: Vec<(usize, usize)> =
         (0..pairs).map(|_| (random.below(LIVE), random.log(256, 64 * MIB))).collect();
     let mut live: [Option<S::Block>; LIVE] = std::array::from_fn(|_| None);

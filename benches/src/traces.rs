@@ -1,6 +1,5 @@
 //! What is replayed: sequences of allocations, frees and work of a device.
 
-use crate::Settings;
 use pinyard_bench_report::Axis;
 
 const KIB: usize = 1 << 10;
@@ -8,52 +7,66 @@ const MIB: usize = 1 << 20;
 const GIB: usize = 1 << 30;
 
 /// The most streams that a trace uses.
-pub(crate) const STREAMS: usize = 64;
+pub const STREAMS: usize = 64;
 
 /// A step of a trace. Blocks have numbers.
 #[derive(Clone, Copy)]
-pub(crate) enum Op {
+pub enum Op {
+    /// A block for a stream.
     Alloc {
+        /// Its number.
         id: u32,
+        /// Its length.
         bytes: usize,
+        /// Its stream.
         stream: u16,
     },
+    /// The block goes.
     Free {
+        /// Its number.
         id: u32,
     },
     /// Another stream uses the block, until it is freed.
     Use {
+        /// Its number.
         id: u32,
+        /// The other stream.
         stream: u16,
     },
     /// Kernels that occupy the stream alone, as many as it takes to stay busy.
     Busy {
+        /// The stream.
         stream: u16,
     },
     /// A kernel that occupies the whole device.
     Work {
+        /// The stream.
         stream: u16,
     },
     /// The block's stream copies it to the device.
     Copy {
+        /// Its number.
         id: u32,
     },
 }
 
 /// A sequence of operations.
-pub(crate) struct Trace {
-    pub(crate) name: String,
+pub struct Trace {
+    /// What it is.
+    pub name: String,
     /// Where it lies among those of its kind.
-    pub(crate) at: Option<(Axis, usize)>,
-    pub(crate) ops: Vec<Op>,
-    pub(crate) ids: usize,
+    pub at: Option<(Axis, usize)>,
+    /// What is done.
+    pub ops: Vec<Op>,
+    /// Numbers of blocks: all are below this.
+    pub ids: usize,
     /// Bytes of all slabs at most, if the workload has such a limit.
-    pub(crate) cap: Option<usize>,
+    pub cap: Option<usize>,
 }
 
 impl Trace {
     /// The streams that it uses: all numbers below this.
-    pub(crate) fn streams(&self) -> usize {
+    pub fn streams(&self) -> usize {
         let stream = |op: &Op| match *op {
             Op::Alloc { stream, .. } | Op::Use { stream, .. } => usize::from(stream) + 1,
             Op::Free { .. } | Op::Busy { .. } | Op::Work { .. } | Op::Copy { .. } => 0,
@@ -62,7 +75,7 @@ impl Trace {
     }
 
     /// The most bytes that live at once.
-    pub(crate) fn peak_live(&self) -> usize {
+    pub fn peak_live(&self) -> usize {
         let (mut sizes, mut sum, mut peak) = (vec![0; self.ids], 0, 0);
         for &op in &self.ops {
             match op {
@@ -79,10 +92,24 @@ impl Trace {
     }
 }
 
+/// `full`, or `few` for a short trace.
+fn pick<T>(short: bool, full: T, few: T) -> T {
+    if short { few } else { full }
+}
+
+/// Of `values`, for short traces those that are at most `most`.
+fn up_to(short: bool, most: usize, values: &[usize]) -> impl Iterator<Item = usize> {
+    values.iter().copied().filter(move |&value| !short || value <= most)
+}
+
 /// SplitMix64.
-pub(crate) struct Random(pub(crate) u64);
+pub struct Random(u64);
 
 impl Random {
+    /// A sequence of its own for each seed.
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
@@ -90,10 +117,12 @@ impl Random {
         word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         word ^ (word >> 31)
     }
-    pub(crate) fn below(&mut self, limit: usize) -> usize {
+    /// Below `limit`.
+    pub fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit as u64) as usize
     }
-    pub(crate) fn log(&mut self, least: usize, most: usize) -> usize {
+    /// Between both, as likely in each doubling.
+    pub fn log(&mut self, least: usize, most: usize) -> usize {
         let part = self.next() as f64 / u64::MAX as f64;
         ((least as f64) * (most as f64 / least as f64).powf(part)) as usize
     }
@@ -159,12 +188,12 @@ fn replace(
 }
 
 /// One size over and over: a block at a time, or 64 of them that are freed in either order.
-pub(crate) fn same_sizes(settings: &Settings) -> Vec<Trace> {
+pub fn same_sizes(short: bool) -> Vec<Trace> {
     const ROW: u32 = 64;
     let of = |name: &str, bytes, live: u32, frees: fn(u32) -> u32| {
         let allocs = move || (0..live).map(move |id| Op::Alloc { id, bytes, stream: 0 });
         let frees = move || (0..live).map(move |at| Op::Free { id: frees(at) });
-        let rounds = settings.pick(100_000, 2000) / live as usize;
+        let rounds = pick(short, 100_000, 2000) / live as usize;
         let ops = (0..rounds).flat_map(|_| allocs().chain(frees())).collect();
         let at = Some((Axis::Bytes, bytes));
         Trace { name: name.to_owned(), at, ops, ids: live as usize, cap: None }
@@ -178,14 +207,14 @@ pub(crate) fn same_sizes(settings: &Settings) -> Vec<Trace> {
 }
 
 /// Random use, training, and a device that is nearly full.
-pub(crate) fn workloads(settings: &Settings) -> Vec<Trace> {
-    let pressure = pressure(settings.pick(20_000, 1000));
-    steady(settings).into_iter().chain([pressure]).collect()
+pub fn workloads(short: bool) -> Vec<Trace> {
+    let pressure = pressure(pick(short, 20_000, 1000));
+    steady(short).into_iter().chain([pressure]).collect()
 }
 
 /// Those that need nothing of the driver once they have been replayed.
-pub(crate) fn steady(settings: &Settings) -> Vec<Trace> {
-    let part = settings.pick(1, 20);
+pub fn steady(short: bool) -> Vec<Trace> {
+    let part = pick(short, 1, 20);
     vec![
         replace("1 to 256 MiB, 32 live", 20_000 / part, 32, Users::One, |random| {
             (1 + random.below(256)) * MIB
@@ -197,12 +226,12 @@ pub(crate) fn steady(settings: &Settings) -> Vec<Trace> {
         steps(50 / part),
     ]
     .into_iter()
-    .chain(training(settings.pick(20, 1)))
+    .chain(training(pick(short, 20, 1)))
     .collect()
 }
 
 /// Steps of training, whose batches are of one size, or vary: one round of them at least.
-pub(crate) fn training(steps: usize) -> Vec<Trace> {
+pub fn training(steps: usize) -> Vec<Trace> {
     vec![
         transformer("transformer, 24 layers", &[8], steps),
         transformer("transformer, batches of 8, 7, 8 and 6", &[8, 7, 8, 6], steps),
@@ -210,9 +239,9 @@ pub(crate) fn training(steps: usize) -> Vec<Trace> {
 }
 
 /// Random use by several streams, which are busy or far behind.
-pub(crate) fn streams(settings: &Settings) -> Vec<Trace> {
+pub fn streams(short: bool) -> Vec<Trace> {
     let of = |name: &str, users, streams| {
-        let count = settings.pick(50_000, 2000);
+        let count = pick(short, 50_000, 2000);
         let trace = replace(name, count, 256, users, |random| random.log(4 * KIB, 8 * MIB));
         Trace { at: Some((Axis::Streams, streams)), ..trace }
     };
@@ -223,21 +252,17 @@ pub(crate) fn streams(settings: &Settings) -> Vec<Trace> {
 
 /// Pinned memory that is copied to the device and freed before the copy has passed. Without a
 /// GPU the blocks are smaller: it is this machine's memory that is touched.
-pub(crate) fn copies(settings: &Settings, large: bool) -> Vec<Trace> {
+pub fn copies(short: bool, large: bool) -> Vec<Trace> {
     let (name, most) = match large {
         true => ("4 KiB to 256 MiB, 64 live, copied and freed", 256 * MIB),
         false => ("4 KiB to 4 MiB, 64 live, copied and freed", 4 * MIB),
     };
-    vec![replace(name, settings.pick(2000, 200), 64, Users::Copies, |random| random.log(4 * KIB, most))]
+    vec![replace(name, pick(short, 2000, 200), 64, Users::Copies, |random| random.log(4 * KIB, most))]
 }
 
 /// Blocks among free ones that are too small.
-pub(crate) fn holes(settings: &Settings) -> Vec<Trace> {
-    settings
-        .up_to(4096, &[4096, 16_384, 65_536])
-        .into_iter()
-        .map(|holes| holed(settings, holes as u32))
-        .collect()
+pub fn holes(short: bool) -> Vec<Trace> {
+    up_to(short, 4096, &[4096, 16_384, 65_536]).map(|holes| holed(short, holes as u32)).collect()
 }
 
 /// Twelve tensors whose size follows the batch, N(64, 8).
@@ -275,7 +300,7 @@ fn steps(count: usize) -> Trace {
 }
 
 /// Forward and backward of 24 layers, and an optimiser. Steps take the batches in turn.
-fn transformer(name: &str, batches: &[usize], steps: usize) -> Trace {
+pub fn transformer(name: &str, batches: &[usize], steps: usize) -> Trace {
     let mut random = Random(3);
     let (mut ops, mut id) = (Vec::new(), 0u32);
     for &batch in batches.iter().cycle().take(steps.max(batches.len())) {
@@ -336,15 +361,15 @@ fn pressure(count: usize) -> Trace {
 }
 
 /// Random use in RMM's manner, one trace for the largest size each.
-pub(crate) fn random(settings: &Settings) -> Vec<Trace> {
-    settings.up_to(64, &[1, 64, 1024]).into_iter().map(|most| rmm(settings, most * MIB)).collect()
+pub fn random(short: bool) -> Vec<Trace> {
+    up_to(short, 64, &[1, 64, 1024]).map(|most| rmm(short, most * MIB)).collect()
 }
 
 /// RMM's RANDOM_ALLOCATIONS_BENCH: of two steps for each allocation 73 in 100 allocate
 /// while that keeps below 16,000 MiB, and the others free any that lives.
-fn rmm(settings: &Settings, most: usize) -> Trace {
+fn rmm(short: bool, most: usize) -> Trace {
     const USAGE: usize = 16_000 * MIB;
-    let count = settings.pick(100_000, 2000);
+    let count = pick(short, 100_000, 2000);
     let mut random = Random(5);
     let (mut ops, mut live, mut sum, mut id) = (Vec::new(), Vec::new(), 0, 0);
     for _ in 0..2 * count {
@@ -375,11 +400,11 @@ fn rmm(settings: &Settings, most: usize) -> Trace {
 }
 
 /// Isolated holes of 1 KiB, then blocks of 1 and 2 KiB.
-fn holed(settings: &Settings, holes: u32) -> Trace {
+fn holed(short: bool, holes: u32) -> Trace {
     let mut ops: Vec<Op> = (0..2 * holes).map(|id| Op::Alloc { id, bytes: KIB, stream: 0 }).collect();
     ops.extend((0..holes).map(|hole| Op::Free { id: 2 * hole }));
     let id = 2 * holes;
-    for at in 0..settings.pick(50_000, 2000) {
+    for at in 0..pick(short, 50_000, 2000) {
         let bytes = if at % 2 == 0 { KIB } else { 2 * KIB };
         ops.extend([Op::Alloc { id, bytes, stream: 0 }, Op::Free { id }]);
     }
