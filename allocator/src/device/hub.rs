@@ -36,6 +36,8 @@ use std::time::{Duration, Instant};
 const SLACK: usize = 8;
 /// Less than this part of what is in use is not gathered: each epoch has to last.
 const WORTH: usize = 40;
+/// Of so many streams one is looked over for whole spans.
+const LOOKS: usize = 4;
 /// Streams that have less than this part of all that can be lent between them need not lend.
 const REST: usize = 8;
 /// A lender is marked once in this part of `stall`: a mark costs five times what the
@@ -163,6 +165,13 @@ impl Core {
         }
         let now = Instant::now();
         let moving = self.moving(&mut central, now);
+        if want.kind() == Size::Small {
+            // Classes that nobody uses now hold ranges of that kind: of many streams and two
+            // dozen classes, more than is in use. Of some streams each time: to look whether
+            // spans are whole costs more than all the rest.
+            let turn = central.epoch as usize % LOOKS;
+            moving.iter().skip(turn).step_by(LOOKS).for_each(|state| central.dissolve_kept(state));
+        }
         let mut lenders = self.lenders(&mut central, &moving, want.kind(), now);
         let suffice = |lenders: &[Lender]| {
             let lent: usize = lenders.iter().map(|lender| lender.bytes).sum();
@@ -170,8 +179,6 @@ impl Core {
             alike >= want.bytes() && lent >= live / WORTH
         };
         if !suffice(&lenders) && want.kind() == Size::Small {
-            // Classes that nobody uses now hold ranges of that kind: of many streams and two
-            // dozen classes, more than is in use.
             moving.iter().for_each(|state| central.dissolve_kept(state));
             lenders = self.lenders(&mut central, &moving, want.kind(), now);
         }
