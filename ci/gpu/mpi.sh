@@ -10,6 +10,7 @@
 #
 #   RANKS=4    ranks, each with a GPU of its own as far as there are so many (2)
 #   DRY=1      on simulated devices: that it runs, no figures
+#   ONLY='soak more'  these steps alone, by their names in machine.txt
 #   OWN_MPI=1  the Open MPI that was carried, in place of the machine's
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -52,6 +53,7 @@ passed=0 failed=0
 alone() {
     local most=$1 name=$2 left=$((budget - SECONDS)) began=$SECONDS code=0
     shift 2
+    [[ -n ${ONLY:-} && " $ONLY " != *" $name "* ]] && return
     [ "$left" -lt "$most" ] && most=$left
     if [ "$most" -lt 5 ]; then
         echo "mpi: no time left for $name" | tee -a "$out/machine.txt"
@@ -97,6 +99,7 @@ ranks=$once
 for name in bcast_gpu allreduce_gpu halo_exchange; do
     program=("$here/$name")
     step 60 "$name" PINYARD_MPI_CHUNKS=4
+    [ -e "$out/$name.log" ] || continue
     grep -q "^on device 0 ($device" "$out/$name.log" || {
         failed=$((failed + 1))
         echo "mpi: $name: not on the device that it is for"
@@ -135,12 +138,13 @@ with_ucx 45 more-aware --more
 program=("$here/gpu-bandwidth" --sweep "${quick[@]}")
 step 45 sweep PINYARD_MPI_PATH=staged
 for run in bandwidth bandwidth-aware more more-aware sweep; do
+    [ -e "$out/$run.log" ] || continue
     grep -ah '^{' "$out/$run.log" > "$out/$run.jsonl"
     echo "$run:"
     grep -ahv '^{' "$out/$run.log"
 done | tee "$out/tables.txt"
 # One file: there is a limit to how many come back.
 (cd "$out" && tar czf logs.tar.gz ./*.log && rm ./*.log)
-tar xzOf "$out/logs.tar.gz" ./soak.log "./soak-$twice.log" | grep -a '^soak:' | tee -a "$out/tables.txt"
+tar xzOf "$out/logs.tar.gz" --wildcards './soak*.log' 2> /dev/null | grep -a '^soak:' | tee -a "$out/tables.txt"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

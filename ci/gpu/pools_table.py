@@ -18,7 +18,8 @@ WORKLOADS = [
     ("pools.workloads", "transformer, 24", "W4b", 3),
     ("pools.workloads", "transformer, batches", "W4c", 3),
     ("pools.workloads", "92 %", "W6", 5),
-    ("pools.streams", "", "W5", 1),
+    ("pools.streams", "4 KiB", "W5", 1),
+    ("pools.streams", "the same", "W5", None),
     ("pools.holes", "", "W7", None),
     ("pools.random", "", "W8", None),
     ("pools.threads", "", "W9", 1),
@@ -109,6 +110,15 @@ def judged(row, aim):
     return text, "" if aim is None else f"{aim}: " + ("met" if min(times) >= aim else "**missed**")
 
 
+def timed(rows, row):
+    """The benchmark that times the same trace."""
+    return next(benchmark for benchmark, case, _ in rows if case == row["case"] and benchmark != row["benchmark"])
+
+
+def header(*cells):
+    print("| " + " | ".join(cells) + " |\n|" + " --- |" * len(cells))
+
+
 def main():
     rows, machines = read(sys.argv[1:])
     shown = [
@@ -116,6 +126,8 @@ def main():
         for (benchmark, case, _), row in rows.items()
         if benchmark != "pools.calls" and not case.endswith((RESERVED, FAILED))
     ]
+    order = [name for _, _, name, _ in WORKLOADS]
+    shown.sort(key=lambda row: order.index(workload(row)[0]) if workload(row)[0] else len(order))
     if not shown:
         sys.exit("usage: pools_table.py FILE...: none of them has a row of a pool")
     names = {name for row in shown for name in row["of"]}
@@ -125,19 +137,26 @@ def main():
         peers = ", ".join(f"{peer} {version}".strip() for peer, version in document["peers"].items())
         print(f"`{name}`: {machine['cpu']}, {machine['cores']} cores, Linux {machine['kernel']}; {peers}.")
     print("\nNanoseconds per operation where no unit is given: median (99th percentile), peak reserved over")
-    print("peak live, allocations that failed. Driver calls are for 1,000 operations of a steady state.\n")
-    head = ["workload", *names, "PyTorch / pinyard", "aim", "driver calls"]
-    print("| " + " | ".join(head) + " |\n|" + " --- |" * len(head))
+    print("peak live, allocations that failed.\n")
+    header("workload", *names, "PyTorch / pinyard", "aim")
     for row in shown:
         case = row["case"]
         # One block of 512 B in a slab says nothing of what is reserved.
         reserved = {} if case == "one block" else beside(rows, row, row["benchmark"], case + RESERVED)
         failed = beside(rows, row, row["benchmark"], case + FAILED)
-        calls = beside(rows, row, "pools.calls", case)
-        calls = "; ".join(f"{name}: {calls[name]:.3g}" for name in names if name in calls)
         name, aim = workload(row)
         cells = [cell(row, subject, reserved, failed) for subject in names]
-        print("| " + " | ".join([f"{name} {case}{point(row)}".strip(), *cells, *judged(row, aim), calls]) + " |")
+        print("| " + " | ".join([f"{name} {case}{point(row)}".strip(), *cells, *judged(row, aim)]) + " |")
+    calls = [row for (benchmark, _, _), row in rows.items() if benchmark == "pools.calls"]
+    if not calls:
+        return
+    print("\nCalls of the driver for 1,000 operations of a steady state, those below CUDA's runtime included:\n")
+    names = [name for name in names if any(name in row["of"] for row in calls)]
+    header("workload", *names)
+    for row in calls:
+        name, _ = workload({**row, "benchmark": timed(rows, row)})
+        cells = [f"{row['of'][of]['median']:.4g}" if of in row["of"] else "" for of in names]
+        print("| " + " | ".join([f"{name} {row['case']}{point(row)}".strip(), *cells]) + " |")
 
 
 main()
