@@ -155,7 +155,7 @@ guard '6 what is held is not buried' registry/src/cache/graveyard.rs 'if cache.c
     $registry --test lifetimes a_region_in_use
 guard '8 the byte budget' registry/src/cache.rs '!geometry.budget.take(bytes) {' '!geometry.budget.take(0) {' \
     $registry --test lifetimes the_byte_budget
-guard '8 limits of the groups above count' registry/src/machine.rs 'inside.ancestors().flat_map(files_of)' 'std::iter::once(inside).flat_map(files_of)' \
+guard '8 limits of the groups above count' registry/src/machine.rs 'inside.ancestors().map(' 'std::iter::once(inside).map(' \
     $registry --lib of_nested_groups
 guard '8 graves lend no more than they leave' registry/src/cache/graveyard.rs 'bytes: bytes.min(self.bytes)' 'bytes' \
     $registry --test lifetimes the_device_never
