@@ -87,14 +87,15 @@ impl Deferred {
         queue.push(Item { fence, block, bytes });
     }
 
-    /// Asks up to `most` fences, each once, and gives the blocks of those that
+    /// Asks up to `most` fences of each list, each once, and gives the blocks of those that
     /// have passed to `free`. Returns how many.
     ///
     /// A block whose fence panics is never reused; the others stay.
     pub(crate) fn poll(&self, asker: Asker, most: usize, mut free: impl FnMut(BlockRef)) -> usize {
-        let mut left = most;
         let mut passed = 0;
         for queue in self.queues(asker) {
+            // Each list has its own: neither starves behind the other.
+            let mut left = most;
             passed += queue.poll(&mut left, |block| {
                 free(block);
                 // Release: pairs with `passed`; who sees it finds the block.

@@ -70,7 +70,9 @@ impl Handle {
                     Ok(block) => return Ok(block),
                     Err(refused) => error = refused,
                 }
-            } else if !self.wait_for_fence(want, &error, passed, began, token) {
+            } else if began.elapsed() >= self.patience
+                || !self.wait_for_fence(want, &error, passed, began, token)
+            {
                 return Err(error);
             }
         }

@@ -5,11 +5,12 @@
 mod device_common;
 
 use device_common::{MIB, token};
-use pinyard_allocator::Fence;
 use pinyard_allocator::device::{CopyError, DeviceError, DevicePool, PoolStream};
+use pinyard_allocator::{AtomicFence, Fence, Poll};
 use pinyard_driver::{Call, Costs, Driver as _, Simulated, Stream};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -213,4 +214,63 @@ fn switches(task: &std::path::Path) -> u64 {
     let status = std::fs::read_to_string(task.join("status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
     line.and_then(|count| count.trim().parse().ok()).expect("the kernel counts them")
+}
+
+/// It ended the pool's thread, with the blocks of others in its hands.
+#[test]
+fn a_fence_that_panics_takes_its_own_block_alone() {
+    struct Panics;
+    impl Poll for Panics {
+        fn passed(&mut self) -> bool {
+            panic!("a bug of the fence's")
+        }
+    }
+    let (gpu, _alone) = gpu();
+    let (pool, own) = pool(&gpu);
+    let word = AtomicFence::new();
+    own.alloc(MIB).unwrap().defer_until(word.at(1));
+    own.alloc(MIB).unwrap().defer_until(Fence::poll(Panics));
+    own.alloc(MIB).unwrap().defer_until(word.at(1));
+    assert!(within(Duration::from_secs(30), || pool.stats().waiting_blocks == 2), "{:?}", pool.stats());
+    word.signal(1);
+    assert!(within(Duration::from_secs(30), || pool.stats().waiting_blocks == 0), "{:?}", pool.stats());
+    assert_eq!(pool.stats().live_blocks, 1);
+}
+
+/// Who gathers from all streams had looked whether they are retired a while before.
+#[test]
+fn a_stream_that_is_retired_is_used_by_no_other_thread() {
+    let (gpu, _alone) = gpu();
+    let pool = DevicePool::builder(gpu.clone()).limit(256 * MIB).patience(Duration::ZERO).build().unwrap();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for seed in 0..2 {
+            let (pool, gpu, stop) = (&pool, &gpu, &stop);
+            scope.spawn(move || {
+                let stream = pool.stream(gpu.stream_create(&token()).unwrap()).unwrap();
+                let mut live = Vec::new();
+                for step in 0_usize.. {
+                    if stop.load(Ordering::SeqCst) {
+                        break;
+                    }
+                    live.extend(stream.alloc((1 + (step * 7 + seed) % 13) * MIB / 2));
+                    if live.len() > 12 {
+                        live.swap_remove(step % 12);
+                    }
+                }
+            });
+        }
+        for _ in 0..300 {
+            let raw = gpu.stream_create(&token()).unwrap();
+            let stream = pool.stream(raw).unwrap();
+            for megabytes in 1..4 {
+                drop(stream.alloc(megabytes * MIB));
+            }
+            stream.retire().unwrap();
+            // SAFETY: nobody uses it any more.
+            unsafe { gpu.stream_destroy(raw, &token()) }.unwrap();
+        }
+        stop.store(true, Ordering::SeqCst);
+    });
+    assert_eq!(gpu.offences(), Vec::<String>::new());
 }

@@ -235,3 +235,53 @@ fn sizes_at_the_end_of_the_address_space_are_refused() {
         assert_eq!((pool.stats().slabs, pool.stats().reserved_bytes), (0, 0));
     }
 }
+
+/// Each of them was taken for news, and tried again.
+#[test]
+fn the_patience_ends_though_other_threads_fences_pass_all_the_time() {
+    let pool =
+        builder(&Books::new(), MIB).limit(4 * MIB).patience(Duration::from_millis(50)).build().unwrap();
+    let stop = AtomicBool::new(false);
+    let _held = pool.alloc::<u8>(4096).unwrap();
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(SeqCst) {
+                    if let Ok(block) = pool.alloc::<u8>(4096) {
+                        block.defer_until(AtomicFence::new().at(0));
+                    }
+                }
+            });
+        }
+        let (told, heard) = std::sync::mpsc::channel();
+        let pool = pool.clone();
+        thread::spawn(move || told.send(pool.alloc::<u8>(4 * MIB).is_err()));
+        let refused = heard.recv_timeout(LONG);
+        stop.store(true, SeqCst);
+        assert_eq!(refused, Ok(true));
+    });
+}
+
+/// Thirty-two that any thread may ask were asked first, and no other.
+#[test]
+fn fences_that_only_the_program_may_ask_do_not_starve_behind_others() {
+    struct Passed;
+    impl Poll for Passed {
+        fn passed(&mut self) -> bool {
+            true
+        }
+        fn any_thread(&self) -> bool {
+            false
+        }
+    }
+    let pool = builder(&Books::new(), 64 * MIB).slab_bytes(4 * MIB).build().unwrap();
+    let never = AtomicFence::new();
+    for _ in 0..40 {
+        pool.alloc::<u8>(4096).unwrap().defer_until(never.at(1));
+    }
+    for _ in 0..200 {
+        pool.alloc::<u8>(MIB).unwrap().defer_until(Fence::poll(Passed));
+    }
+    assert!(pool.stats().slabs < 10, "{:?}", pool.stats());
+    never.signal(1);
+}

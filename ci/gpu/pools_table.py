@@ -6,6 +6,8 @@ import sys
 
 OURS, PEER = "pinyard", "PyTorch"
 ORDER = [OURS, "pinyard, virtual memory", PEER, "PyTorch, expandable segments", "RMM pool", "CUB", "CCCL disjoint pool"]
+# Rounds that a judgement needs: of two the median would be the longer.
+LEAST = 3
 RESERVED, FAILED = ": reserved over live", ": failed"
 # What a row is called in the workloads' list, by the beginning of its case, and how many times
 # faster than PyTorch's default it has to be, at the median and at the 99th percentile.
@@ -105,6 +107,8 @@ def judged(row, aim):
     ours, theirs = row["of"].get(OURS), row["of"].get(peer)
     if not ours or not theirs or not ours["median"] or not ours["p99"]:
         return "", ""
+    if not LEAST <= min(ours["samples"], theirs["samples"]):
+        return f"{theirs['median'] / ours['median']:.1f}", "few rounds"
     times = [theirs[of] / ours[of] for of in ("median", "p99")]
     text = ", ".join(f"{each:.2f}" if each < 1 else f"{each:.1f}" for each in times)
     return text, "" if aim is None else f"{aim}: " + ("met" if min(times) >= aim else "**missed**")
@@ -112,7 +116,7 @@ def judged(row, aim):
 
 def timed(rows, row):
     """The benchmark that times the same trace."""
-    return next(benchmark for benchmark, case, _ in rows if case == row["case"] and benchmark != row["benchmark"])
+    return next((benchmark for benchmark, case, _ in rows if case == row["case"] and benchmark != row["benchmark"]), "")
 
 
 def header(*cells):

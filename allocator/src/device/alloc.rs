@@ -211,7 +211,10 @@ impl Core {
                 let piece = growth.reserved.min(PIECE.next_multiple_of(granularity));
                 growth.add(piece, kind, owner, token)?;
             }
-        } else if growth.add(preferred, kind, owner, token).is_err() {
+        } else if let Err(error) = growth.add(preferred, kind, owner, token) {
+            if exact == preferred {
+                return Err(error);
+            }
             self.lock(token).reserved -= preferred - exact;
             growth.reserved = exact;
             growth.add(exact, kind, owner, token)?;

@@ -186,6 +186,10 @@ impl Core {
         if !suffice(&lenders) {
             return None;
         }
+        // A stream that is being captured may not wait for the hub.
+        if !matches!(self.driver.stream_capture(state.stream, token), Ok(Capture::None)) {
+            return None;
+        }
         // Acquire and Release: one epoch's record is after all of the one before.
         if self.hub.busy.swap(true, Acquire) {
             return None;
@@ -355,7 +359,7 @@ impl Core {
     }
 
     /// Lets the hub wait for what the lender has been given so far; `false` while that
-    /// is being captured.
+    /// is being captured, and of one that is retired.
     fn lend(
         &self,
         lender: &StreamState,
@@ -364,6 +368,10 @@ impl Core {
         token: &DriverToken,
     ) -> Result<bool, DriverError> {
         let driver = &*self.driver;
+        let _standing = lender.standing();
+        if lender.last_mark().is_some() {
+            return Ok(false);
+        }
         if driver.stream_capture(lender.stream, token)? != Capture::None {
             return Ok(false);
         }

@@ -54,6 +54,7 @@ impl Core {
 
     fn fill(&self, home: &StreamState, block: BlockRef, token: &DriverToken) -> Result<bool, DriverError> {
         let (at, bytes) = (DevicePtr(block.address.get()), block.bytes.get());
+        let _standing = home.standing();
         // A stream that may be gone has passed all, or is waited for with the context.
         let gone = home.last_mark().is_some();
         let stream = if gone { Stream::DEFAULT } else { home.stream };

@@ -405,6 +405,7 @@ impl PoolStream {
         }
         let mut token = DriverToken::at_entry();
         let state = &self.state;
+        let standing = state.standing();
         if state.last_mark().is_some() {
             return Ok(());
         }
@@ -416,6 +417,7 @@ impl PoolStream {
             }
         };
         state.retire(last, &mut token);
+        drop(standing);
         core.steal(vec![state.clone()], &mut token);
         core.lock(&mut token).poll();
         Ok(())

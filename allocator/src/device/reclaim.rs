@@ -11,6 +11,7 @@ use crate::source::DriverToken;
 use crate::trace::Kind;
 use pinyard_driver::Capture;
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -28,6 +29,7 @@ impl Core {
     /// context has.
     pub(super) fn mark(&self, state: &StreamState, token: &mut DriverToken) -> Option<Mark> {
         let at = |value| Some(Mark { owner: state.owner, value });
+        let _standing = state.standing();
         if let Some(last) = state.last_mark() {
             return at(last);
         }
@@ -86,15 +88,24 @@ impl Core {
                 }
             }
         }
-        let (mut free, mut unpassed) = (Vec::new(), Vec::new());
+        let (mut free, mut unpassed, mut lost) = (Vec::new(), Vec::new(), 0);
         for mut item in fenced {
-            item.fences.retain_mut(|fence| !fence.passed());
-            if item.fences.is_empty() { free.push(item.block) } else { unpassed.push(item) }
+            // The program's code, while blocks are in our hands.
+            let asked = catch_unwind(AssertUnwindSafe(|| item.fences.retain_mut(|fence| !fence.passed())));
+            match asked {
+                Ok(()) if item.fences.is_empty() => free.push(item.block),
+                Ok(()) => unpassed.push(item),
+                Err(_) => {
+                    tracing::error!("a fence panicked: its block is never used again");
+                    lost += 1;
+                }
+            }
         }
+        self.coming.fetch_sub(lost, SeqCst);
         let news = !(used.is_empty() && unpassed.is_empty());
         let moved = buried || !used.is_empty() || !free.is_empty();
         let mut central = self.lock(token);
-        central.waiting.used_blocks -= free.len();
+        central.waiting.used_blocks -= free.len() + lost;
         free.into_iter().for_each(Central::go_home);
         unpassed.into_iter().for_each(|item| central.waiting.put_fenced(item));
         used.into_iter().for_each(|item| central.waiting.add_used(item));
@@ -238,18 +249,25 @@ impl Core {
         loop {
             let mut central = self.lock(token);
             let mut item = central.waiting.take_stolen()?;
+            // In our hands it is in no list: others who are short wait for it all the same.
+            self.coming.fetch_add(1, SeqCst);
             let victim = central.state(item.from.owner).cloned();
             drop(central);
             let held = victim
                 .map(|victim| victim.timeline.hold(state.stream, item.from.value, &*self.driver, token));
+            let is_held = matches!(held, Some(Ok(())));
             let mut central = self.lock(token);
-            if !matches!(held, Some(Ok(()))) {
+            if is_held {
+                Core::count(&self.tallies.holds);
+                self.watch.event(Kind::Wait, state.id, item.bytes, 0);
+                central.take_in(&mut item.blocks, state.owner);
+            } else {
                 central.waiting.add_stolen(item);
+            }
+            self.coming.fetch_sub(1, SeqCst);
+            if !is_held {
                 return None;
             }
-            Core::count(&self.tallies.holds);
-            self.watch.event(Kind::Wait, state.id, item.bytes, 0);
-            central.take_in(&mut item.blocks, state.owner);
             if let Some(block) = central.find(state, want) {
                 return Some(block);
             }

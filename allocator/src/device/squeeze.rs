@@ -105,22 +105,22 @@ impl Core {
             drop(central);
             let released = self.release(slabs, token);
             if released > 0 {
-                match self.grow_for(state, want, pieces, token) {
-                    Ok(Some(block)) => return Ok(block),
-                    Ok(None) => {}
-                    Err(refused) => {
-                        // Less is reserved each time, or what was released came back in part.
-                        let reserved = self.lock(token).reserved;
-                        if reserved >= least {
-                            return Err(refused);
-                        }
-                        (error, least) = (refused, reserved);
-                    }
-                }
+                let grown = self.grow_for(state, want, pieces, token);
                 // What was added in pieces may lie in two places: it would be given back and
                 // added again.
                 pieces = Pieces::One;
-                continue;
+                match grown {
+                    Ok(Some(block)) => return Ok(block),
+                    Ok(None) => continue,
+                    Err(refused) => error = refused,
+                }
+                // Less is reserved each time; else what was released came back in part, or
+                // another thread took it: no cause to try at once.
+                let reserved = self.lock(token).reserved;
+                if reserved < least {
+                    least = reserved;
+                    continue;
+                }
             }
             let waits = self.coming.load(SeqCst) > 0 || !self.lock(token).waiting.is_empty();
             if !waits || began.elapsed() >= patience {

@@ -26,6 +26,8 @@ pub(super) struct StreamState {
     pub(super) copies: Copies,
     /// The last mark there will be, plus one; 0 while there may be more.
     retired: AtomicU64,
+    /// Held by other threads that call the driver for the stream, and to retire it.
+    standing: Mutex<()>,
     /// How allocations that the cache did not serve were served.
     pub(super) levels: Levels,
     /// The last of the hub's epochs that it waits for.
@@ -57,6 +59,7 @@ impl StreamState {
             inbox: Inbox::new(),
             copies: Copies::default(),
             retired: AtomicU64::new(0),
+            standing: Mutex::new(()),
             levels: Levels::default(),
             epoch: AtomicU64::new(0),
             last_seen: AtomicU64::new(0),
@@ -97,6 +100,12 @@ impl StreamState {
     /// All that it keeps.
     pub(super) fn take_all(&self, central: &mut Central) -> Stack {
         self.local_within(central).take_all()
+    }
+
+    /// While it is held the stream is not retired, unless it is so already: its handle is
+    /// one. No drop waits for it, and nobody who holds another lock.
+    pub(super) fn standing(&self) -> MutexGuard<'_, ()> {
+        self.standing.lock()
     }
 
     /// The last mark, if the stream is no longer to be used.

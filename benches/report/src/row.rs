@@ -126,8 +126,10 @@ impl Summary {
         samples.sort_unstable_by(f64::total_cmp);
         let at = |share: usize| samples.get(((samples.len() - 1) * share + 50) / 100).copied();
         (!samples.is_empty()).then_some(())?;
+        // Of an even number the mean of the middle two.
+        let middle = [(samples.len() - 1) / 2, samples.len() / 2].map(|at| samples[at]);
         Some(Summary {
-            median: at(50)?,
+            median: middle.iter().sum::<f64>() / 2.0,
             p25: at(25)?,
             p75: at(75)?,
             p99: at(99)?,

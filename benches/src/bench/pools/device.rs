@@ -34,8 +34,10 @@ const WORK_NANOSECONDS: u64 = 40_000;
 const SPIN: u64 = 50_000;
 /// Longer than this a contender does not replay a trace.
 const LONGEST: Duration = Duration::from_secs(8);
-/// What its measured rounds may take, one of them at least.
+/// What its measured rounds may take, beyond the least of them.
 const ALL_ROUNDS: Duration = Duration::from_secs(6);
+/// Of two rounds the median says nothing.
+const LEAST_ROUNDS: usize = 3;
 /// What a contender may reserve over what lives, for all of them to fit the device at once.
 const SLACK: usize = 2;
 
@@ -272,7 +274,7 @@ fn measure(
         };
         if round == 0 {
             let most = ALL_ROUNDS.as_secs_f64() / began.elapsed().as_secs_f64();
-            rounds_of[at] = rounds.min((most as usize).max(1));
+            rounds_of[at] = rounds.min((most as usize).max(LEAST_ROUNDS));
             continue;
         }
         let (ticks, operations) =

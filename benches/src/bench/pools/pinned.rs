@@ -95,7 +95,7 @@ pub(crate) fn run(settings: &Settings) {
     if device.cuda.is_none() {
         return tell::skipped(Absence::new("there is no GPU", "run it on a machine with one"));
     }
-    let (blocks, rounds) = (settings.pick(256, 16), settings.pick(2, 1));
+    let (blocks, rounds) = (settings.pick(256, 16), settings.pick(3, 1));
     let counts = settings.thread_counts();
     tell::steps(counts.len());
     let case = format!("{blocks} blocks of 64 MiB, none ever pinned before");
@@ -104,8 +104,16 @@ pub(crate) fn run(settings: &Settings) {
     driver(&device.driver, blocks, most);
     for threads in counts {
         tell::step(format!("{threads} threads"));
-        let turns = (0..rounds)
-            .map(|_| (pool(&device.driver, blocks, threads), driver(&device.driver, blocks, threads)));
+        let ours = || pool(&device.driver, blocks, threads);
+        let theirs = || driver(&device.driver, blocks, threads);
+        // In turns, each as often before the other as after.
+        let turns = (0..rounds).map(|round| {
+            if round % 2 == 0 {
+                return (ours(), theirs());
+            }
+            let theirs = theirs();
+            (ours(), theirs)
+        });
         let (ours, theirs): (Vec<_>, Vec<_>) = turns.unzip();
         let mut row = Row::new("pools.pinned", case.clone()).at(Axis::Threads, threads);
         row.enter(OURS, Summary::of(ours));
