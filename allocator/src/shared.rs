@@ -252,23 +252,26 @@ impl Core {
 
     /// Releases slabs that hold no block, and those that were leased before; their bytes.
     pub(crate) fn release(&self, mut slabs: Vec<Slab>, token: &mut DriverToken) -> usize {
+        let fresh = slabs.len();
         slabs.append(&mut self.lock(token).leased);
         if slabs.is_empty() {
             return 0;
         }
         let (mut bytes, mut leased) = (0, Vec::new());
-        for slab in slabs {
+        for (at, slab) in slabs.into_iter().enumerate() {
             let bounds = slab.bounds();
-            if let Some(traced) = self.traced {
-                traced.slab(trace::Kind::Trim, bounds.start, bounds.bytes);
-            }
-            if let Some(poison) = &self.poison {
+            if let Some(poison) = self.poison.as_ref().filter(|_| at < fresh) {
                 // SAFETY: the slab is ours, and mapped until it is released.
                 unsafe { poison.released(bounds.start, bounds.bytes) };
             }
             // SAFETY: `detach_free_slabs` found the slab free from end to end.
             match unsafe { slab.release(token) } {
-                Ok(()) => bytes += bounds.bytes,
+                Ok(()) => {
+                    bytes += bounds.bytes;
+                    if let Some(traced) = self.traced {
+                        traced.slab(trace::Kind::Trim, bounds.start, bounds.bytes);
+                    }
+                }
                 Err(slab) => leased.push(slab),
             }
         }

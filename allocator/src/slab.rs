@@ -22,6 +22,7 @@ pub(crate) struct Slab {
     key: MemoryKey,
     /// Until it is released.
     lease: Option<OwnedLease>,
+    ending: Ending,
     supplier: Arc<Supplier>,
 }
 
@@ -49,7 +50,7 @@ impl Slab {
                     "a pool grew by a slab"
                 );
                 let (key, lease) = (lease.key(), Some(lease.into_owned()));
-                Ok(Slab { segment, key, lease, supplier: supplier.clone() })
+                Ok(Slab { segment, key, lease, ending: Ending::default(), supplier: supplier.clone() })
             }
             Err(source) => {
                 // SAFETY: fresh from `grow`, seen by nobody, and not registered.
@@ -82,9 +83,12 @@ impl Slab {
         let (source, bytes) = (supplier.source.name(), segment.bytes);
         // Before the unmapping, which the hooks do not see. The only refusal is that of a
         // forked child, whose registrations are its parent's.
-        let ended = retire(&supplier.registry, segment).unwrap_or(true);
+        let is_first = self.ending.0.is_none();
+        let ended = self.ending.retire(&supplier.registry, segment).unwrap_or(true);
         if !ended {
-            tracing::warn!(source, bytes, "a slab stays: somebody holds a lease of it");
+            if is_first {
+                tracing::warn!(source, bytes, "a slab stays: somebody holds a lease of it");
+            }
             return Err(self);
         }
         tracing::debug!(source, bytes, "a pool gives a slab back");
@@ -95,16 +99,27 @@ impl Slab {
     }
 }
 
-/// Takes out what is registered of `segment`, whose own lease is gone; whether nobody has
-/// a registration of it any more.
-pub(crate) fn retire(registry: &Registry, segment: Segment) -> Result<bool, GetError> {
-    let range = (std::ptr::without_provenance::<u8>(segment.start), segment.bytes);
-    registry.invalidate(range)?;
-    // Called at once if that was all.
-    let gone = Arc::new(AtomicBool::new(false));
-    let told = gone.clone();
-    registry.invalidate_then(range, move || told.store(true, SeqCst))?;
-    Ok(gone.load(SeqCst))
+/// Whether those who had leases of a slab when it was to go have ended them.
+#[derive(Default)]
+pub(crate) struct Ending(Option<Arc<AtomicBool>>);
+
+impl Ending {
+    /// Takes out what is registered of `segment`, whose own lease is gone; whether nobody has
+    /// a registration of it any more. While somebody has, a further call is one load.
+    pub(crate) fn retire(&mut self, registry: &Registry, segment: Segment) -> Result<bool, GetError> {
+        if self.0.as_ref().is_some_and(|told| !told.load(SeqCst)) {
+            return Ok(false);
+        }
+        let range = (std::ptr::without_provenance::<u8>(segment.start), segment.bytes);
+        registry.invalidate(range)?;
+        // Called at once if that was all.
+        let gone = Arc::new(AtomicBool::new(false));
+        let told = gone.clone();
+        registry.invalidate_then(range, move || told.store(true, SeqCst))?;
+        let over = gone.load(SeqCst);
+        self.0 = Some(gone).filter(|_| !over);
+        Ok(over)
+    }
 }
 
 /// Memory that its source does not take back stays mapped, and is nobody's.

@@ -273,16 +273,19 @@ impl Core {
     /// Gives slabs back that hold no block and that no stream's work reaches, and those
     /// that could not be deregistered before; bytes.
     pub(super) fn release(&self, mut slabs: Vec<Slab>, token: &mut DriverToken) -> usize {
+        let fresh = slabs.len();
         slabs.append(&mut self.lock(token).registered_still);
         let mut bytes = 0;
         let mut still = Vec::new();
-        for slab in slabs {
+        for (at, slab) in slabs.into_iter().enumerate() {
             let Slab { segment, key, kind, .. } = slab;
             if let Some(registrar) = &self.registrar
                 && let Err(error) = registrar.deregister(segment, key, token)
             {
                 // Still registered: its memory must not become another's.
-                tracing::warn!(%error, "a slab could not be deregistered: it stays");
+                if at < fresh {
+                    tracing::warn!(%error, "a slab could not be deregistered: it stays");
+                }
                 still.push(slab);
                 continue;
             }

@@ -2,7 +2,7 @@
 //! memory goes.
 
 use super::slab::Registrar;
-use crate::slab::retire;
+use crate::slab::Ending;
 use crate::source::{DriverToken, Segment, SourceError};
 use parking_lot::Mutex;
 use pinyard_registry::{Access, GetError, MemoryKey, OwnedLease, Registry};
@@ -13,13 +13,20 @@ use std::collections::BTreeMap;
 pub(super) struct Registered {
     registry: Registry,
     access: Access,
-    /// By start.
-    leases: Mutex<BTreeMap<usize, OwnedLease>>,
+    /// By start, until its deregistration has ended.
+    slabs: Mutex<BTreeMap<usize, Held>>,
+}
+
+#[derive(Default)]
+struct Held {
+    /// None once the slab is to go.
+    lease: Option<OwnedLease>,
+    ending: Ending,
 }
 
 impl Registered {
     pub(super) fn new(registry: Registry, access: Access) -> Registered {
-        Registered { registry, access, leases: Mutex::default() }
+        Registered { registry, access, slabs: Mutex::default() }
     }
 }
 
@@ -43,7 +50,7 @@ impl Registrar for Registered {
         let lease = fresh.and_then(|()| self.registry.get(range(slab), self.access));
         let lease = lease.map_err(|error| failed("Registry::get", slab, &error))?.into_owned();
         let key = lease.key();
-        self.leases.lock().insert(slab.start, lease);
+        self.slabs.lock().insert(slab.start, Held { lease: Some(lease), ending: Ending::default() });
         Ok(key)
     }
 
@@ -51,12 +58,13 @@ impl Registrar for Registered {
     /// another's while a device may write to it.
     fn deregister(&self, slab: Segment, _: MemoryKey, _: &DriverToken) -> Result<(), SourceError> {
         // Unlocked before it is dropped, which may call the backend.
-        let lease = self.leases.lock().remove(&slab.start);
-        drop(lease);
-        let ended = retire(&self.registry, slab);
+        let mut held = self.slabs.lock().remove(&slab.start).unwrap_or_default();
+        drop(held.lease.take());
+        let ended = held.ending.retire(&self.registry, slab);
         if ended.map_err(|error| failed("Registry::invalidate", slab, &error))? {
             return Ok(());
         }
+        self.slabs.lock().insert(slab.start, held);
         Err(SourceError {
             call: format!("deregistration of {} bytes at {:#x}", slab.bytes, slab.start),
             reason: "somebody holds a lease of it".to_owned(),
