@@ -31,21 +31,20 @@ use std::ops::Range;
 /// nodes.
 const LEAST: usize = 64 << 10;
 
-/// One rank's share in such a reduction, before any rank has been told of it.
+/// One rank's share in such a reduction, before any rank has been told of it. Nothing of it is
+/// exported: the ranks agree first, and may give back all that was exported when they do.
 pub(super) struct Share {
     /// Where this rank's part goes, and the parts of the others that it wants: its own result, a
     /// block, or nowhere.
     result: Option<Memory>,
     /// Stands as long as the reduction.
     _block: Option<DeviceBuf<u8>>,
-    tells: [Exported; 2],
 }
 
 impl Share {
     /// Whether the others of its node cannot read from this rank.
-    pub(super) fn is_closed(&self) -> bool {
-        let [from, result] = &self.tells;
-        from.is_none() || (result.is_none() && self.result.is_some())
+    pub(super) fn is_closed(&self, work: &Work) -> bool {
+        work.from.slab.is_none() || self.result.is_some_and(|result| result.slab.is_none())
     }
 }
 
@@ -56,9 +55,8 @@ impl DeviceCommunicator {
         self.plan.path == Path::IpcAndStaged && bytes >= LEAST && self.nodes.most() as usize <= INPUTS
     }
 
-    /// What this rank tells of its memory. Nothing is queued.
-    pub(super) fn share(&self, work: &Work, token: &DriverToken) -> Result<Share, Error> {
-        let state = &*self.state.borrow();
+    /// Where this rank's part goes. Nothing is queued.
+    pub(super) fn share(&self, work: &Work) -> Result<Share, Error> {
         let mut block = None;
         let mut result = work.to;
         let own = self.own_part(work);
@@ -71,14 +69,33 @@ impl DeviceCommunicator {
             result = Some(Memory { at: DevicePtr(place.at.0.wrapping_sub(own.start as u64)), ..place });
             block = Some(new);
         }
-        let export = |at: DevicePtr, memory: Memory| {
-            state.imports.export(at, memory.slab, token).map_err(|error| self.report.driver(error))
-        };
-        let from = export(work.from.at, work.from)?;
-        let start = own.start as u64;
-        let to =
-            result.map(|memory| export(DevicePtr(memory.at.0.wrapping_add(start)), memory)).transpose()?;
-        Ok(Share { result, _block: block, tells: [from, to.unwrap_or(Exported::NONE)] })
+        Ok(Share { result, _block: block })
+    }
+
+    /// What this rank tells of its memory: what cannot be exported is nowhere, `NONE`.
+    fn tell(
+        &self,
+        state: &State,
+        work: &Work,
+        share: &Share,
+        token: &DriverToken,
+    ) -> ([u8; 2 * Exported::BYTES], Result<(), Error>) {
+        let start = self.own_part(work).start as u64;
+        let result = share.result.map(|result| (DevicePtr(result.at.0.wrapping_add(start)), result.slab));
+        let (mut tells, mut mine) = ([0; 2 * Exported::BYTES], Ok(()));
+        let memories = [Some((work.from.at, work.from.slab)), result];
+        for (memory, place) in memories.into_iter().zip(tells.chunks_exact_mut(Exported::BYTES)) {
+            let exported = match memory {
+                Some((at, slab)) => state.imports.export(at, slab, token),
+                None => Ok(Exported::NONE),
+            };
+            let exported = exported.unwrap_or_else(|error| {
+                mine = Err(self.report.driver(error));
+                Exported::NONE
+            });
+            exported.write(place);
+        }
+        (tells, mine)
     }
 
     /// The bytes that this rank reduces.
@@ -112,15 +129,14 @@ impl DeviceCommunicator {
         );
         let token = DriverToken::at_entry();
         let state = &mut *self.state.borrow_mut();
-        let mut tells = [0; 2 * Exported::BYTES];
-        for (told, place) in share.tells.iter().zip(tells.chunks_exact_mut(Exported::BYTES)) {
-            told.write(place);
-        }
+        let (tells, mut mine) = self.tell(state, &work, &share, &token);
         let told = self.nodes.here.gather_all(&tells).map_err(|error| self.report.mpi(error))?;
         let found = self.find_on_node(state, &told, &token);
         let own = self.own_part(&work);
-        let mut mine = Ok(());
-        if let (Ok(places), Some(result)) = (&found, share.result.filter(|_| !own.is_empty())) {
+        let result = share.result.filter(|_| !own.is_empty());
+        // Where a rank has nothing to read from, it fails, and all with it.
+        let readable = found.as_ref().ok().filter(|places| places.iter().all(|[from, _]| from.0 != 0));
+        if let (Some(places), Some(result), Ok(())) = (readable, result, &mine) {
             let inputs: Vec<DevicePtr> =
                 places.iter().map(|[from, _]| DevicePtr(from.0 + own.start as u64)).collect();
             let (to, elements) = (result.byte(own.start), own.len() / work.element_bytes);
@@ -130,11 +146,11 @@ impl DeviceCommunicator {
                 unsafe { kernels.queue(work.kernel, to, &inputs, elements, state.ring.stream(), &token) };
             mine = state.ring.wait_stores(&token).and(queued).map_err(|error| self.report.driver(error));
         }
-        if let (Some(column), Some(result)) = (&self.column, share.result.filter(|_| !own.is_empty())) {
+        if let (Some(column), Some(result)) = (&self.column, result) {
             let part = Memory { at: result.byte(own.start), bytes: own.len(), slab: None };
             let root = work.root.map(|root| column.rank_of_node(self.nodes.of(root)));
             let receives = root.is_none_or(|root| root == column.ranks.rank()).then_some(part);
-            // A rank whose kernel has failed takes part: the others wait for it.
+            // A rank whose kernel has failed, or was not queued, takes part: the others wait for it.
             let reduced = self.reduce_through(state, &column.ranks, (part, receives), operand, root, idle)?;
             mine = mine.and(reduced);
         }

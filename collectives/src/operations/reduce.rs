@@ -171,9 +171,9 @@ impl DeviceCommunicator {
         let work = work::<T>(from, to, reduction, root);
         let mut own = own.and(self.chunks_for_reductions()).map(|()| None);
         if own.is_ok() && self.reduces_nodes_first(from.bytes) {
-            own = self.share(&work, &token).map(Some);
+            own = self.share(&work).map(Some);
         }
-        let is_closed = matches!(&own, Ok(Some(share)) if share.is_closed());
+        let is_closed = matches!(&own, Ok(Some(share)) if share.is_closed(&work));
         let called = called::<T>(operation, root, reduction);
         let (share, wants) = self.same_and_wants(called, from.bytes, is_closed, own)?;
         let (operand, idle) = (Operand::new(T::ELEMENT, &self.desk.operations, reduction), !wants.is_busy);

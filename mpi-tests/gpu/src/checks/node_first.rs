@@ -7,7 +7,12 @@ use mpi::collective::SystemOperation;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::CommunicatorCollectives;
 use pinyard_driver::{Call, Simulated};
-use pinyard_mpi::{Error, Failure, Path, Reduction, Settled};
+use pinyard_mpi::{DeviceCommunicator, Error, Failure, Gpu, Path, Reduction, Settled};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes of a device of which one slab is more than a sixteenth.
+const DEVICE: usize = 16 << 20;
 
 /// Elements of every length in which all nodes are first, and some part is empty, short or long.
 const LENGTHS: [usize; 4] = [16_384, 16_385, 70_001, 300_003];
@@ -40,7 +45,33 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
             refused(bench, simulated, culprit, call)?;
         }
     }
-    in_place(bench, LENGTHS[0])
+    in_place(bench, LENGTHS[0])?;
+    what_is_open_stays()
+}
+
+/// Slabs that others have open stay where they are when their owner trims its pool. The first
+/// reduction exports more than a sixteenth of the device, so that the second one has all closed first.
+fn what_is_open_stays() -> Result<(), String> {
+    let world = SimpleCommunicator::world();
+    let simulated = Arc::new(Simulated::shareable(DEVICE));
+    let gpu = Gpu::new(simulated.clone()).map_err(text)?;
+    let ranks = DeviceCommunicator::builder(&gpu).build(&world).map_err(text)?;
+    let bench = &Bench::new(ranks, Some(simulated.clone()), false)?;
+    for time in ["first", "second"] {
+        in_place(bench, LENGTHS[0])?;
+        let before = simulated.used_bytes();
+        bench.check(before > DEVICE / 16, || format!("only {before} bytes of the device are in use"))?;
+        gpu.pool().trim(Duration::from_secs(5));
+        let (after, open) = (simulated.used_bytes(), bench.ranks.open_slabs());
+        // Who has others' open has a node with them, and they have its own open.
+        bench.check(open == 0 || after == before, || {
+            format!(
+                "{before} bytes in use, {after} after a trim, with {open} slabs open in the {time} reduction"
+            )
+        })?;
+        world.barrier();
+    }
+    bench.check(simulated.offences().is_empty(), || format!("{:?}", simulated.offences()))
 }
 
 /// Launches of all ranks meanwhile, on simulated devices: others do not count them.
