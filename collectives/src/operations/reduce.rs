@@ -169,13 +169,16 @@ impl DeviceCommunicator {
     ) -> Result<(), Error> {
         let token = DriverToken::at_entry();
         let work = work::<T>(from, to, reduction, root);
-        let mut own = own.and(self.chunks_for_reductions()).map(|()| None);
-        if own.is_ok() && self.reduces_nodes_first(from.bytes) {
-            own = self.share(&work).map(Some);
-        }
-        let is_closed = matches!(&own, Ok(Some(share)) if share.is_closed(&work));
+        let own = own.and(self.chunks_for_reductions());
+        let wanted = own.is_ok() && self.reduces_nodes_first(from.bytes);
+        // MPI on chunks needs no memory of the device.
+        let share = wanted.then(|| self.share(&work)).and_then(|share| {
+            let told = share.inspect_err(|error| tracing::warn!(%error, "a reduction goes through MPI"));
+            told.ok()
+        });
+        let is_closed = wanted && share.as_ref().is_none_or(|share| share.is_closed(&work));
         let called = called::<T>(operation, root, reduction);
-        let (share, wants) = self.same_and_wants(called, from.bytes, is_closed, own)?;
+        let ((), wants) = self.same_and_wants(called, from.bytes, is_closed, own)?;
         let (operand, idle) = (Operand::new(T::ELEMENT, &self.desk.operations, reduction), !wants.is_busy);
         if let Some(kernels) = self.kernels(from.bytes, &token)? {
             if let Some(share) = share.filter(|_| !wants.is_closed) {

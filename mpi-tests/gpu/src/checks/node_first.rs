@@ -11,7 +11,7 @@ use pinyard_mpi::{DeviceCommunicator, Error, Failure, Gpu, Path, Reduction, Sett
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes of a device of which one slab is more than a sixteenth.
+/// Bytes of a short device.
 const DEVICE: usize = 16 << 20;
 
 /// Elements of every length in which all nodes are first, and some part is empty, short or long.
@@ -46,22 +46,52 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
         }
     }
     in_place(bench, LENGTHS[0])?;
-    what_is_open_stays()
+    no_room(&small()?)?;
+    what_is_open_stays(&small()?)
+}
+
+/// A device of its own that is so short that one slab is more than a sixteenth of it.
+fn small() -> Result<Bench, String> {
+    let simulated = Arc::new(Simulated::shareable(DEVICE));
+    let gpu = Gpu::new(simulated.clone()).map_err(text)?;
+    let ranks = DeviceCommunicator::builder(&gpu).build(&SimpleCommunicator::world()).map_err(text)?;
+    Bench::new(ranks, Some(simulated), false)
+}
+
+/// A rank that receives nothing has no room for its part: MPI reduces everything.
+fn no_room(bench: &Bench) -> Result<(), String> {
+    let length = LENGTHS[3];
+    let least_bytes = length * size_of::<u32>() / bench.size();
+    // It has a part however the ranks are spread.
+    let culprit = bench.size() - 1;
+    let mut fill = Vec::new();
+    let reduced = of_kernels(bench, || {
+        let (from, mut to) = (plain(bench, &mine(bench, length))?, plain(bench, &vec![7; length])?);
+        if bench.rank() == culprit {
+            while let Ok(filling) = bench.gpu.alloc::<u8>(least_bytes, &bench.stream) {
+                fill.push(filling);
+            }
+        }
+        let mut target = to.settle_mut().map_err(text)?;
+        let target = (bench.rank() == 0).then_some(&mut target);
+        let settled = from.settle().map_err(text)?;
+        let reduced = bench.ranks.reduce_into(0, &settled, target, Reduction::Sum).map_err(text);
+        let expected = if bench.rank() == 0 { sums(bench, length) } else { vec![7; length] };
+        let right = reduced.is_ok() && to.to_vec().map_err(text)? == expected;
+        bench.check(right, || format!("a reduce where a rank has no room for its part: {reduced:?}"))
+    });
+    bench.check(reduced? == Some(0), || "kernels where a rank has no room for its part".to_owned())
 }
 
 /// Slabs that others have open stay where they are when their owner trims its pool. The first
-/// reduction exports more than a sixteenth of the device, so that the second one has all closed first.
-fn what_is_open_stays() -> Result<(), String> {
-    let world = SimpleCommunicator::world();
-    let simulated = Arc::new(Simulated::shareable(DEVICE));
-    let gpu = Gpu::new(simulated.clone()).map_err(text)?;
-    let ranks = DeviceCommunicator::builder(&gpu).build(&world).map_err(text)?;
-    let bench = &Bench::new(ranks, Some(simulated.clone()), false)?;
+/// reduction exports so much that the second one has all closed first.
+fn what_is_open_stays(bench: &Bench) -> Result<(), String> {
+    let Some(simulated) = &bench.simulated else { return Ok(()) };
     for time in ["first", "second"] {
         in_place(bench, LENGTHS[0])?;
         let before = simulated.used_bytes();
         bench.check(before > DEVICE / 16, || format!("only {before} bytes of the device are in use"))?;
-        gpu.pool().trim(Duration::from_secs(5));
+        bench.gpu.pool().trim(Duration::from_secs(5));
         let (after, open) = (simulated.used_bytes(), bench.ranks.open_slabs());
         // Who has others' open has a node with them, and they have its own open.
         bench.check(open == 0 || after == before, || {
@@ -69,7 +99,7 @@ fn what_is_open_stays() -> Result<(), String> {
                 "{before} bytes in use, {after} after a trim, with {open} slabs open in the {time} reduction"
             )
         })?;
-        world.barrier();
+        SimpleCommunicator::world().barrier();
     }
     bench.check(simulated.offences().is_empty(), || format!("{:?}", simulated.offences()))
 }
