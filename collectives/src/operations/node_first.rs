@@ -130,8 +130,8 @@ impl DeviceCommunicator {
         let token = DriverToken::at_entry();
         let state = &mut *self.state.borrow_mut();
         let (tells, mut mine) = self.tell(state, &work, &share, &token);
-        let told = self.nodes.here.gather_all(&tells).map_err(|error| self.report.mpi(error))?;
-        let found = self.find_on_node(state, &told, &token);
+        let told = self.nodes.here.gather_all(&tells).map_err(|error| self.report.mpi(error));
+        let found = told.and_then(|told| self.find_on_node(state, &told, &token));
         let own = self.own_part(&work);
         let result = share.result.filter(|_| !own.is_empty());
         // Where a rank has nothing to read from, it fails, and all with it.
@@ -151,7 +151,7 @@ impl DeviceCommunicator {
             let root = work.root.map(|root| column.rank_of_node(self.nodes.of(root)));
             let receives = root.is_none_or(|root| root == column.ranks.rank()).then_some(part);
             // A rank whose kernel has failed, or was not queued, takes part: the others wait for it.
-            let reduced = self.reduce_through(state, &column.ranks, (part, receives), operand, root, idle)?;
+            let reduced = self.reduce_through(state, &column.ranks, (part, receives), operand, root, idle);
             mine = mine.and(reduced);
         }
         let places = self.agree(operation, mine.and(found))?;

@@ -192,13 +192,14 @@ impl DeviceCommunicator {
         let way = if idle { "MPI, on chunks" } else { "MPI, on chunks, beside others" };
         tracing::debug!(rank = self.rank(), operation, bytes = from.bytes, way);
         let state = &mut *self.state.borrow_mut();
-        let mine = self.reduce_through(state, &self.whole, (from, receives), operand, root, idle)?;
+        let mine = self.reduce_through(state, &self.whole, (from, receives), operand, root, idle);
         self.agree(operation, mine)
     }
 
     /// Where all ranks are `idle` MPI's call blocks: its algorithms are better than those of the one
     /// that does not, and what it takes is so much more than the copies beside it that nothing is
-    /// gained by a second one under way. The outer error is MPI's.
+    /// gained by a second one under way. Whatever fails, MPI as well, the ranks then agree: others
+    /// may read this one's memory until they have.
     pub(super) fn reduce_through(
         &self,
         State { ring, .. }: &mut State,
@@ -207,7 +208,7 @@ impl DeviceCommunicator {
         operand: Operand,
         root: Option<Rank>,
         idle: bool,
-    ) -> Result<Result<(), Error>, Error> {
+    ) -> Result<(), Error> {
         let token = DriverToken::at_entry();
         // A slot has what is sent, and behind it what is received.
         let half = ring.slot_bytes().min(self.plan.chunk_bytes) / 2 / 64 * 64;
@@ -241,7 +242,7 @@ impl DeviceCommunicator {
                 },
             )
         };
-        self.report.ended(outcome)
+        self.report.ended(outcome).and_then(|ended| ended)
     }
 }
 

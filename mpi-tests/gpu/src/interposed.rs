@@ -11,14 +11,17 @@ use std::ffi::{c_int, c_void};
 pub(crate) enum Fails {
     Send,
     Receive,
+    /// `MPI_Allreduce`, of so many elements.
+    Reduce,
 }
 
 thread_local! {
-    /// The next one of so many bytes.
+    /// The next one of so many bytes or elements.
     static NEXT: Cell<Option<(Fails, c_int)>> = const { Cell::new(None) };
 }
 
-/// The next message of so many bytes that is sent, or received, cannot be started.
+/// The next message of so many bytes that is sent, or received, cannot be started, or the next reduction
+/// of so many elements fails.
 pub(crate) fn fail_next(what: Fails, bytes: c_int) {
     NEXT.set(Some((what, bytes)));
 }
@@ -72,4 +75,22 @@ unsafe extern "C" fn MPI_Irecv(
     }
     // SAFETY: the caller's contract.
     unsafe { ffi::PMPI_Irecv(into, count, datatype, from, tag, ranks, request) }
+}
+
+/// # Safety
+/// As MPI's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn MPI_Allreduce(
+    from: *const c_void,
+    to: *mut c_void,
+    count: c_int,
+    datatype: ffi::MPI_Datatype,
+    operation: ffi::MPI_Op,
+    ranks: ffi::MPI_Comm,
+) -> c_int {
+    if fails(Fails::Reduce, count) {
+        return ffi::MPI_ERR_OTHER as c_int;
+    }
+    // SAFETY: the caller's contract.
+    unsafe { ffi::PMPI_Allreduce(from, to, count, datatype, operation, ranks) }
 }

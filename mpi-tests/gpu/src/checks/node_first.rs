@@ -3,6 +3,7 @@
 
 use super::windows::plain;
 use crate::bench::{Bench, Element, text};
+use crate::interposed::{Fails, fail_next, fail_none};
 use mpi::collective::SystemOperation;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::CommunicatorCollectives;
@@ -45,9 +46,31 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
             refused(bench, simulated, culprit, call)?;
         }
     }
+    refused_by_mpi(bench)?;
     in_place(bench, LENGTHS[0])?;
     no_room(&small()?)?;
     what_is_open_stays(&small()?)
+}
+
+/// MPI cannot reduce the first part at any rank that has it: the others of the nodes are told.
+fn refused_by_mpi(bench: &Bench) -> Result<(), String> {
+    // What makes nodes here (`run.sh`); real ones are not counted.
+    let per_node = std::env::var("PINYARD_MPI_RANKS_PER_NODE").ok().and_then(|count| count.parse().ok());
+    let Some(per_node): Option<usize> = per_node else { return Ok(()) };
+    let is_culprit = bench.rank() % per_node == 0;
+    let mut buffer = plain(bench, &mine(bench, LENGTHS[3]))?;
+    if is_culprit {
+        fail_next(Fails::Reduce, (bench.chunk / 2 / 64 * 64 / size_of::<u32>()) as i32);
+    }
+    let mut settled = buffer.settle_mut().map_err(text)?;
+    let result = bench.ranks.all_reduce_in_place(&mut settled, Reduction::Sum);
+    let has_failed = fail_none();
+    let named = match &result {
+        Err(Error::Mpi { source, .. }) => is_culprit && source.call == "MPI_Allreduce",
+        Err(Error::Peer { rank, what: Failure::Mpi, .. }) => !is_culprit && *rank as usize % per_node == 0,
+        _ => false,
+    };
+    bench.check(named && has_failed, || format!("a reduction that MPI refuses, nodes first: {result:?}"))
 }
 
 /// A device of its own that is so short that one slab is more than a sixteenth of it.
