@@ -6,6 +6,7 @@ use crate::error::MpiError;
 use mpi::ffi;
 use mpi::raw::AsRaw;
 use mpi::topology::{Communicator, Rank};
+use std::cell::Cell;
 use std::ffi::{c_char, c_int};
 use std::mem::ManuallyDrop;
 
@@ -17,6 +18,8 @@ pub(crate) struct Comm {
     small: Option<ffi::MPI_Comm>,
     rank: Rank,
     size: Rank,
+    /// Small collectives so far: as many at every rank.
+    smalls: Cell<u32>,
 }
 
 /// `Ok`, or the error with MPI's words for it.
@@ -57,7 +60,7 @@ impl Comm {
             check(ffi::MPI_Comm_rank(raw, &mut rank), "MPI_Comm_rank")?;
             check(ffi::MPI_Comm_size(raw, &mut size), "MPI_Comm_size")?;
         }
-        Ok(Comm { raw, small: None, rank, size })
+        Ok(Comm { raw, small: None, rank, size, smalls: Cell::new(0) })
     }
 
     /// A duplicate of rsmpi's. Collective.
@@ -130,6 +133,14 @@ impl Comm {
     /// has its handler.
     pub(super) fn raw_of_small(&self) -> ffi::MPI_Comm {
         self.small.unwrap_or(self.raw)
+    }
+
+    /// The tag of the next small collective: a message that was left of another is never taken for one
+    /// of its own. Chains have those below (`Tags` in `links.rs`), probes the longest.
+    pub(super) fn tag_of_small(&self) -> i32 {
+        let number = self.smalls.get();
+        self.smalls.set(number.wrapping_add(1));
+        20_000 + (number % 12_000) as i32
     }
 
     /// The longest tag (`MPI_TAG_UB`) is at least this.

@@ -7,9 +7,6 @@ use mpi::ffi;
 use mpi::topology::Rank;
 use std::ffi::c_int;
 
-/// The tag of small collectives: on communicators without programs' messages nothing else has it.
-const SMALL: i32 = Comm::MOST_TAG;
-
 impl Comm {
     /// `MPI_Isend` of bytes.
     ///
@@ -49,10 +46,16 @@ impl Comm {
     ///
     /// # Safety
     /// As of `start_send`.
-    pub(super) unsafe fn start_small_send(&self, from: *const u8, count: usize, to: Rank) -> Answer<Request> {
+    pub(super) unsafe fn start_small_send(
+        &self,
+        from: *const u8,
+        count: usize,
+        to: Rank,
+        tag: i32,
+    ) -> Answer<Request> {
         // SAFETY: the caller's contract.
         Request::start("MPI_Isend", |request| unsafe {
-            ffi::MPI_Isend(from.cast(), count as c_int, bytes(), to, SMALL, self.raw_of_small(), request)
+            ffi::MPI_Isend(from.cast(), count as c_int, bytes(), to, tag, self.raw_of_small(), request)
         })
     }
 
@@ -65,10 +68,11 @@ impl Comm {
         into: *mut u8,
         count: usize,
         from: Rank,
+        tag: i32,
     ) -> Answer<Request> {
         // SAFETY: the caller's contract.
         Request::start("MPI_Irecv", |request| unsafe {
-            ffi::MPI_Irecv(into.cast(), count as c_int, bytes(), from, SMALL, self.raw_of_small(), request)
+            ffi::MPI_Irecv(into.cast(), count as c_int, bytes(), from, tag, self.raw_of_small(), request)
         })
     }
 

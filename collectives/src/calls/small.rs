@@ -2,49 +2,65 @@
 //! other: those that block, and those that do not. A rank that has operations under way takes
 //! these further while it waits, so it cannot take the first kind; the others know nothing of
 //! that. Messages are the same whichever way a rank waits.
+//!
+//! A rank whose message fails goes on to the end, as others wait for what it sends.
 #![allow(unsafe_code)]
 
 use super::{Answer, Comm, Request};
 use mpi::topology::Rank;
 
 impl Comm {
-    /// The bytes of `root` to all ranks, along a binomial tree. Collective, all with as many.
+    /// The bytes of `root` to all ranks, along a binomial tree. Collective, all with as many. A rank
+    /// that did not get them tells zeros to those behind it.
     pub(crate) fn broadcast(&self, bytes: &mut [u8], root: Rank) -> Answer<()> {
-        let (size, count, at) = (self.size(), bytes.len(), bytes.as_mut_ptr());
+        let (size, count, tag) = (self.size(), bytes.len(), self.tag_of_small());
         let place = (self.rank() + size - root) % size;
         let rank = |place: Rank| (place + root) % size;
+        let mut first = Ok(());
         if let Some(parent) = parent(place) {
+            let at = bytes.as_mut_ptr();
             // SAFETY: the slice is borrowed mutably until the wait is over.
-            unsafe { self.start_small_receive(at, count, rank(parent)) }?.wait()?;
+            let comes = insist(|| unsafe { self.start_small_receive(at, count, rank(parent), tag) });
+            first = comes.and_then(Request::wait);
+            if first.is_err() {
+                bytes.fill(0);
+            }
         }
+        let at = bytes.as_ptr();
         // SAFETY: as above, and written no more.
-        let sends =
-            children(place, size).map(|child| unsafe { self.start_small_send(at, count, rank(child)) });
-        let sends: Vec<Answer<Request>> = sends.collect();
-        sends.into_iter().try_for_each(|send| send.and_then(Request::wait))
+        let send = |child| insist(|| unsafe { self.start_small_send(at, count, rank(child), tag) });
+        let sends: Vec<Answer<Request>> = children(place, size).map(send).collect();
+        sends.into_iter().map(|send| send.and_then(Request::wait)).fold(first, Answer::and)
     }
 
     /// The largest of each word of all ranks, known to all: each learns what those twice as many
     /// ranks before it have as in the round before (dissemination). Collective.
     pub(crate) fn largest<const N: usize>(&self, mine: [u64; N]) -> Answer<[u64; N]> {
-        let (rank, size) = (self.rank(), self.size());
-        let mut largest = mine;
+        let (rank, size, tag) = (self.rank(), self.size(), self.tag_of_small());
+        let (mut largest, mut first) = (mine, Ok(()));
         for distance in distances(size) {
             let (known, mut told) = (largest, [0; N]);
             let (from, to) = ((rank + size - distance) % size, (rank + distance) % size);
-            let bytes = size_of_val(&known);
-            // SAFETY: both arrays stand until the waits are over, or a request that is dropped has
-            // been waited for.
-            let (comes, goes) = unsafe {
-                let comes = self.start_small_receive(told.as_mut_ptr().cast(), bytes, from)?;
-                (comes, self.start_small_send(known.as_ptr().cast(), bytes, to)?)
-            };
-            comes.wait()?;
-            goes.wait()?;
+            let (bytes, at) = (size_of_val(&known), told.as_mut_ptr().cast());
+            // SAFETY: both arrays stand until the waits are over.
+            let comes = insist(|| unsafe { self.start_small_receive(at, bytes, from, tag) });
+            // SAFETY: as above.
+            let goes = insist(|| unsafe { self.start_small_send(known.as_ptr().cast(), bytes, to, tag) });
+            let (came, gone) = (comes.and_then(Request::wait), goes.and_then(Request::wait));
+            first = first.and(came).and(gone);
             largest = std::array::from_fn(|number| known[number].max(told[number]));
         }
-        Ok(largest)
+        first.map(|()| largest)
     }
+}
+
+/// Once more where it cannot be started: somebody waits for it in any case. Started then, nothing is
+/// lost.
+fn insist(start: impl Fn() -> Answer<Request>) -> Answer<Request> {
+    start().or_else(|error| {
+        tracing::warn!(%error, "a message of a small collective is started once more");
+        start()
+    })
 }
 
 /// How far ranks tell each other in each round.

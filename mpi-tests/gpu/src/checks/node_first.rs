@@ -12,6 +12,8 @@ use pinyard_mpi::{DeviceCommunicator, Error, Failure, Gpu, Path, Reduction, Sett
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Bytes that a rank tells another when all agree.
+const AGREEMENT: i32 = 8 * size_of::<u64>() as i32;
 /// Bytes of a short device.
 const DEVICE: usize = 16 << 20;
 
@@ -47,6 +49,7 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
         }
     }
     refused_by_mpi(bench)?;
+    refused_agreements(bench)?;
     in_place(bench, LENGTHS[0])?;
     no_room(&small()?)?;
     what_is_open_stays(&small()?)
@@ -71,6 +74,22 @@ fn refused_by_mpi(bench: &Bench) -> Result<(), String> {
         _ => false,
     };
     bench.check(named && has_failed, || format!("a reduction that MPI refuses, nodes first: {result:?}"))
+}
+
+/// A message of the agreements that cannot be started the first time: nothing is lost.
+fn refused_agreements(bench: &Bench) -> Result<(), String> {
+    for culprit in [0, bench.size() - 1] {
+        for what in [Fails::Send, Fails::Receive] {
+            if bench.rank() == culprit {
+                fail_next(what, AGREEMENT);
+            }
+            in_place(bench, LENGTHS[0])?;
+            bench.check(fail_none(), || {
+                format!("{what:?} of an agreement at rank {culprit} went unnoticed")
+            })?;
+        }
+    }
+    Ok(())
 }
 
 /// A device of its own that is so short that one slab is more than a sixteenth of it.
