@@ -13,6 +13,9 @@ pub(crate) struct Nodes {
     /// By rank: its node, and its place there.
     places: Vec<(Rank, Rank)>,
     count: Rank,
+    /// Ranks of the node that has fewest, and of the one that has most.
+    least: Rank,
+    most: Rank,
 }
 
 impl Nodes {
@@ -39,8 +42,14 @@ impl Nodes {
         first.sort_unstable();
         first.dedup();
         let node = |leader: u64| first.partition_point(|&other| other < leader) as Rank;
-        let places = told.iter().map(|&(leader, place)| (node(leader), place)).collect();
-        Ok(Nodes { here, leaders, places, count: first.len() as Rank })
+        let places: Vec<(Rank, Rank)> = told.iter().map(|&(leader, place)| (node(leader), place)).collect();
+        let mut ranks = vec![0; first.len()];
+        for &(node, _) in &places {
+            ranks[node as usize] += 1;
+        }
+        let least = ranks.iter().copied().min().unwrap_or(0);
+        let most = ranks.iter().copied().max().unwrap_or(0);
+        Ok(Nodes { here, leaders, places, count: first.len() as Rank, least, most })
     }
 
     pub(crate) fn count(&self) -> Rank {
@@ -64,13 +73,12 @@ impl Nodes {
 
     /// Ranks of the node that has most.
     pub(crate) fn most(&self) -> Rank {
-        self.places.iter().map(|&(_, place)| place + 1).max().unwrap_or(0)
+        self.most
     }
 
     /// Ranks of the node that has fewest.
     pub(crate) fn least(&self) -> Rank {
-        let ranks = |node| self.places.iter().filter(|&&(of, _)| of == node).count() as Rank;
-        (0..self.count).map(ranks).min().unwrap_or(0)
+        self.least
     }
 
     /// Whether no two ranks share one.
