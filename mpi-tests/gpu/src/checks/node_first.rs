@@ -210,19 +210,21 @@ fn at_root(bench: &Bench, root: usize, length: usize, closed: bool) -> Result<()
 /// A call that fails at one rank, if it makes any: it has the cause, the others its rank.
 fn refused(bench: &Bench, simulated: &Simulated, culprit: usize, call: Call) -> Result<(), String> {
     let mut buffer = plain(bench, &mine(bench, LENGTHS[3]))?;
+    let before = simulated.calls(call);
     if bench.rank() == culprit {
         simulated.fail_next(call, 1, 1);
     }
     let mut settled = buffer.settle_mut().map_err(text)?;
     let result = bench.ranks.all_reduce_in_place(&mut settled, Reduction::Sum);
     simulated.fail_never();
-    let (mine, mut failures) = (u64::from(result.is_err()), 0u64);
-    SimpleCommunicator::world().all_reduce_into(&mine, &mut failures, SystemOperation::sum());
+    let is_made = bench.rank() == culprit && simulated.calls(call) > before;
+    let (mine, mut all) = ([u64::from(is_made), u64::from(result.is_err())], [0u64; 2]);
+    SimpleCommunicator::world().all_reduce_into(&mine, &mut all, SystemOperation::sum());
+    let [made, failures] = all;
     let named = match &result {
-        // The first rank has a part, and copies those of the others where there are any.
-        Ok(()) => failures == 0 && (culprit > 0 || call == Call::CopyOnDevice),
-        Err(Error::Driver { source, .. }) => bench.rank() == culprit && source.code == 1,
-        Err(Error::Peer { rank, what: Failure::Driver, .. }) => *rank == culprit as i32,
+        Ok(()) => made == 0 && failures == 0 && buffer.to_vec().map_err(text)? == sums(bench, LENGTHS[3]),
+        Err(Error::Driver { source, .. }) => made == 1 && bench.rank() == culprit && source.code == 1,
+        Err(Error::Peer { rank, what: Failure::Driver, .. }) => made == 1 && *rank == culprit as i32,
         Err(_) => false,
     };
     bench.check(named, || format!("{call} that fails at rank {culprit}, nodes first: {result:?}"))
