@@ -72,7 +72,7 @@ pub(crate) fn all(bench: &Bench, rounds: usize) -> Result<(), String> {
 /// simulated one, which copies as the host does.
 const LIFETIMES: [usize; 2] = [8, 2];
 /// Of a driver's own: it keeps some memory of what it is given back, however often that is.
-const OWN: usize = 64 << 20;
+const OWN: usize = 48 << 20;
 /// Bytes of buffers: within a slab with others, most of one, and more than one has.
 const LENGTHS: [usize; 3] = [1 << 20, 48 << 20, 80 << 20];
 
