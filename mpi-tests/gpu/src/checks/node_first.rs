@@ -60,7 +60,8 @@ fn refused_by_mpi(bench: &Bench) -> Result<(), String> {
     // What makes nodes here (`run.sh`); real ones are not counted.
     let per_node = std::env::var("PINYARD_MPI_RANKS_PER_NODE").ok().and_then(|count| count.parse().ok());
     let Some(per_node): Option<usize> = per_node else { return Ok(()) };
-    let is_culprit = bench.rank() % per_node == 0;
+    let is_first = |rank: usize| rank.is_multiple_of(per_node);
+    let is_culprit = is_first(bench.rank());
     let mut buffer = plain(bench, &mine(bench, LENGTHS[3]))?;
     if is_culprit {
         fail_next(Fails::Reduce, (bench.chunk / 2 / 64 * 64 / size_of::<u32>()) as i32);
@@ -70,7 +71,7 @@ fn refused_by_mpi(bench: &Bench) -> Result<(), String> {
     let has_failed = fail_none();
     let named = match &result {
         Err(Error::Mpi { source, .. }) => is_culprit && source.call == "MPI_Allreduce",
-        Err(Error::Peer { rank, what: Failure::Mpi, .. }) => !is_culprit && *rank as usize % per_node == 0,
+        Err(Error::Peer { rank, what: Failure::Mpi, .. }) => !is_culprit && is_first(*rank as usize),
         _ => false,
     };
     bench.check(named && has_failed, || format!("a reduction that MPI refuses, nodes first: {result:?}"))
