@@ -105,7 +105,7 @@ fn document(report: &Report, plan: Option<&Planned>) -> Value {
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "mpi_device_pointers": crate::probe::known().unwrap_or_default(),
-        "mpi_plan": plan.and_then(|plan| plan.as_ref().ok()),
+        "mpi_plan": plan.map(|plan| plan.as_ref().map_or_else(|why| json!({ "error": why }), |plan| json!(plan))),
         "hooks": {
             "complete": report.is_complete(),
             "functions": report.functions.iter().map(function).collect::<Vec<_>>(),
@@ -151,6 +151,9 @@ mod tests {
         let plan = Ok("ipc: because".to_owned());
         assert!(super::text(&report, Some(&plan)).contains("\n  ipc: because\n"));
         assert_eq!(super::document(&report, Some(&plan))["mpi_plan"], "ipc: because");
+        let unknown = Err("no such program".to_owned());
+        assert_eq!(super::document(&report, Some(&unknown))["mpi_plan"]["error"], "no such program");
+        assert!(document["mpi_plan"].is_null());
         let fits = |line: &str| line.chars().count() <= 100 || line.contains('"');
         assert!(text.lines().all(fits), "what the user has set may be long, the rest not: {text}");
     }
