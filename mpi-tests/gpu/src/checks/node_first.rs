@@ -51,6 +51,16 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     refused_by_mpi(bench)?;
     refused_agreements(bench)?;
     in_place(bench, LENGTHS[0])?;
+    for culprit in [0, bench.size() - 1] {
+        // Its first reduction exports.
+        let bench = small()?;
+        if let Some(simulated) = &bench.simulated {
+            let before = simulated.calls(Call::IpcHandle);
+            refused(&bench, simulated, culprit, Call::IpcHandle)?;
+            bench.check(simulated.calls(Call::IpcHandle) > before, || "nothing was exported".to_owned())?;
+        }
+        in_place(&bench, LENGTHS[0])?;
+    }
     no_room(&small()?)?;
     what_is_open_stays(&small()?)
 }
