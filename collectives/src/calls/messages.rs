@@ -7,6 +7,28 @@ use mpi::ffi;
 use mpi::topology::Rank;
 use std::ffi::c_int;
 
+/// As `Comm::start_send`, in a communicator of ours.
+unsafe fn send(within: ffi::MPI_Comm, from: *const u8, count: usize, to: Rank, tag: i32) -> Answer<Request> {
+    // SAFETY: the caller's contract.
+    Request::start("MPI_Isend", |request| unsafe {
+        ffi::MPI_Isend(from.cast(), count as c_int, bytes(), to, tag, within, request)
+    })
+}
+
+/// As `Comm::start_receive`, in a communicator of ours.
+unsafe fn receive(
+    within: ffi::MPI_Comm,
+    into: *mut u8,
+    count: usize,
+    from: Rank,
+    tag: i32,
+) -> Answer<Request> {
+    // SAFETY: the caller's contract.
+    Request::start("MPI_Irecv", |request| unsafe {
+        ffi::MPI_Irecv(into.cast(), count as c_int, bytes(), from, tag, within, request)
+    })
+}
+
 impl Comm {
     /// `MPI_Isend` of bytes.
     ///
@@ -20,9 +42,7 @@ impl Comm {
         tag: i32,
     ) -> Answer<Request> {
         // SAFETY: the caller's contract.
-        Request::start("MPI_Isend", |request| unsafe {
-            ffi::MPI_Isend(from.cast(), count as c_int, bytes(), to, tag, self.raw(), request)
-        })
+        unsafe { send(self.raw(), from, count, to, tag) }
     }
 
     /// `MPI_Irecv` of bytes.
@@ -37,9 +57,7 @@ impl Comm {
         tag: i32,
     ) -> Answer<Request> {
         // SAFETY: the caller's contract.
-        Request::start("MPI_Irecv", |request| unsafe {
-            ffi::MPI_Irecv(into.cast(), count as c_int, bytes(), from, tag, self.raw(), request)
-        })
+        unsafe { receive(self.raw(), into, count, from, tag) }
     }
 
     /// `MPI_Isend` of a small collective's bytes.
@@ -54,9 +72,7 @@ impl Comm {
         tag: i32,
     ) -> Answer<Request> {
         // SAFETY: the caller's contract.
-        Request::start("MPI_Isend", |request| unsafe {
-            ffi::MPI_Isend(from.cast(), count as c_int, bytes(), to, tag, self.raw_of_small(), request)
-        })
+        unsafe { send(self.raw_of_small(), from, count, to, tag) }
     }
 
     /// `MPI_Irecv` of a small collective's bytes.
@@ -71,9 +87,7 @@ impl Comm {
         tag: i32,
     ) -> Answer<Request> {
         // SAFETY: the caller's contract.
-        Request::start("MPI_Irecv", |request| unsafe {
-            ffi::MPI_Irecv(into.cast(), count as c_int, bytes(), from, tag, self.raw_of_small(), request)
-        })
+        unsafe { receive(self.raw_of_small(), into, count, from, tag) }
     }
 
     /// A word to another rank, and one of another, both at a time.
