@@ -241,6 +241,10 @@ pub unsafe extern "C" fn pny_torch_record_stream(block: *mut c_void, stream: *mu
 unsafe fn record_use(pools: &[&Shared], block: *mut c_void, native: *mut c_void) -> Result<(), Failure> {
     let at = DevicePtr(block.addr() as u64);
     let Some(home) = pools.iter().position(|shared| shared.pool.holds(at)) else {
+        if pools.is_empty() {
+            let cause = format!("{block:p} is no block: no device has a pool yet");
+            return Err(Failure::new(PNY_ERR_STALE, cause));
+        }
         pools.iter().try_for_each(|shared| shared.own())?;
         return Err(Failure::new(PNY_ERR_STALE, format!("{block:p} is no block of any device's pool")));
     };
