@@ -94,9 +94,8 @@ impl Deferred {
     pub(crate) fn poll(&self, asker: Asker, most: usize, mut free: impl FnMut(BlockRef)) -> usize {
         let mut passed = 0;
         for queue in self.queues(asker) {
-            // Each list has its own: neither starves behind the other.
-            let mut left = most;
-            passed += queue.poll(&mut left, |block| {
+            // As many of each: neither starves behind the other.
+            passed += queue.poll(most, |block| {
                 free(block);
                 // Release: pairs with `passed`; who sees it finds the block.
                 self.passed.fetch_add(1, Release);
@@ -133,16 +132,15 @@ impl Queue {
         waiting.extend(newest_first.into_iter().rev());
     }
 
-    /// As `Deferred::poll`; `left` counts down.
-    fn poll(&self, left: &mut usize, mut free: impl FnMut(BlockRef)) -> usize {
+    /// As `Deferred::poll`.
+    fn poll(&self, most: usize, mut free: impl FnMut(BlockRef)) -> usize {
         if self.count.load(Relaxed) == 0 {
             return 0;
         }
         let mut round = Round { queue: self, unpassed: Vec::new() };
         self.receive(&mut self.waiting.lock());
         let mut passed = 0;
-        while *left > 0 {
-            *left -= 1;
+        for _ in 0..most {
             let next = self.waiting.lock().pop_front();
             let Some(mut item) = next else { break };
             let asked = Out { queue: self, bytes: item.bytes };
