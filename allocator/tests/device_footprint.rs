@@ -5,9 +5,9 @@
 
 mod device_common;
 
-use device_common::{MIB, Random, token};
+use device_common::{MIB, Random, token, wait_for};
 use pinyard_allocator::device::{DeviceBuf, DevicePool, DeviceStats, PoolStream};
-use pinyard_driver::{Driver as _, Simulated};
+use pinyard_driver::{Call, Driver as _, Simulated};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -227,6 +227,27 @@ fn a_borrower_waits_on_the_device_for_all_users_of_a_block() {
         assert_eq!((stats.growths, stats.live_blocks, stats.live_bytes), (1, 0, 0), "{stats:?}");
         assert_eq!(gpu.offences(), Vec::<String>::new());
     }
+}
+
+/// Neither the lender's record nor the hub's first one can be made: the event that was created
+/// for the second is nobody's.
+#[test]
+fn an_epoch_that_cannot_begin_leaves_no_event_behind() {
+    let (gpu, pool, [one, other]) = two(Duration::from_secs(3600));
+    let block = one.alloc(64 * MIB).unwrap();
+    let at = block.ptr();
+    gpu.kernel(one.stream(), 5_000_000, &token());
+    drop(block);
+    gpu.fail_next(Call::EventRecord, 2, 999);
+    let grown = other.alloc(64 * MIB).unwrap();
+    assert_eq!((pool.stats().growths, gpu.calls(Call::EventRecord)), (2, 2), "{:?}", pool.stats());
+    // The next one begins, with the event of the one that failed.
+    let block = other.alloc(64 * MIB).unwrap();
+    assert_eq!((block.ptr(), gpu.calls(Call::EventCreate)), (at, 1), "{:?}", pool.stats());
+    drop((grown, block, one, other, pool));
+    gpu.advance(1_000_000_000);
+    wait_for("all given back", || gpu.outstanding() == "2 streams");
+    assert_eq!(gpu.offences(), Vec::<String>::new());
 }
 
 #[test]

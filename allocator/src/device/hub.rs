@@ -293,13 +293,20 @@ impl Core {
         events.spare.push(event);
         let begun = events.begun;
         drop(events);
-        let begun = begun.map_or_else(|| self.driver.event_create(token), Ok);
-        let recorded =
-            begun.and_then(|begun| self.driver.event_record(begun, hub.stream, token).map(|()| begun));
+        let begun = begun.map_or_else(|| self.event(token), Ok);
+        let recorded = match &begun {
+            Ok(begun) => self.driver.event_record(*begun, hub.stream, token),
+            Err(error) => Err(error.clone()),
+        };
         // Before the memory is there to be had: without a record that is after all lenders,
         // nobody can wait for the hub until the next epoch has one.
-        let left = std::mem::replace(&mut self.hub.events.lock().begun, recorded.as_ref().ok().copied());
-        self.hub.events.lock().spare.extend(left.filter(|_| recorded.is_err()));
+        let mut events = self.hub.events.lock();
+        events.begun = None;
+        match &recorded {
+            Ok(()) => events.begun = begun.ok(),
+            Err(_) => events.spare.extend(begun),
+        }
+        drop(events);
         let mut central = self.lock(token);
         // What is anybody's as well: it merges with the rest, and costs its borrower no more.
         central.heap.detach(ANYBODY, &mut gathered);
@@ -309,7 +316,7 @@ impl Core {
         drop(central);
         self.coming.fetch_sub(1, SeqCst);
         Core::count(&self.tallies.holds);
-        recorded.map(|_| epoch)
+        recorded.map(|()| epoch)
     }
 
     /// Takes dropped blocks of the lenders' that other streams use, where all of these move.
