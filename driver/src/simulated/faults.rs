@@ -70,6 +70,8 @@ pub(super) struct Faults {
     pub(super) all: u64,
     /// The call with this number of `all` fails with this code.
     pub(super) at: Option<(u64, i32)>,
+    /// Which that was.
+    pub(super) failed_at: Option<Call>,
     /// Every call fails with this code.
     pub(super) always: Option<i32>,
     /// The next calls of a kind that fail: how many, with which code.
@@ -78,7 +80,7 @@ pub(super) struct Faults {
 
 impl Faults {
     pub(super) fn new() -> Faults {
-        Faults { counts: [0; CALLS], all: 0, at: None, always: None, next: Vec::new() }
+        Faults { counts: [0; CALLS], all: 0, at: None, failed_at: None, always: None, next: Vec::new() }
     }
 
     /// Counts a call; the code to fail with, if it shall fail.
@@ -92,6 +94,7 @@ impl Faults {
         if let Some((at, code)) = self.at
             && at == number
         {
+            self.failed_at = Some(call);
             return Some(code);
         }
         let found = self.next.iter_mut().find(|(kind, left, _)| *kind == call && *left > 0)?;

@@ -142,6 +142,11 @@ impl Simulated {
         self.machine.lock().faults.at = Some((number, code));
     }
 
+    /// What the call that [`fail_at`](Simulated::fail_at) named was, once it was made.
+    pub fn failed_at(&self) -> Option<Call> {
+        self.machine.lock().faults.failed_at
+    }
+
     /// Lets the next `times` calls of a function fail with `code`.
     pub fn fail_next(&self, call: Call, times: u64, code: i32) {
         self.machine.lock().faults.next.push((call, times, code));
