@@ -126,19 +126,19 @@ fn w6_a_pool_at_its_limit_refuses_without_a_driver_call() {
 fn w5_busy_streams_share() {
     const EVER: Duration = Duration::from_secs(3600);
     // A kernel is as long as 800 or 12,800 allocations take: every stream is behind.
-    for (count, steps, kernel, most) in [
-        (4, 40_000, 40_000, 1.5),
-        (16, 15_000, 40_000, 1.5),
-        (16, 15_000, 640_000, 1.5),
-        (32, 15_000, 640_000, 1.5),
-        (64, 15_000, 40_000, 1.5),
-        (64, 15_000, 640_000, 1.5),
-        (128, 15_000, 640_000, 1.5),
+    for (count, steps, kernel) in [
+        (4, 40_000, 40_000),
+        (16, 15_000, 40_000),
+        (16, 15_000, 640_000),
+        (32, 15_000, 640_000),
+        (64, 15_000, 40_000),
+        (64, 15_000, 640_000),
+        (128, 15_000, 640_000),
     ] {
         let run = streams(count, steps, Work::Behind(kernel), EVER);
         println!("{count} streams, kernels of {kernel} ns: {:.3}, {} calls", run.ratio(), run.calls);
         assert_eq!(run.failed, 0);
-        assert!(run.ratio() < most, "{count} streams: {:.3} of {:?}", run.ratio(), run.stats);
+        assert!(run.ratio() < 1.4, "{count} streams: {:.3} of {:?}", run.ratio(), run.stats);
     }
     // What it is without, so that the figures above mean something.
     let alone = streams(16, 15_000, Work::Behind(40_000), Duration::ZERO);
@@ -149,13 +149,13 @@ fn w5_busy_streams_share() {
 /// several.
 #[test]
 fn w5_streams_that_keep_up_share_what_others_use() {
-    // 1.5 to 1.9, as the pool's thread comes to it; 9.6 to 13.5 where used blocks wait for marks
-    // alone.
+    // 1.35 to 1.65, as the pool's thread comes to it; 9.6 to 13.5 where used blocks wait for
+    // marks alone.
     for count in [4, 16, 64] {
         let run = streams(count, 40_000, Work::Busy, Duration::from_secs(3600));
         println!("{count} busy streams: {:.3}, {} calls, {:?}", run.ratio(), run.calls, run.stats);
         assert_eq!(run.failed, 0);
-        assert!(run.ratio() < 3.0, "{count} streams: {:.3} of {:?}", run.ratio(), run.stats);
+        assert!(run.ratio() < 2.0, "{count} streams: {:.3} of {:?}", run.ratio(), run.stats);
     }
 }
 
@@ -238,10 +238,11 @@ fn an_epoch_that_cannot_begin_leaves_no_event_behind() {
     let at = block.ptr();
     gpu.kernel(one.stream(), 5_000_000, &token());
     drop(block);
-    gpu.fail_next(Call::EventRecord, 2, 999);
+    // It is tried once more before the pool grows.
+    gpu.fail_next(Call::EventRecord, 4, 999);
     let grown = other.alloc(64 * MIB).unwrap();
-    assert_eq!((pool.stats().growths, gpu.calls(Call::EventRecord)), (2, 2), "{:?}", pool.stats());
-    // The next one begins, with the event of the one that failed.
+    assert_eq!((pool.stats().growths, gpu.calls(Call::EventRecord)), (2, 4), "{:?}", pool.stats());
+    // The next one begins, with the event of those that failed.
     let block = other.alloc(64 * MIB).unwrap();
     assert_eq!((block.ptr(), gpu.calls(Call::EventCreate)), (at, 1), "{:?}", pool.stats());
     drop((grown, block, one, other, pool));

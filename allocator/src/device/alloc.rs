@@ -8,6 +8,7 @@ use super::classes::{self, Class, Kind};
 use super::core::{Central, Core};
 use super::counts::slot_of;
 use super::error::DeviceError;
+use super::hub::Reach;
 use super::levels::Level;
 use super::slab::Slab;
 use super::stream::StreamState;
@@ -19,8 +20,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::thread;
 
-/// Blocks that a stream takes from the shared bin at a time.
+/// Blocks that a stream takes from the shared bin at a time, and their bytes, at most: of
+/// many streams each keeps that of every class that it has used.
 const REFILL: usize = 8;
+const REFILL_BYTES: usize = 32 << 10;
+/// Before a slab is added for short ranges, small blocks for anybody become ranges again if
+/// they are more than this part of the pool.
+const BINS: usize = 64;
 /// A slab for large blocks is at least this long, unless for one of more than half of
 /// it, or of a source that joins.
 const SHARED: usize = 16 << 20;
@@ -121,7 +127,7 @@ impl Core {
                 state.levels.hit(Level::Others);
                 return Ok(block);
             }
-            if let Some(block) = self.gather(state, want, token) {
+            if let Some(block) = self.gather(state, want, Reach::Most, token) {
                 state.levels.hit(Level::Others);
                 return Ok(block);
             }
@@ -132,12 +138,20 @@ impl Core {
                     state.levels.hit(Level::Settled);
                     return Ok(block);
                 }
-                if let Some(block) = self.gather(state, want, token) {
+                if let Some(block) = self.gather(state, want, Reach::Most, token) {
                     state.levels.hit(Level::Others);
                     return Ok(block);
                 }
             }
             if let Some(block) = self.take_from_others(state, want, token) {
+                state.levels.hit(Level::Others);
+                return Ok(block);
+            }
+            if let Some(block) = self.lock(token).find_in_bins(state, want) {
+                state.levels.hit(Level::Pool);
+                return Ok(block);
+            }
+            if let Some(block) = self.gather(state, want, Reach::All, token) {
                 state.levels.hit(Level::Others);
                 return Ok(block);
             }
@@ -391,14 +405,10 @@ impl Central {
     }
 
     fn take(&mut self, state: &StreamState, kind: Kind, bytes: usize) -> Option<(BlockRef, Level)> {
-        let own = self.heap.take(state.owner, kind, bytes);
-        let found = own.or_else(|| self.heap.take(ANYBODY, kind, bytes));
-        found.map(|block| (block, Level::Pool)).or_else(|| match &self.hub {
-            Some(hub) if state.epoch() == self.epoch => {
-                self.heap.take(hub.owner, kind, bytes).map(|block| (block, Level::Others))
-            }
-            _ => None,
-        })
+        let hub = self.hub.as_ref().map(|hub| hub.owner).filter(|_| state.epoch() == self.epoch);
+        let owners = [state.owner, ANYBODY].into_iter().chain(hub);
+        let (block, owner) = self.heap.take(owners, kind, bytes)?;
+        Some((block, if Some(owner) == hub { Level::Others } else { Level::Pool }))
     }
 
     /// In a pool of one stream: its ranges and those for anybody become its own, and
@@ -414,9 +424,20 @@ impl Central {
         self.find_now(state, want)
     }
 
+    /// In ranges that small blocks for anybody leave when they go: those of the spans of which
+    /// nothing is in use.
+    fn find_in_bins(&mut self, state: &Arc<StreamState>, want: Want) -> Option<BlockRef> {
+        if want.kind() == Kind::Large || self.bin_bytes < self.reserved / BINS + want.bytes() {
+            return None;
+        }
+        self.dissolve_spans();
+        self.find_now(state, want).map(|(block, _)| block)
+    }
+
     fn refill(&mut self, state: &Arc<StreamState>, class: Class) -> Option<BlockRef> {
         let block = self.pop_bin(class)?;
-        for _ in 1..REFILL {
+        let count = (REFILL_BYTES / classes::size_of(class)).clamp(1, REFILL);
+        for _ in 1..count {
             let Some(more) = self.pop_bin(class) else { break };
             state.local_within(self).put(more);
         }

@@ -15,6 +15,9 @@ pub(super) const GRAIN: usize = 4 << 10;
 /// Above this, of this: fewer, longer ranges.
 const COARSE_ABOVE: usize = 1 << 20;
 const COARSE: usize = 64 << 10;
+/// Longer ranges come from slabs for large ones. At 1 MiB the slabs for short ones were the
+/// larger part of what several streams do not use: ranges that nothing else may have.
+const SHORT: usize = 256 << 10;
 /// Small blocks come from spans of at least this.
 const SPAN: usize = 64 << 10;
 
@@ -61,7 +64,7 @@ pub(super) fn rounded(bytes: usize) -> Option<usize> {
 /// ones need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// To 1 MiB.
+    /// Short ones, and spans.
     Small = 0,
     Large = 1,
 }
@@ -71,7 +74,7 @@ impl Kind {
 
     #[inline]
     pub(super) fn of(bytes: usize) -> Kind {
-        if bytes <= COARSE_ABOVE { Kind::Small } else { Kind::Large }
+        if bytes <= SHORT { Kind::Small } else { Kind::Large }
     }
 }
 

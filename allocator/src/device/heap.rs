@@ -82,12 +82,25 @@ impl Heap {
         (0..self.indexes.len()).map(|owner| self.free_bytes(owner as Owner)).sum()
     }
 
-    /// Takes `bytes`, whole grains, from what is `owner`'s.
+    /// Takes `bytes`, whole grains, of the shortest range that suffices of these owners', of
+    /// several alike the first one's; and whose it was.
     #[inline]
-    pub(super) fn take(&mut self, owner: Owner, kind: Kind, bytes: usize) -> Option<BlockRef> {
-        let index = self.indexes.get_mut(owner as usize)?[kind as usize].as_mut()?;
-        let block = index.find(bytes)?;
-        index.remove(block);
+    pub(super) fn take(
+        &mut self,
+        owners: impl IntoIterator<Item = Owner>,
+        kind: Kind,
+        bytes: usize,
+    ) -> Option<(BlockRef, Owner)> {
+        let mut best: Option<(BlockRef, Owner)> = None;
+        for owner in owners {
+            let found = self.index_of(owner, kind).and_then(|index| index.find(bytes));
+            let Some(found) = found else { continue };
+            if best.is_none_or(|(block, _)| found.bytes.get() < block.bytes.get()) {
+                best = Some((found, owner));
+            }
+        }
+        let (block, owner) = best?;
+        self.index(owner, kind).remove(block);
         let rest = block.bytes.get() - bytes;
         if rest >= GRAIN {
             let remainder = self.split(block, bytes);
@@ -101,7 +114,7 @@ impl Heap {
         if block.end() > slab.end() {
             self.slabs.range(slab.end()..block.end()).for_each(|(_, slab)| slab.used.set(self.tick));
         }
-        Some(block)
+        Some((block, owner))
     }
 
     /// Cuts `block` after `bytes`; the rest is returned, out.
@@ -425,6 +438,24 @@ mod tests {
         }
     }
 
+    #[test]
+    fn of_several_owners_the_shortest_range_that_suffices_is_taken() {
+        let mut heap = Heap::default();
+        for (owner, grains) in [(1, 30), (2, 20), (3, 10), (2, 12), (3, 12)] {
+            heap.add(slab(grains * MIB + owner as usize, grains * GRAIN), false, owner);
+        }
+        let mut take = |owners: &[Owner], grains: usize| {
+            let found = heap.take(owners.iter().copied(), Kind::Large, grains * GRAIN);
+            found.map(|(block, owner)| (block.bytes.get() / GRAIN, owner))
+        };
+        assert_eq!(take(&[1, 2], 11), Some((11, 2)));
+        assert_eq!(take(&[1, 3, 2], 10), Some((10, 3)), "it fits");
+        assert_eq!(take(&[1, 3, 2], 12), Some((12, 3)), "of two alike the first owner's");
+        assert_eq!(take(&[3], 2), None);
+        assert_eq!(take(&[1, 2, 3], 1), Some((1, 2)), "what is left of the first");
+        assert_eq!(take(&[1, 2, 3], 21), Some((21, 1)));
+    }
+
     proptest! {
         /// Against a list of ranges: no overlap, nothing lost, everything merges.
         #[test]
@@ -443,7 +474,7 @@ mod tests {
                         next += MIB;
                         total += MIB;
                     }
-                    1..=4 => if let Some(block) = heap.take(owner, Kind::Large, grains * GRAIN) {
+                    1..=4 => if let Some((block, _)) = heap.take([owner], Kind::Large, grains * GRAIN) {
                         prop_assert_eq!(block.bytes.get(), grains * GRAIN);
                         for other in &live {
                             prop_assert!(block.end() <= other.address.get() || other.end() <= block.address.get());

@@ -38,7 +38,8 @@ const SLACK: usize = 8;
 const WORTH: usize = 40;
 /// Of so many streams one is looked over for whole spans.
 const LOOKS: usize = 4;
-/// Streams that have less than this part of all that can be lent between them need not lend.
+/// Streams that have less than this part of all that can be lent between them need not lend,
+/// unless the pool would grow.
 const REST: usize = 8;
 /// A lender is marked once in this part of `stall`: a mark costs five times what the
 /// record and the wait of an epoch do.
@@ -81,6 +82,16 @@ impl Moving {
     fn iter(&self) -> impl Iterator<Item = &Arc<StreamState>> {
         self.streams.iter().filter(|state| self.has(state.owner))
     }
+}
+
+/// Who is asked to lend.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// Those that have most of it, if there is so much that it lasts for a while.
+    Most,
+    /// All, if it suffices for what is wanted: what few have lies between what many have, and
+    /// the pool would grow otherwise.
+    All,
 }
 
 /// Who lends.
@@ -150,6 +161,7 @@ impl Core {
         &self,
         state: &Arc<StreamState>,
         want: Want,
+        reach: Reach,
         token: &mut DriverToken,
     ) -> Option<BlockRef> {
         if self.settings.stall.is_zero() {
@@ -169,18 +181,19 @@ impl Core {
             // Classes that nobody uses now hold ranges of that kind: of many streams and two
             // dozen classes, more than is in use. Of some streams each time: to look whether
             // spans are whole costs more than all the rest.
-            let turn = central.epoch as usize % LOOKS;
-            moving.iter().skip(turn).step_by(LOOKS).for_each(|state| central.dissolve_kept(state));
+            let part = if reach == Reach::All { 1 } else { LOOKS };
+            let turn = central.epoch as usize % part;
+            moving.iter().skip(turn).step_by(part).for_each(|state| central.dissolve_kept(state));
         }
-        let mut lenders = self.lenders(&mut central, &moving, want.kind(), now);
+        let mut lenders = self.lenders(&mut central, &moving, want.kind(), reach, now);
         let suffice = |lenders: &[Lender]| {
             let lent: usize = lenders.iter().map(|lender| lender.bytes).sum();
             let alike: usize = lenders.iter().map(|lender| lender.alike).sum();
-            alike >= want.bytes() && lent >= live / WORTH
+            alike >= want.bytes() && (reach == Reach::All || lent >= live / WORTH)
         };
         if !suffice(&lenders) && want.kind() == Size::Small {
             moving.iter().for_each(|state| central.dissolve_kept(state));
-            lenders = self.lenders(&mut central, &moving, want.kind(), now);
+            lenders = self.lenders(&mut central, &moving, want.kind(), reach, now);
         }
         drop(central);
         if !suffice(&lenders) {
@@ -217,7 +230,14 @@ impl Core {
     }
 
     /// Those that have something to lend, for the one that wants memory of `size`.
-    fn lenders(&self, central: &mut Central, moving: &Moving, size: Size, now: Instant) -> Vec<Lender> {
+    fn lenders(
+        &self,
+        central: &mut Central,
+        moving: &Moving,
+        size: Size,
+        reach: Reach,
+        now: Instant,
+    ) -> Vec<Lender> {
         // A watched block is looked at before it is used again, by its own stream.
         let used = if self.watch.poisons() || central.waiting.used_blocks == 0 {
             BTreeMap::new()
@@ -235,6 +255,9 @@ impl Core {
                 let is_due = central.is_mark_due(state, now, self.settings.stall);
                 lenders.push(Lender { state: state.clone(), bytes, alike, used, is_due });
             }
+        }
+        if reach == Reach::All {
+            return lenders;
         }
         // Of many streams most have little: what is left out is theirs until they have more.
         lenders.sort_unstable_by_key(|lender| std::cmp::Reverse(lender.alike));
