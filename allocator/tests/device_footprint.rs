@@ -229,6 +229,31 @@ fn a_borrower_waits_on_the_device_for_all_users_of_a_block() {
     }
 }
 
+/// Once the lenders' work has passed, what they have lent is anybody's: even a stream that is
+/// being captured may have it.
+#[test]
+fn a_borrower_waits_only_while_the_lenders_are_behind() {
+    let (gpu, pool, [one, other]) = two(Duration::from_secs(3600));
+    let [early, late, captured] = [0; 3].map(|_| pool.stream(gpu.stream_create(&token()).unwrap()).unwrap());
+    gpu.synchronize(&token()).unwrap();
+    let lent = one.alloc(256 * MIB).unwrap();
+    gpu.kernel(one.stream(), 5_000_000, &token());
+    drop(lent);
+    let waits = || gpu.calls(Call::StreamWaitEvent);
+    let _first = other.alloc(64 * MIB).unwrap();
+    // The hub waits for the lender, the borrower for the hub.
+    assert_eq!(waits(), 2);
+    let _second = early.alloc(64 * MIB).unwrap();
+    assert_eq!(waits(), 3);
+    gpu.advance(6_000_000);
+    let _third = late.alloc(64 * MIB).unwrap();
+    gpu.capture_begin(captured.stream(), &token()).unwrap();
+    let _fourth = captured.alloc(64 * MIB).unwrap();
+    gpu.capture_end(captured.stream(), &token()).unwrap();
+    assert_eq!((waits(), pool.stats().growths), (3, 1), "{:?}", pool.stats());
+    assert_eq!(gpu.offences(), Vec::<String>::new());
+}
+
 /// Neither the lender's record nor the hub's first one can be made: the event that was created
 /// for the second is nobody's.
 #[test]

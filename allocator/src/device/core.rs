@@ -14,7 +14,7 @@ use super::classes::{CLASSES, Class};
 use super::counts::Counts;
 use super::error::Observer;
 use super::heap::Heap;
-use super::hub::{Hub, Seen};
+use super::hub::{Hub, NEVER, Seen};
 use super::leaks::Leaks;
 use super::marks::Words;
 use super::pressure::PressureObserver;
@@ -110,6 +110,8 @@ pub(super) struct Central {
     /// Of what `streams` has the pool's own, and how often memory was brought to it.
     pub(super) hub: Option<Arc<StreamState>>,
     pub(super) epoch: u64,
+    /// Of the hub's stream: passed once all that was lent by now is anybody's.
+    pub(super) epoch_mark: u64,
     /// Slabs that hold no block any more and could not be deregistered.
     pub(super) registered_still: Vec<Slab>,
     /// Small blocks for anybody.
@@ -164,6 +166,7 @@ impl Core {
                 seen: Vec::new(),
                 hub: None,
                 epoch: 0,
+                epoch_mark: NEVER,
                 registered_still: Vec::new(),
                 bins: (0..CLASSES).map(|_| Stack::default()).collect(),
                 bin_bytes: 0,

@@ -8,6 +8,10 @@ use super::index::Index;
 use super::slab::Slab;
 use std::collections::BTreeMap;
 
+/// A range that is longer than what is wanted by at most this part of it need not be compared
+/// with others' ranges.
+const CLOSE: usize = 4;
+
 /// Memory without a gap: one slab, or several that follow one another.
 struct Area {
     /// Descriptors of no bytes at both ends.
@@ -82,8 +86,8 @@ impl Heap {
         (0..self.indexes.len()).map(|owner| self.free_bytes(owner as Owner)).sum()
     }
 
-    /// Takes `bytes`, whole grains, of the shortest range that suffices of these owners', of
-    /// several alike the first one's; and whose it was.
+    /// Takes `bytes`, whole grains, of the shortest range that suffices of these owners', or of
+    /// the first owner's that has one little longer; and whose it was.
     #[inline]
     pub(super) fn take(
         &mut self,
@@ -97,6 +101,9 @@ impl Heap {
             let Some(found) = found else { continue };
             if best.is_none_or(|(block, _)| found.bytes.get() < block.bytes.get()) {
                 best = Some((found, owner));
+                if found.bytes.get() - bytes <= bytes / CLOSE {
+                    break;
+                }
             }
         }
         let (block, owner) = best?;
@@ -441,19 +448,21 @@ mod tests {
     #[test]
     fn of_several_owners_the_shortest_range_that_suffices_is_taken() {
         let mut heap = Heap::default();
-        for (owner, grains) in [(1, 30), (2, 20), (3, 10), (2, 12), (3, 12)] {
-            heap.add(slab(grains * MIB + owner as usize, grains * GRAIN), false, owner);
+        for (owner, grains) in [(1, 300), (2, 200), (3, 100), (2, 120)] {
+            heap.add(slab(grains * MIB, grains * GRAIN), false, owner);
         }
         let mut take = |owners: &[Owner], grains: usize| {
             let found = heap.take(owners.iter().copied(), Kind::Large, grains * GRAIN);
             found.map(|(block, owner)| (block.bytes.get() / GRAIN, owner))
         };
-        assert_eq!(take(&[1, 2], 11), Some((11, 2)));
-        assert_eq!(take(&[1, 3, 2], 10), Some((10, 3)), "it fits");
-        assert_eq!(take(&[1, 3, 2], 12), Some((12, 3)), "of two alike the first owner's");
-        assert_eq!(take(&[3], 2), None);
-        assert_eq!(take(&[1, 2, 3], 1), Some((1, 2)), "what is left of the first");
-        assert_eq!(take(&[1, 2, 3], 21), Some((21, 1)));
+        assert_eq!(take(&[1, 3, 2], 90), Some((90, 3)), "the shortest");
+        assert_eq!(take(&[1, 2, 3], 170), Some((170, 2)));
+        assert_eq!(take(&[1, 2, 3], 110), Some((110, 2)));
+        assert_eq!(take(&[1, 2], 240), Some((240, 1)), "the only one");
+        // Left are 60 of the first's, 30 and 10 of the second's, 10 of the third's.
+        assert_eq!(take(&[1, 2], 50), Some((50, 1)), "little longer");
+        assert_eq!(take(&[3], 11), None);
+        assert_eq!(take(&[2, 1, 3], 10), Some((10, 2)), "of several alike the first owner's");
     }
 
     proptest! {

@@ -3,8 +3,8 @@
 //! takes of it waits for the hub.
 //!
 //! An epoch costs each lender an event's record and a wait, and each borrower one wait
-//! however much it takes: a hundredth of a slab. It keeps a pool of many busy streams
-//! from holding each one's peak, and all of it merges.
+//! however much it takes: a hundredth of a slab; nothing once all lenders have passed. It
+//! keeps a pool of many busy streams from holding each one's peak, and all of it merges.
 //!
 //! Dropped blocks that several streams use go there as well, where their own stream lends
 //! and the others move: the hub waits for the marks of these.
@@ -20,7 +20,7 @@ use super::alloc::Want;
 use super::block::{ANYBODY, BlockRef, Owner, Stack};
 use super::classes::Kind as Size;
 use super::core::{Central, Core};
-use super::marks::Timeline;
+use super::marks::{Marked, Timeline};
 use super::stream::StreamState;
 use super::waiting::Used;
 use crate::source::DriverToken;
@@ -41,6 +41,8 @@ const LOOKS: usize = 4;
 /// Streams that have less than this part of all that can be lent between them need not lend,
 /// unless the pool would grow.
 const REST: usize = 8;
+/// A mark that does not pass.
+pub(super) const NEVER: u64 = u64::MAX;
 /// A lender is marked once in this part of `stall`: a mark costs five times what the
 /// record and the wait of an epoch do.
 const MARKS: u32 = 8;
@@ -124,14 +126,18 @@ impl Core {
         want: Want,
         token: &mut DriverToken,
     ) -> Option<BlockRef> {
-        let central = self.lock(token);
-        let hub = central.hub.as_ref()?.owner;
+        let mut central = self.lock(token);
+        let hub = central.hub.as_ref()?;
         let epoch = central.epoch;
-        let fits = central.heap.longest(hub, want.kind()) >= want.bytes();
-        drop(central);
+        let fits = central.heap.longest(hub.owner, want.kind()) >= want.bytes();
         if !fits || state.epoch() == epoch {
             return None;
         }
+        if hub.timeline.passed() >= central.epoch_mark {
+            state.joins(epoch);
+            return central.find(state, want);
+        }
+        drop(central);
         self.wait_for_hub(state, want, epoch, token)?;
         self.lock(token).find(state, want)
     }
@@ -330,7 +336,9 @@ impl Core {
             Err(_) => events.spare.extend(begun),
         }
         drop(events);
+        let mark = self.mark_hub(&hub, token);
         let mut central = self.lock(token);
+        central.epoch_mark = mark;
         // What is anybody's as well: it merges with the rest, and costs its borrower no more.
         central.heap.detach(ANYBODY, &mut gathered);
         central.take_in(&mut gathered, hub.owner);
@@ -340,6 +348,22 @@ impl Core {
         self.coming.fetch_sub(1, SeqCst);
         Core::count(&self.tallies.holds);
         recorded.map(|()| epoch)
+    }
+
+    /// A mark behind all that the hub waits for: once it has passed, nobody need wait for the
+    /// hub. [`NEVER`] where it would be an event that somebody has to ask.
+    fn mark_hub(&self, hub: &StreamState, token: &mut DriverToken) -> u64 {
+        if hub.timeline.has_events() {
+            return NEVER;
+        }
+        match hub.timeline.mark(&*self.driver, hub.stream, token) {
+            Ok(Marked::At(value)) => value,
+            Ok(Marked::Capturing) => NEVER,
+            Err(error) => {
+                tracing::debug!(%error, "the pool's own stream could not be marked");
+                NEVER
+            }
+        }
     }
 
     /// Takes dropped blocks of the lenders' that other streams use, where all of these move.
