@@ -24,6 +24,9 @@ use std::thread;
 /// many streams each keeps that of every class that it has used.
 const REFILL: usize = 8;
 const REFILL_BYTES: usize = 32 << 10;
+/// A stream's own range that is longer than what is wanted by at most this part of it need not be
+/// compared with others' ranges.
+const CLOSE: usize = 4;
 /// Before a slab is added for short ranges, small blocks for anybody become ranges again if
 /// they are more than this part of the pool.
 const BINS: usize = 64;
@@ -122,6 +125,18 @@ impl Core {
             state.levels.hit(level);
             return Ok(block);
         }
+        self.search_further(state, want, effort, token)
+    }
+
+    /// Where neither the stream nor anybody has what is wanted.
+    #[cold]
+    fn search_further(
+        &self,
+        state: &Arc<StreamState>,
+        want: Want,
+        effort: Effort,
+        token: &mut DriverToken,
+    ) -> Result<BlockRef, DeviceError> {
         loop {
             if let Some(block) = self.join(state, want, token) {
                 state.levels.hit(Level::Others);
@@ -406,8 +421,10 @@ impl Central {
 
     fn take(&mut self, state: &StreamState, kind: Kind, bytes: usize) -> Option<(BlockRef, Level)> {
         let hub = self.hub.as_ref().map(|hub| hub.owner).filter(|_| state.epoch() == self.epoch);
-        let owners = [state.owner, ANYBODY].into_iter().chain(hub);
-        let (block, owner) = self.heap.take(owners, kind, bytes)?;
+        let others = [ANYBODY, hub.unwrap_or(ANYBODY)];
+        let others = &others[..1 + usize::from(hub.is_some())];
+        let slack = if self.streams.len() > 1 { bytes / CLOSE } else { usize::MAX };
+        let (block, owner) = self.heap.take((state.owner, others), kind, bytes, slack)?;
         Some((block, if Some(owner) == hub { Level::Others } else { Level::Pool }))
     }
 

@@ -8,10 +8,6 @@ use super::index::Index;
 use super::slab::Slab;
 use std::collections::BTreeMap;
 
-/// A range that is longer than what is wanted by at most this part of it need not be compared
-/// with others' ranges.
-const CLOSE: usize = 4;
-
 /// Memory without a gap: one slab, or several that follow one another.
 struct Area {
     /// Descriptors of no bytes at both ends.
@@ -86,30 +82,24 @@ impl Heap {
         (0..self.indexes.len()).map(|owner| self.free_bytes(owner as Owner)).sum()
     }
 
-    /// Takes `bytes`, whole grains, of the shortest range that suffices of these owners', or of
-    /// the first owner's that has one little longer; and whose it was.
+    /// Takes `bytes`, whole grains, and tells whose it was: of a range of `own` that is longer by
+    /// `slack` at most, or else of the shortest that suffices, `own`'s or one of the others'.
     #[inline]
     pub(super) fn take(
         &mut self,
-        owners: impl IntoIterator<Item = Owner>,
+        (own, others): (Owner, &[Owner]),
         kind: Kind,
         bytes: usize,
+        slack: usize,
     ) -> Option<(BlockRef, Owner)> {
-        let mut best: Option<(BlockRef, Owner)> = None;
-        for owner in owners {
-            let found = self.index_of(owner, kind).and_then(|index| index.find(bytes));
-            let Some(found) = found else { continue };
-            if best.is_none_or(|(block, _)| found.bytes.get() < block.bytes.get()) {
-                best = Some((found, owner));
-                if found.bytes.get() - bytes <= bytes / CLOSE {
-                    break;
-                }
-            }
-        }
-        let (block, owner) = best?;
-        self.index(owner, kind).remove(block);
-        let rest = block.bytes.get() - bytes;
-        if rest >= GRAIN {
+        let found = self.index_of(own, kind).and_then(|index| index.find(bytes));
+        let (block, owner) = match found {
+            Some(block) if block.bytes.get() - bytes <= slack => (block, own),
+            _ => self.shortest(found.map(|block| (block, own)), others, kind, bytes)?,
+        };
+        let index = self.indexes[owner as usize][kind as usize].as_mut()?;
+        index.remove(block);
+        if block.bytes.get() - bytes >= GRAIN {
             let remainder = self.split(block, bytes);
             remainder.state.set(State::Free(owner));
             self.index(owner, kind).insert(remainder);
@@ -122,6 +112,27 @@ impl Heap {
             self.slabs.range(slab.end()..block.end()).for_each(|(_, slab)| slab.used.set(self.tick));
         }
         Some((block, owner))
+    }
+
+    /// Of what was found and of these owners'.
+    #[inline(never)]
+    fn shortest(
+        &self,
+        found: Option<(BlockRef, Owner)>,
+        others: &[Owner],
+        kind: Kind,
+        bytes: usize,
+    ) -> Option<(BlockRef, Owner)> {
+        let mut best = found;
+        for &owner in others {
+            let Some(block) = self.index_of(owner, kind).and_then(|index| index.find(bytes)) else {
+                continue;
+            };
+            if best.is_none_or(|(best, _)| block.bytes.get() < best.bytes.get()) {
+                best = Some((block, owner));
+            }
+        }
+        best
     }
 
     /// Cuts `block` after `bytes`; the rest is returned, out.
@@ -452,7 +463,7 @@ mod tests {
             heap.add(slab(grains * MIB, grains * GRAIN), false, owner);
         }
         let mut take = |owners: &[Owner], grains: usize| {
-            let found = heap.take(owners.iter().copied(), Kind::Large, grains * GRAIN);
+            let found = heap.take((owners[0], &owners[1..]), Kind::Large, grains * GRAIN, 10 * GRAIN);
             found.map(|(block, owner)| (block.bytes.get() / GRAIN, owner))
         };
         assert_eq!(take(&[1, 3, 2], 90), Some((90, 3)), "the shortest");
@@ -483,7 +494,7 @@ mod tests {
                         next += MIB;
                         total += MIB;
                     }
-                    1..=4 => if let Some((block, _)) = heap.take([owner], Kind::Large, grains * GRAIN) {
+                    1..=4 => if let Some((block, _)) = heap.take((owner, &[]), Kind::Large, grains * GRAIN, usize::MAX) {
                         prop_assert_eq!(block.bytes.get(), grains * GRAIN);
                         for other in &live {
                             prop_assert!(block.end() <= other.address.get() || other.end() <= block.address.get());
