@@ -138,7 +138,7 @@ fn w5_busy_streams_share() {
         let run = streams(count, steps, Work::Behind(kernel), EVER);
         println!("{count} streams, kernels of {kernel} ns: {:.3}, {} calls", run.ratio(), run.calls);
         assert_eq!(run.failed, 0);
-        assert!(run.ratio() < 1.4, "{count} streams: {:.3} of {:?}", run.ratio(), run.stats);
+        assert!(run.ratio() < 1.45, "{count} streams: {:.3} of {:?}", run.ratio(), run.stats);
     }
     // What it is without, so that the figures above mean something.
     let alone = streams(16, 15_000, Work::Behind(40_000), Duration::ZERO);
@@ -156,6 +156,39 @@ fn w5_streams_that_keep_up_share_what_others_use() {
         println!("{count} busy streams: {:.3}, {} calls, {:?}", run.ratio(), run.calls, run.stats);
         assert_eq!(run.failed, 0);
         assert!(run.ratio() < 2.0, "{count} streams: {:.3} of {:?}", run.ratio(), run.stats);
+    }
+}
+
+/// What PyTorch allocates in twelve steps of a training with batches of varying length
+/// (`recorded/record.py`), with or without a second stream that brings the batches. PyTorch's own
+/// allocator would have 1.32 with either. 1.44 and 1.6 where slabs were 16 MiB long and
+/// neighbours of two owners two ranges.
+#[test]
+fn batches_of_varying_length_fit_where_others_were() {
+    for has_loader in [false, true] {
+        let gpu = Arc::new(Simulated::new(16 << 30));
+        let pool = DevicePool::builder(gpu.clone()).build().unwrap();
+        let stream = pool.stream(gpu.stream_create(&token()).unwrap()).unwrap();
+        let loader = has_loader.then(|| pool.stream(gpu.stream_create(&token()).unwrap()).unwrap());
+        let mut blocks: Vec<Option<DeviceBuf>> = Vec::new();
+        let (mut live, mut peak_live) = (0, 0);
+        for (step, word) in include_str!("recorded/torch_train.txt").split_whitespace().enumerate() {
+            if let Some(number) = word.strip_prefix('-') {
+                live -= blocks[number.parse::<usize>().unwrap()].take().unwrap().len();
+                continue;
+            }
+            if let Some(loader) = loader.as_ref().filter(|_| step % 400 == 0) {
+                loader.alloc(48 * KIB).unwrap().record_use(&stream);
+            }
+            let block = stream.alloc(word.parse().unwrap()).unwrap();
+            live += block.len();
+            peak_live = peak_live.max(live);
+            blocks.push(Some(block));
+        }
+        let stats = pool.stats();
+        let ratio = stats.peak_reserved_bytes as f64 / peak_live as f64;
+        println!("training, loader {has_loader}: {ratio:.3}");
+        assert!(ratio < 1.32, "loader {has_loader}: {ratio:.3} of {stats:?}");
     }
 }
 

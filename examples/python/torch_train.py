@@ -132,4 +132,5 @@ def main():
     print(json.dumps(result) if options.json else "\n".join(f"{k:20} {v}" for k, v in result.items()))
 
 
-main()
+if __name__ == "__main__":
+    main()

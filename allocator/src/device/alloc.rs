@@ -30,9 +30,15 @@ const CLOSE: usize = 4;
 /// Before a slab is added for short ranges, small blocks for anybody become ranges again if
 /// they are more than this part of the pool.
 const BINS: usize = 64;
-/// A slab for large blocks is at least this long, unless for one of more than half of
-/// it, or of a source that joins.
+/// A slab for large blocks is at least this long, twice that from where the stream has eight
+/// times as much, unless for one block of more than half of it, or of a source that joins. In
+/// shorter ones blocks of 8 to 16 MiB were alone, and what lengths of one batch had left was too
+/// short for those of the next.
 const SHARED: usize = 16 << 20;
+/// Of what the stream has.
+const SHARED_OF: usize = 4;
+/// A slab has this part of what the stream has, if it is more.
+const AHEAD: usize = 12;
 /// A slab of a source that joins is at most this long.
 const PIECE: usize = 32 << 20;
 
@@ -220,14 +226,14 @@ impl Core {
                 });
             }
         };
-        // A sixteenth of what the stream has, so that small programs stay small and one of
-        // many streams does not take for all; near the limit only what is wanted, so that
-        // less is pinned by its neighbours.
+        // So that small programs stay small and one of many streams does not take for all; near
+        // the limit only what is wanted, so that less is pinned by its neighbours.
         let near = short || central.reserved > self.settings.limit() / 4 * 3;
         let live = state.local_within(&mut central).live_bytes() as usize;
-        let alone = self.joins(kind) || kind == Kind::Small || bytes > SHARED / 2;
-        let least = if alone { 0 } else { SHARED };
-        let part = if near { 0 } else { (live / 16).max(least) };
+        let shared = (live / SHARED_OF).clamp(SHARED, 2 * SHARED);
+        let alone = self.joins(kind) || kind == Kind::Small || bytes > shared / 2;
+        let least = if alone { 0 } else { shared };
+        let part = if near { 0 } else { (live / AHEAD).max(least) };
         let part = part.next_multiple_of(granularity).min(self.settings.slab_bytes);
         let part = part / exact * exact;
         let preferred = exact.max(part).min(room - room % granularity);
@@ -382,7 +388,7 @@ impl Central {
     pub(super) fn find_at(&mut self, state: &Arc<StreamState>, want: Want) -> Option<(BlockRef, Level)> {
         let first = self.find_now(state, want);
         let found = first.or_else(|| if self.poll() { self.find_now(state, want) } else { None });
-        found.or_else(|| self.find_joined(state, want))
+        found.or_else(|| self.find_united(state, want))
     }
 
     /// Blocks of these lengths, all of one kind, side by side: of one range if there is
@@ -420,19 +426,32 @@ impl Central {
     }
 
     fn take(&mut self, state: &StreamState, kind: Kind, bytes: usize) -> Option<(BlockRef, Level)> {
-        let hub = self.hub.as_ref().map(|hub| hub.owner).filter(|_| state.epoch() == self.epoch);
-        let others = [ANYBODY, hub.unwrap_or(ANYBODY)];
-        let others = &others[..1 + usize::from(hub.is_some())];
+        let (others, count) = self.open_to(state);
         let slack = if self.streams.len() > 1 { bytes / CLOSE } else { usize::MAX };
-        let (block, owner) = self.heap.take((state.owner, others), kind, bytes, slack)?;
-        Some((block, if Some(owner) == hub { Level::Others } else { Level::Pool }))
+        let (block, owner) = self.heap.take((state.owner, &others[..count]), kind, bytes, slack)?;
+        let is_ours = owner == state.owner || owner == ANYBODY;
+        Some((block, if is_ours { Level::Pool } else { Level::Others }))
     }
 
-    /// In a pool of one stream: its ranges and those for anybody become its own, and
-    /// neighbours one. Among several the stream would have everything.
-    fn find_joined(&mut self, state: &Arc<StreamState>, want: Want) -> Option<(BlockRef, Level)> {
+    /// Whose memory the stream may have besides its own.
+    fn open_to(&self, state: &StreamState) -> ([Owner; 2], usize) {
+        match &self.hub {
+            Some(hub) if state.epoch() == self.epoch => ([ANYBODY, hub.owner], 2),
+            _ => ([ANYBODY; 2], 1),
+        }
+    }
+
+    /// Where ranges of the stream's and of those that it may have besides are neighbours. The only
+    /// stream of a pool gets all that is anybody's: among several it would have everything.
+    fn find_united(&mut self, state: &Arc<StreamState>, want: Want) -> Option<(BlockRef, Level)> {
+        if self.streams.len() > 1 {
+            let (others, count) = self.open_to(state);
+            let owners = [state.owner, others[0], others[1]];
+            let united = self.heap.unite(&owners[..=count], want.kind(), want.bytes());
+            return united.then(|| self.find_now(state, want)).flatten();
+        }
         let (own, anybody) = (self.heap.free_bytes(state.owner), self.heap.free_bytes(ANYBODY));
-        if self.streams.len() > 1 || own == 0 || anybody == 0 || own + anybody < want.bytes() {
+        if own == 0 || anybody == 0 || own + anybody < want.bytes() {
             return None;
         }
         let mut all = Stack::default();

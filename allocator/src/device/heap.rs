@@ -135,6 +135,34 @@ impl Heap {
         best
     }
 
+    /// Makes the shortest run of neighbours that suffices, all of these owners', one range of
+    /// the first owner's; whether there was one.
+    pub(super) fn unite(&mut self, owners: &[Owner], kind: Kind, bytes: usize) -> bool {
+        let free: usize = owners.iter().map(|&owner| self.free_bytes_of(owner, kind)).sum();
+        if free < bytes {
+            return false;
+        }
+        let ours =
+            |block: &BlockRef| matches!(block.state.get(), State::Free(owner) if owners.contains(&owner));
+        let run =
+            |first| std::iter::successors(Some(first), |block: &BlockRef| block.after.get().filter(ours));
+        let ranges = owners.iter().filter_map(|&owner| self.index_of(owner, kind)).flat_map(Index::ranges);
+        let firsts = ranges.filter(|range| !range.before.get().is_some_and(|before| ours(&before)));
+        let runs = firsts.map(|first| (run(first).map(|block| block.bytes.get()).sum::<usize>(), first));
+        let shortest = runs.filter(|(sum, _)| *sum >= bytes).min_by_key(|(sum, _)| *sum);
+        let Some((_, first)) = shortest else { return false };
+        let run: Vec<BlockRef> = run(first).collect();
+        // All of them out before one is given: those that are given merge.
+        for &block in &run {
+            if let State::Free(owner) = block.state.get() {
+                self.index(owner, kind).remove(block);
+                block.state.set(State::Out);
+            }
+        }
+        run.into_iter().for_each(|block| self.give(block, owners[0]));
+        true
+    }
+
     /// Cuts `block` after `bytes`; the rest is returned, out.
     pub(super) fn split(&mut self, block: BlockRef, bytes: usize) -> BlockRef {
         let rest = self.arena.make();
@@ -476,12 +504,41 @@ mod tests {
         assert_eq!(take(&[2, 1, 3], 10), Some((10, 2)), "of several alike the first owner's");
     }
 
+    #[test]
+    fn neighbours_of_several_owners_become_one_range_where_they_suffice() {
+        let mut heap = Heap::default();
+        heap.add(slab(MIB, 100 * GRAIN), false, 1);
+        let lengths = [10, 20, 5, 30, 20];
+        let mut parts: Vec<BlockRef> =
+            lengths.map(|grains| heap.take((1, &[]), Kind::Large, grains * GRAIN, 0).unwrap().0).into();
+        let last = heap.take((1, &[]), Kind::Large, 15 * GRAIN, 0).unwrap().0;
+        // 10 of 2, 20 of 1, 5 in use, 30 of 1, 20 of 3, 15 of 2.
+        for (at, owner) in [(4, 3), (3, 1), (1, 1), (0, 2)] {
+            heap.give(parts.remove(at), owner);
+        }
+        heap.give(last, 2);
+        assert!(!heap.unite(&[1, 2], Kind::Large, 31 * GRAIN), "3's is between");
+        assert!(!heap.unite(&[1, 2, 3], Kind::Large, 66 * GRAIN));
+        assert!(!heap.unite(&[1, 2, 3], Kind::Small, 25 * GRAIN));
+        assert!(heap.unite(&[1, 2, 3], Kind::Large, 25 * GRAIN), "the shorter one");
+        heap.check();
+        assert_eq!((heap.longest(1, Kind::Large), heap.longest(2, Kind::Large)), (30 * GRAIN, 15 * GRAIN));
+        assert!(heap.unite(&[1, 2, 3], Kind::Large, 65 * GRAIN));
+        heap.check();
+        assert_eq!(heap.free_bytes(1), 95 * GRAIN);
+        let found = heap.take((1, &[]), Kind::Large, 65 * GRAIN, 0).unwrap().0;
+        heap.give(parts.remove(0), 1);
+        heap.give(found, 1);
+        assert_eq!(heap.longest(1, Kind::Large), 100 * GRAIN);
+        heap.check();
+    }
+
     proptest! {
         /// Against a list of ranges: no overlap, nothing lost, everything merges.
         #[test]
         fn as_a_list_of_ranges(
             joins: bool,
-            ops in prop::collection::vec((0u8..8, 1usize..80, 0u32..3, any::<prop::sample::Index>()), 1..300),
+            ops in prop::collection::vec((0u8..9, 1usize..80, 0u32..3, any::<prop::sample::Index>()), 1..300),
         ) {
             let mut heap = Heap::default();
             let mut next = MIB;
@@ -504,6 +561,14 @@ mod tests {
                     5 | 6 => if !live.is_empty() {
                         heap.give(live.swap_remove(which.index(live.len())), owner);
                     },
+                    7 => {
+                        let owners = [owner, (owner + 1) % 3];
+                        if heap.unite(&owners, Kind::Large, grains * GRAIN) {
+                            let found = heap.take((owner, &[]), Kind::Large, grains * GRAIN, usize::MAX);
+                            prop_assert!(found.is_some());
+                            found.into_iter().for_each(|(block, _)| heap.give(block, owner));
+                        }
+                    }
                     _ => {
                         let mut stack = Stack::default();
                         heap.detach(owner, &mut stack);

@@ -106,6 +106,13 @@ impl Index {
         all(self.first[level][list]).find(|block| block.bytes.get() >= bytes)
     }
 
+    /// All ranges.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = BlockRef> + '_ {
+        bits(self.levels).flat_map(move |level| {
+            bits(self.lists[level].into()).flat_map(move |list| all(self.first[level][list]))
+        })
+    }
+
     /// The length of a range of the longest list.
     pub(super) fn longest(&self) -> usize {
         let Some(level) = self.levels.checked_ilog2() else { return 0 };
@@ -124,6 +131,14 @@ impl Index {
             }
         }
     }
+}
+
+fn bits(mut of: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = (of != 0).then(|| of.trailing_zeros() as usize);
+        of &= of.wrapping_sub(1);
+        bit
+    })
 }
 
 fn all(first: Option<BlockRef>) -> impl Iterator<Item = BlockRef> {
