@@ -61,12 +61,13 @@ impl Report {
         Ok(message)
     }
 
-    /// The outcome of a transfer in pieces: the outer error is MPI's.
+    /// The outcome of a transfer in pieces: the outer error is MPI's, which has ended it early.
     pub(crate) fn ended(self, outcome: Outcome) -> Result<Result<(), Error>, Error> {
-        match (outcome.mpi, outcome.device) {
-            (Some(error), _) => Err(self.mpi(error)),
-            (None, Some(error)) => Ok(Err(self.driver(error))),
-            (None, None) => Ok(Ok(())),
+        match (outcome.mpi, outcome.lost, outcome.device) {
+            (Some(error), ..) => Err(self.mpi(error)),
+            (None, Some(error), _) => Ok(Err(self.mpi(error))),
+            (None, None, Some(error)) => Ok(Err(self.driver(error))),
+            (None, None, None) => Ok(Ok(())),
         }
     }
 

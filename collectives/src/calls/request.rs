@@ -14,15 +14,18 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// A request that `start` makes.
-    pub(super) fn start(
-        call: &'static str,
-        start: impl FnOnce(&mut ffi::MPI_Request) -> i32,
-    ) -> Answer<Request> {
-        // SAFETY: a constant of the library's.
-        let mut raw = unsafe { ffi::RSMPI_REQUEST_NULL };
-        check(start(&mut raw), call)?;
-        Ok(Request { raw, call })
+    /// A request that `start` makes: once more where it cannot, as other ranks wait for it in any
+    /// case. Started then, nothing is lost.
+    pub(super) fn start(call: &'static str, start: impl Fn(&mut ffi::MPI_Request) -> i32) -> Answer<Request> {
+        let once = || {
+            // SAFETY: a constant of the library's.
+            let mut raw = unsafe { ffi::RSMPI_REQUEST_NULL };
+            check(start(&mut raw), call).map(|()| Request { raw, call })
+        };
+        once().or_else(|error| {
+            tracing::warn!(%error, "a request of MPI's is started once more");
+            once()
+        })
     }
 
     /// Waits for it (`MPI_Wait`).

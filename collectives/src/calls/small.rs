@@ -20,7 +20,7 @@ impl Comm {
         if let Some(parent) = parent(place) {
             let at = bytes.as_mut_ptr();
             // SAFETY: the slice is borrowed mutably until the wait is over.
-            let comes = insist(|| unsafe { self.start_small_receive(at, count, rank(parent), tag) });
+            let comes = unsafe { self.start_small_receive(at, count, rank(parent), tag) };
             first = comes.and_then(Request::wait);
             if first.is_err() {
                 bytes.fill(0);
@@ -28,7 +28,7 @@ impl Comm {
         }
         let at = bytes.as_ptr();
         // SAFETY: as above, and written no more.
-        let send = |child| insist(|| unsafe { self.start_small_send(at, count, rank(child), tag) });
+        let send = |child| unsafe { self.start_small_send(at, count, rank(child), tag) };
         let sends: Vec<Answer<Request>> = children(place, size).map(send).collect();
         sends.into_iter().map(|send| send.and_then(Request::wait)).fold(first, Answer::and)
     }
@@ -43,24 +43,15 @@ impl Comm {
             let (from, to) = ((rank + size - distance) % size, (rank + distance) % size);
             let (bytes, at) = (size_of_val(&known), told.as_mut_ptr().cast());
             // SAFETY: both arrays stand until the waits are over.
-            let comes = insist(|| unsafe { self.start_small_receive(at, bytes, from, tag) });
+            let comes = unsafe { self.start_small_receive(at, bytes, from, tag) };
             // SAFETY: as above.
-            let goes = insist(|| unsafe { self.start_small_send(known.as_ptr().cast(), bytes, to, tag) });
+            let goes = unsafe { self.start_small_send(known.as_ptr().cast(), bytes, to, tag) };
             let (came, gone) = (comes.and_then(Request::wait), goes.and_then(Request::wait));
             first = first.and(came).and(gone);
             largest = std::array::from_fn(|number| known[number].max(told[number]));
         }
         first.map(|()| largest)
     }
-}
-
-/// Once more where it cannot be started: somebody waits for it in any case. Started then, nothing is
-/// lost.
-fn insist(start: impl Fn() -> Answer<Request>) -> Answer<Request> {
-    start().or_else(|error| {
-        tracing::warn!(%error, "a message of a small collective is started once more");
-        start()
-    })
 }
 
 /// How far ranks tell each other in each round.

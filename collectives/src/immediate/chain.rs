@@ -8,7 +8,7 @@ use super::slots::Slots;
 use super::steps::{done, passed, receive_word, send_word};
 use crate::calls::{Answer, Request};
 use crate::error::Error;
-use crate::operations::{Lengths, Link, Links, Memory, Tags, insist};
+use crate::operations::{Lengths, Link, Links, Memory, Tags};
 use crate::paths::MESSAGE;
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
@@ -52,8 +52,6 @@ pub(super) async fn chain(
             }
             if let Err(error) = send_word(node, link.answer(), behind, tags.pieces).await {
                 link.lost(error);
-                // It waits for one in any case. What fails again is known already.
-                let _ = send_word(node, link.answer(), behind, tags.pieces).await;
             }
         }
     }
@@ -77,7 +75,7 @@ async fn introduce(desk: &Desk, slots: &mut Slots, links: Links, link: &mut Link
     let asks = link.asks();
     link.tell(slots.message(0));
     let comes = links.behind.map(receive);
-    let goes = links.before.map(|before| insist(link, || send(before)));
+    let goes = links.before.map(send);
     let asking = match ended(comes).await {
         None => false,
         Some(Ok(_)) => link.meet(slots.message(1), &DriverToken::at_entry()),
@@ -98,8 +96,7 @@ async fn introduce(desk: &Desk, slots: &mut Slots, links: Links, link: &mut Link
     }
     if let Some(behind) = links.behind.filter(|_| asking) {
         link.tell(slots.message(0));
-        let goes = insist(link, || send(behind));
-        if let Some(Err(error)) = ended(Some(goes)).await {
+        if let Some(Err(error)) = ended(Some(send(behind))).await {
             link.lost(error);
         }
     }

@@ -54,10 +54,7 @@ pub(super) async unsafe fn flow<L: IntoIterator<Item = Copy>, S: IntoIterator<It
         }
         let Some(piece) = step.checked_sub(flight).filter(|&piece| piece < pieces) else { continue };
         let Some(request) = under_way.pop_front() else { continue };
-        if let Err(error) = done(request).await {
-            outcome.mpi.get_or_insert(error);
-            break;
-        }
+        outcome.ended(done(request).await.map(drop));
         for (to, offset, bytes) in store(piece) {
             let token = DriverToken::at_entry();
             // SAFETY: the caller's contract; waited for before the slot is used again, and

@@ -4,7 +4,7 @@
 use super::Memory;
 use super::broadcast::BCAST;
 use super::links::{Lengths, Link, Links, Tags};
-use crate::calls::{Answer, Request};
+use crate::calls::Request;
 use crate::communicator::{DeviceCommunicator, State};
 use crate::error::Error;
 use crate::paths::{MESSAGE, Ring};
@@ -49,8 +49,6 @@ impl DeviceCommunicator {
                 }
                 if let Err(error) = node.send_word(link.answer(), behind, tags.pieces) {
                     link.lost(error);
-                    // It waits for one in any case. What fails again is known already.
-                    let _ = node.send_word(link.answer(), behind, tags.pieces);
                 }
             }
         }
@@ -78,7 +76,7 @@ fn introduce(
     let asks = link.asks();
     link.tell(messages.bytes(0, MESSAGE));
     let comes = links.behind.map(receive);
-    let goes = links.before.map(|before| insist(link, || send(before)));
+    let goes = links.before.map(send);
     let came = comes.map(|comes| comes.and_then(Request::wait));
     if let Some(Err(error)) = goes.map(|goes| goes.and_then(Request::wait)) {
         link.lost(error);
@@ -100,16 +98,8 @@ fn introduce(
     }
     if let Some(behind) = links.behind.filter(|_| asking) {
         link.tell(messages.bytes(0, MESSAGE));
-        if let Err(error) = insist(link, || send(behind)).and_then(Request::wait) {
+        if let Err(error) = send(behind).and_then(Request::wait) {
             link.lost(error);
         }
     }
-}
-
-/// Once more where it cannot be started: somebody waits for it in any case.
-pub(crate) fn insist(link: &mut Link<'_>, start: impl Fn() -> Answer<Request>) -> Answer<Request> {
-    start().or_else(|error| {
-        link.lost(error);
-        start()
-    })
 }

@@ -19,7 +19,6 @@ mod varcount;
 mod window;
 
 pub(crate) use self::agreement::{Wants, are_the_same, words};
-pub(crate) use self::chain::insist;
 use self::idle::Idle;
 pub(crate) use self::links::{Lengths, Link, Links, Tags, is_worth};
 pub(crate) use self::on_device::{Work, reduces_on_device};

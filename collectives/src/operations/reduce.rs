@@ -214,6 +214,7 @@ impl DeviceCommunicator {
         let half = ring.slot_bytes().min(self.plan.chunk_bytes) / 2 / 64 * 64;
         let piece = if idle { long_piece(from.bytes, half) } else { piece(from.bytes, half) };
         let element = operand.element_bytes();
+        let mut refused = Ok(());
         // SAFETY: settled memory of these bytes, borrowed until the caller returns; two
         // pieces fit a slot. In place, a piece is loaded before it is stored.
         let outcome = unsafe {
@@ -229,7 +230,11 @@ impl DeviceCommunicator {
                     let (_, length) = extent(from.bytes, piece, number);
                     let (to, count) = (slot.wrapping_add(half), length / element);
                     if idle {
-                        ranks.reduce(slot, to, count, operand, root)?;
+                        if let Err(error) = ranks.reduce(slot, to, count, operand, root) {
+                            // The others are in it, and wait. What comes of it now is not trusted.
+                            refused = Err(self.report.mpi(error));
+                            ranks.reduce(slot, to, count, operand, root)?;
+                        }
                         return Ok([None, None]);
                     }
                     Ok([Some(ranks.start_reduce(slot, to, count, operand, root)?), None])
@@ -242,7 +247,7 @@ impl DeviceCommunicator {
                 },
             )
         };
-        self.report.ended(outcome).and_then(|ended| ended)
+        self.report.ended(outcome).and_then(|ended| refused.and(ended))
     }
 }
 

@@ -20,12 +20,15 @@ use std::collections::VecDeque;
 /// Device memory, its place in a slot, and bytes.
 pub(crate) type Copies<'a> = &'a mut dyn FnMut(DevicePtr, usize, usize);
 
-/// How it went. MPI's failure ends it; the device's does not, as the other ranks wait
-/// for the pieces: they get some bytes, and are told at the end.
+/// How it went. Where MPI starts no request that ends it; nothing else does, as the other ranks
+/// wait for the pieces: they get some bytes, and are told at the end.
 #[derive(Default)]
 pub(crate) struct Outcome {
     pub(crate) device: Option<DriverError>,
+    /// Of a request that could not be started.
     pub(crate) mpi: Option<MpiError>,
+    /// Of one that was under way.
+    pub(crate) lost: Option<MpiError>,
     /// MPI failed the first rank of this node, which goes between the nodes for it.
     pub(crate) is_cut: bool,
 }
@@ -34,6 +37,13 @@ impl Outcome {
     pub(super) fn note(&mut self, result: Result<(), DriverError>) {
         if let Err(error) = result {
             self.device.get_or_insert(error);
+        }
+    }
+
+    /// A request has ended.
+    pub(crate) fn ended(&mut self, result: Answer<()>) {
+        if let Err(error) = result {
+            self.lost.get_or_insert(error);
         }
     }
 }
@@ -84,12 +94,7 @@ pub(crate) unsafe fn run(
         while stored + flight <= step || under_way.front().is_some_and(is_done) {
             let Some(requests) = under_way.pop_front() else { break };
             for request in requests.into_iter().flatten() {
-                if let Err(error) = request.wait() {
-                    outcome.mpi.get_or_insert(error);
-                }
-            }
-            if outcome.mpi.is_some() {
-                break;
+                outcome.ended(request.wait());
             }
             store(stored, &mut |to, offset, bytes| {
                 // SAFETY: the caller's contract; waited for before the slot is used again, and
@@ -98,9 +103,6 @@ pub(crate) unsafe fn run(
             });
             outcome.note(ring.stored(stored, token));
             stored += 1;
-        }
-        if outcome.mpi.is_some() {
-            break;
         }
     }
     // Requests that are left end here (after a failure), and then the copies.

@@ -203,10 +203,11 @@ impl Relay {
             self.links.begun += 1;
         }
         while let Some(request) = self.requests.front_mut() {
-            if let Some(request) = request
-                && request.test()?.is_none()
-            {
-                break;
+            if let Some(request) = request {
+                match request.test() {
+                    Ok(None) => break,
+                    ended => self.outcome.ended(ended.map(drop)),
+                }
             }
             self.requests.pop_front();
             self.links.ended += 1;

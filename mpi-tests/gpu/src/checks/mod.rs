@@ -10,6 +10,7 @@ mod parts;
 mod progress;
 mod reductions;
 mod refusals;
+mod refused_by_mpi;
 mod shares;
 mod told;
 mod windows;
@@ -68,5 +69,6 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     windows::all(bench)?;
     locks::all(bench)?;
     immediate::all(bench)?;
-    refusals::all(bench)
+    refusals::all(bench)?;
+    refused_by_mpi::all(bench)
 }

@@ -65,26 +65,34 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     what_is_open_stays(&small()?)
 }
 
-/// MPI cannot reduce the first part at any rank that has it: the others of the nodes are told.
+/// MPI cannot reduce the first part the first time, at any rank that has it or at the first alone: the
+/// others of the nodes are told, and nobody waits for good.
 fn refused_by_mpi(bench: &Bench) -> Result<(), String> {
     // What makes nodes here (`run.sh`); real ones are not counted.
     let per_node = std::env::var("PINYARD_MPI_RANKS_PER_NODE").ok().and_then(|count| count.parse().ok());
     let Some(per_node): Option<usize> = per_node else { return Ok(()) };
     let is_first = |rank: usize| rank.is_multiple_of(per_node);
-    let is_culprit = is_first(bench.rank());
-    let mut buffer = plain(bench, &mine(bench, LENGTHS[3]))?;
-    if is_culprit {
-        fail_next(Fails::Reduce, (bench.chunk / 2 / 64 * 64 / size_of::<u32>()) as i32);
+    for is_alone in [false, true] {
+        let is_culprit = |rank: usize| if is_alone { rank == 0 } else { is_first(rank) };
+        let mut buffer = plain(bench, &mine(bench, LENGTHS[3]))?;
+        if is_culprit(bench.rank()) {
+            fail_next(Fails::Reduce, (bench.chunk / 2 / 64 * 64 / size_of::<u32>()) as i32, 1);
+        }
+        let mut settled = buffer.settle_mut().map_err(text)?;
+        let result = bench.ranks.all_reduce_in_place(&mut settled, Reduction::Sum);
+        let has_failed = fail_none();
+        let named = match &result {
+            Err(Error::Mpi { source, .. }) => is_culprit(bench.rank()) && source.call == "MPI_Allreduce",
+            Err(Error::Peer { rank, what: Failure::Mpi, .. }) => {
+                !is_culprit(bench.rank()) && is_culprit(*rank as usize)
+            }
+            _ => false,
+        };
+        bench.check(named && has_failed, || {
+            format!("a reduction that MPI refuses, nodes first, at one rank: {is_alone}: {result:?}")
+        })?;
     }
-    let mut settled = buffer.settle_mut().map_err(text)?;
-    let result = bench.ranks.all_reduce_in_place(&mut settled, Reduction::Sum);
-    let has_failed = fail_none();
-    let named = match &result {
-        Err(Error::Mpi { source, .. }) => is_culprit && source.call == "MPI_Allreduce",
-        Err(Error::Peer { rank, what: Failure::Mpi, .. }) => !is_culprit && is_first(*rank as usize),
-        _ => false,
-    };
-    bench.check(named && has_failed, || format!("a reduction that MPI refuses, nodes first: {result:?}"))
+    in_place(bench, LENGTHS[3])
 }
 
 /// A message of the agreements that cannot be started the first time: nothing is lost.
@@ -92,7 +100,7 @@ fn refused_agreements(bench: &Bench) -> Result<(), String> {
     for culprit in [0, bench.size() - 1] {
         for what in [Fails::Send, Fails::Receive] {
             if bench.rank() == culprit {
-                fail_next(what, AGREEMENT);
+                fail_next(what, AGREEMENT, 1);
             }
             in_place(bench, LENGTHS[0])?;
             bench.check(fail_none(), || {

@@ -395,31 +395,37 @@ fn copy_on_the_way(bench: &Bench, form: Form, simulated: &Simulated) -> Result<(
     goes_on(bench)
 }
 
-/// MPI fails one message of a rank in the middle of a long broadcast: of where memory is, or of a
-/// piece. It names MPI's failure, the others name it, and none waits.
+/// MPI fails messages of a rank in the middle of a long broadcast: of where memory is, or of a piece.
+/// One that it starts the second time is as any other. Of one that it does not receive at all it
+/// names MPI's failure, the others name it, and none waits.
 fn mpi_on_the_way(bench: &Bench, form: Form) -> Result<(), String> {
     const MESSAGE: i32 = 2048;
     const WORD: i32 = 8;
     if bench.ranks.plan().path != Path::Ipc || bench.size() < 3 {
         return Ok(());
     }
-    for (what, bytes) in
-        [(Fails::Send, WORD), (Fails::Receive, WORD), (Fails::Send, MESSAGE), (Fails::Receive, MESSAGE)]
-    {
+    let all = [(Fails::Send, 1), (Fails::Receive, 1), (Fails::Receive, 2)];
+    for ((what, times), bytes) in all.into_iter().flat_map(|what| [(what, WORD), (what, MESSAGE)]) {
         let mut buffer = zeros(bench, 40 * bench.chunk)?;
+        if bench.rank() == 0 {
+            buffer.write(&vec![5; 40 * bench.chunk]).map_err(text)?;
+        }
         if bench.rank() == 1 {
-            fail_next(what, bytes);
+            fail_next(what, bytes, times);
         }
         let result = bcast(bench, form, 0, &mut buffer.settle_mut().map_err(text)?);
         bench.check(fail_none(), || {
             format!("no message of {bytes} bytes in a {form:?} broadcast: {what:?}")
         })?;
-        let named = match bench.rank() {
-            1 => matches!(&result, Err(Error::Mpi { rank: 1, .. })),
+        let named = match (bench.rank(), times) {
+            (_, 1) => result.is_ok() && buffer.to_vec().map_err(text)?.iter().all(|&byte| byte == 5),
+            (1, _) => matches!(&result, Err(Error::Mpi { rank: 1, .. })),
             _ => matches!(&result, Err(Error::Peer { rank: 1, what: Failure::Mpi, .. })),
         };
         bench.check(named, || {
-            format!("MPI's {what:?} of {bytes} bytes that fails in a {form:?} broadcast: {result:?}")
+            format!(
+                "MPI's {what:?} of {bytes} bytes that fails {times} times in a {form:?} broadcast: {result:?}"
+            )
         })?;
         goes_on(bench)?;
         let mut buffer = zeros(bench, 40 * bench.chunk)?;
