@@ -29,10 +29,12 @@ impl Streams {
 
 impl Drop for Streams {
     fn drop(&mut self) {
+        let (driver, token) = (self.gpu.driver(), DriverToken::at_entry());
         for stream in [self.down, self.up] {
-            // SAFETY: ours, used no more: whoever queued work there has waited for it. What cannot
-            // be destroyed belongs to a context that is gone.
-            let _ = unsafe { self.gpu.driver().stream_destroy(stream, &DriverToken::at_entry()) };
+            // What cannot be waited for or destroyed belongs to a context that is gone.
+            let _ = driver.stream_synchronize(stream, &token);
+            // SAFETY: ours, used no more.
+            let _ = unsafe { driver.stream_destroy(stream, &token) };
         }
     }
 }
@@ -120,9 +122,14 @@ impl Lanes {
 impl Drop for Lanes {
     fn drop(&mut self) {
         let token = DriverToken::at_entry();
-        // What cannot be waited for or destroyed belongs to a context that is gone.
-        let _ = self.wait_all(&token);
+        // Others' work on the same streams is not waited for. Whoever could not mark what it queued
+        // has waited for all.
+        let mut marked = (0..self.slots()).map(|slot| self.wait(slot, &token));
+        if marked.any(|waited| waited.is_err()) {
+            let _ = self.wait_all(&token);
+        }
         for &event in &self.events {
+            // What cannot be destroyed belongs to a context that is gone.
             // SAFETY: ours, used no more.
             let _ = unsafe { self.driver().event_destroy(event, &token) };
         }
@@ -133,6 +140,29 @@ impl Drop for Lanes {
 mod tests {
     use super::*;
     use pinyard_driver::Simulated;
+
+    #[test]
+    fn lanes_that_go_wait_for_what_they_have_marked_and_streams_for_the_rest() {
+        const LONG: u64 = 1_000_000_000;
+        let simulated = Arc::new(Simulated::new(1 << 20));
+        let gpu = Gpu::new(simulated.clone()).unwrap();
+        let token = DriverToken::at_entry();
+        let streams = Arc::new(Streams::new(&gpu, &token).unwrap());
+        let lanes = || Lanes::new(streams.clone(), 2, &token).unwrap();
+        let (first, second, third) = (lanes(), lanes(), lanes());
+        let before = simulated.now();
+        first.stored(0, &token).unwrap();
+        simulated.kernel(first.up(), LONG, &token);
+        second.stored(0, &token).unwrap();
+        simulated.kernel(third.up(), LONG, &token);
+        drop(first);
+        assert!(simulated.now() - before < LONG, "it waited for what is not marked there");
+        drop(second);
+        let passed = simulated.now() - before;
+        assert!((LONG..2 * LONG).contains(&passed), "{passed}: not for its own work alone");
+        drop((third, streams));
+        assert!(simulated.now() - before >= 2 * LONG, "nobody waited for what was not marked");
+    }
 
     #[test]
     fn nothing_is_left_of_lanes_that_could_not_be_made() {
