@@ -156,10 +156,11 @@ impl Builder {
                 .map(|memory| RefCell::new(Board::new(memory, nodes.here.rank() as usize)));
             later_chunks = Some(share(&later, &later_nodes)?.0);
         }
-        let column = match path {
-            Path::IpcAndStaged => Column::find(&whole, &nodes).map_err(failed)?,
-            _ => None,
+        let column = |ranks: &Comm, nodes: &Nodes| match path {
+            Path::IpcAndStaged => Column::find(ranks, nodes).map_err(failed),
+            _ => Ok(None),
         };
+        let (column, later_column) = (column(&whole, &nodes)?, column(&later, &later_nodes)?);
         let plan = Plan {
             path,
             reason,
@@ -171,7 +172,7 @@ impl Builder {
             chunks_are_shared: state.chunks.as_ref().is_some_and(Chunks::are_shared),
             checks: settings.checks,
         };
-        let (both, later) = ((&whole, &answers), (later, later_nodes));
+        let (both, later) = ((&whole, &answers), (later, later_nodes, later_column));
         let desk = Desk::new(&self.gpu, &plan, both, later, later_chunks, &state.imports, operations);
         tracing::info!(rank, %plan, "communicator for device buffers");
         let (desk, engine, state) = (Rc::new(desk), Engine::new(rank), RefCell::new(state));

@@ -10,8 +10,8 @@ use crate::buffers::{Gpu, Kernels};
 use crate::called::{Called, Part, odd};
 use crate::calls::{Comm, OwnOperations};
 use crate::error::{Error, Failure};
-use crate::nodes::Nodes;
-use crate::operations::{Memory, Wants, are_the_same, reduces_on_device, words};
+use crate::nodes::{Column, Nodes};
+use crate::operations::{Memory, NodeFirst, Wants, are_the_same, words};
 use crate::paths::{Chunks, Exported, INLINE, Imports, Kind, MESSAGE, Message, Path, Plan, Ring};
 use crate::report::Report;
 use mpi::topology::Rank;
@@ -29,6 +29,8 @@ pub(crate) struct Desk {
     pub(crate) later: Comm,
     /// Of `later`.
     pub(super) nodes: Nodes,
+    /// On `ipc+staged`: the ranks of other nodes that reduce the same part.
+    pub(super) column: Option<Column>,
     /// Those that broadcasts over `later` go through. None where all goes directly.
     pub(super) chunks: Option<RefCell<Chunks>>,
     pub(super) plan: Plan,
@@ -49,7 +51,7 @@ impl Desk {
         gpu: &Gpu,
         plan: &Plan,
         (whole, answers): (&Rc<Comm>, &Rc<Comm>),
-        (later, nodes): (Comm, Nodes),
+        (later, nodes, column): (Comm, Nodes, Option<Column>),
         chunks: Option<Chunks>,
         imports: &Rc<Imports>,
         operations: OwnOperations,
@@ -59,6 +61,7 @@ impl Desk {
             answers: answers.clone(),
             later,
             nodes,
+            column,
             chunks: chunks.map(RefCell::new),
             plan: plan.clone(),
             report: Report::of(whole.rank()),
@@ -84,9 +87,6 @@ impl Desk {
 
     /// The kernels, if every rank has them. Collective, in the order of those that do not block.
     pub(super) async fn kernels(&self) -> Result<Option<Arc<Kernels>>, Error> {
-        if !reduces_on_device(self.plan.path, self.later.size()) {
-            return Ok(None);
-        }
         if let Some(known) = &*self.kernels.borrow() {
             return Ok(known.clone());
         }
@@ -98,6 +98,11 @@ impl Desk {
         let [missing] = missing.await.map_err(|error| self.report.mpi(error))?;
         let known = mine.ok().filter(|_| missing == 0);
         Ok(self.kernels.borrow_mut().insert(known).clone())
+    }
+
+    pub(super) fn node_first(&self) -> NodeFirst<'_> {
+        let (gpu, nodes, imports) = (&self.gpu, &self.nodes, &*self.imports);
+        NodeFirst { gpu, nodes, imports, report: self.report, rank: self.rank() }
     }
 
     /// As many bytes of each rank.
@@ -164,12 +169,24 @@ impl Desk {
         bytes: usize,
         mine: Result<R, Error>,
     ) -> Result<R, Error> {
+        self.same_and_closed(called, bytes, false, mine).await.map(|(mine, _)| mine)
+    }
+
+    /// And whether one has memory in it that others cannot open, as this one where it `is_closed`.
+    pub(super) async fn same_and_closed<R>(
+        &self,
+        called: impl Into<Called>,
+        bytes: usize,
+        is_closed: bool,
+        mine: Result<R, Error>,
+    ) -> Result<(R, bool), Error> {
         let called = called.into();
         let part = called.with(bytes);
-        let all = largest(&self.later, words(self.report.answer(&mine), part, Wants::default())).await;
-        let all = all.map_err(|error| self.report.mpi(error))?;
+        let told = words(self.report.answer(&mine), part, Wants::closed(is_closed));
+        let all = largest(&self.later, told).await.map_err(|error| self.report.mpi(error))?;
         if are_the_same(all) {
-            return self.report.concluded(called.operation, mine, all[0]);
+            let [worst, .., closed] = all;
+            return self.report.concluded(called.operation, mine, worst).map(|mine| (mine, closed > 0));
         }
         let parts: Vec<Part> = Part::all(&self.gather(&part.to_bytes()).await?).collect();
         let odd = odd(parts.iter().copied()).unwrap_or((self.rank(), part, part));

@@ -1,5 +1,5 @@
-//! Reduce and Allreduce that do not block: by kernels where ranks open each other's memory, as
-//! the blocking ones; elsewhere MPI reduces, on the pinned chunks.
+//! Reduce and Allreduce that do not block: by kernels where ranks open each other's memory, of one
+//! node or of each first, as the blocking ones; elsewhere MPI reduces, on the pinned chunks.
 #![allow(unsafe_code)] // names device memory to copies that have ended when it is done
 
 use super::desk::Desk;
@@ -8,12 +8,15 @@ use super::lent::{Lent, Marks, Receiving, Sending};
 use super::pipeline::flow;
 use super::request::{OwnedRequest, Request};
 use super::scope::Scope;
+use super::steps::gather;
 use crate::buffers::{BufferStream, DeviceBuf, Kernels};
 use crate::called::Called;
-use crate::calls::Operand;
+use crate::calls::{Comm, Operand};
 use crate::communicator::DeviceCommunicator;
 use crate::error::Error;
-use crate::operations::{Memory, Number, Reduction, Work, extent, piece, reduces_on_device, work};
+use crate::operations::{
+    Memory, Number, Reduction, Share, Work, extent, piece, reduces_nodes_first, reduces_on_device, work,
+};
 use crate::paths::Ring;
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
@@ -145,7 +148,16 @@ async fn reduce(
     let called = Called::of(operation(work.root), work.root).reducing(work.kernel);
     let by_kernels = reduces_on_device(desk.plan.path, desk.later.size());
     let mine = mine.and_then(|()| if by_kernels { desk.rings.short() } else { chunks(&desk, &work) });
-    let mut ring = desk.same(called, work.from.bytes, mine).await?;
+    let nodes_first = reduces_nodes_first(desk.plan.path, &desk.nodes, work.from.bytes);
+    let (share, is_closed) = desk.node_first().offer(mine.is_ok() && nodes_first, &work);
+    let (mut ring, is_closed) = desk.same_and_closed(called, work.from.bytes, is_closed, mine).await?;
+    if let Some(share) = share.filter(|_| !is_closed)
+        && let Some(kernels) = desk.kernels().await?
+    {
+        let done = node_first(&desk, &mut ring, (&kernels, operand), work, share).await;
+        desk.rings.keep(ring);
+        return done.map(|()| 0);
+    }
     if by_kernels && work.from.bytes > 0 {
         let kernels = desk.kernels().await?;
         let done = match kernels {
@@ -158,7 +170,10 @@ async fn reduce(
         }
         ring = desk.agree(operation(work.root), chunks(&desk, &work)).await?;
     }
-    let done = through_chunks(&desk, &mut ring, work, operand).await;
+    let done = match through_chunks(&desk, &desk.later, &mut ring, work, operand).await {
+        Ok(mine) => desk.agree(operation(work.root), mine).await,
+        Err(error) => Err(error),
+    };
     desk.rings.keep(ring);
     done.map(|()| 0)
 }
@@ -201,11 +216,54 @@ async fn by_kernels(desk: &Desk, ring: &mut Ring, kernels: &Kernels, work: Work)
     desk.agree(operation(work.root), mine).await.map(|()| true)
 }
 
-async fn through_chunks(desk: &Desk, ring: &mut Ring, work: Work, operand: Operand) -> Result<(), Error> {
+/// Each node first, as the blocking form. All are in it with as many bytes, and none is closed.
+async fn node_first(
+    desk: &Desk,
+    ring: &mut Ring,
+    (kernels, operand): (&Kernels, Operand),
+    work: Work,
+    share: Share,
+) -> Result<(), Error> {
+    let (first, operation) = (desk.node_first(), operation(work.root));
+    let way = "kernels, then MPI on chunks";
+    tracing::debug!(rank = desk.rank(), operation, bytes = work.from.bytes, way);
+    let (tells, mut mine) = first.tell(&work, &share, &DriverToken::at_entry());
+    let told = gather(&desk.nodes.here, &tells).await.map_err(|error| desk.report.mpi(error));
+    let found = told.and_then(|told| first.find(&told, &DriverToken::at_entry()));
+    if let (Ok(places), Ok(())) = (&found, &mine) {
+        // SAFETY: lent memory of all ranks of the node, which stands until the operation is done,
+        // after they have agreed. Waited for here.
+        let queued =
+            unsafe { first.queue((&work, &share), places, (kernels, ring), &DriverToken::at_entry()) };
+        mine = desk.across(ring, queued).await;
+    }
+    let between =
+        desk.column.as_ref().and_then(|column| Some((column, first.between(&work, &share, column)?)));
+    if let Some((column, between)) = between {
+        // A rank whose kernel has failed, or was not queued, takes part: the others wait for it. It
+        // agrees whatever MPI says, as they may still read its memory.
+        let reduced = through_chunks(desk, &column.ranks, ring, between, operand).await;
+        mine = mine.and(reduced.and_then(|reduced| reduced));
+    }
+    let places = desk.agree(operation, mine.and(found)).await?;
+    // SAFETY: as above: what was reduced is there, and stands until all have agreed again.
+    let queued = unsafe { first.queue_collect(&work, &places, ring, &DriverToken::at_entry()) };
+    let collected = desk.across(ring, queued).await;
+    desk.agree(operation, collected).await
+}
+
+/// What all of `ranks` have. The outer error is MPI's.
+async fn through_chunks(
+    desk: &Desk,
+    ranks: &Comm,
+    ring: &mut Ring,
+    work: Work,
+    operand: Operand,
+) -> Result<Result<(), Error>, Error> {
     let Work { from, to, element_bytes: element, root, .. } = work;
     let bytes = from.bytes;
     if bytes == 0 {
-        return Ok(());
+        return Ok(Ok(()));
     }
     let piece = piece_of(desk, bytes);
     // SAFETY: lent memory of these bytes, which stands until the operation is done; two pieces
@@ -220,7 +278,7 @@ async fn through_chunks(desk: &Desk, ring: &mut Ring, work: Work, operand: Opera
             },
             |number, slot| {
                 let (_, length) = extent(bytes, piece, number);
-                desk.later.start_reduce(slot, slot.wrapping_add(piece), length / element, operand, root)
+                ranks.start_reduce(slot, slot.wrapping_add(piece), length / element, operand, root)
             },
             |number| {
                 let (start, length) = extent(bytes, piece, number);
@@ -228,6 +286,5 @@ async fn through_chunks(desk: &Desk, ring: &mut Ring, work: Work, operand: Opera
             },
         )
     };
-    let mine = desk.report.ended(outcome.await)?;
-    desk.agree(operation(work.root), mine).await
+    desk.report.ended(outcome.await)
 }

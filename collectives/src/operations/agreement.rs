@@ -27,6 +27,13 @@ pub(crate) struct Wants {
     pub(super) is_closed: bool,
 }
 
+impl Wants {
+    /// Nothing, where it `is_closed` or not.
+    pub(crate) fn closed(is_closed: bool) -> Wants {
+        Wants { is_closed, ..Wants::default() }
+    }
+}
+
 /// Whether all ranks had the same part.
 pub(crate) fn are_the_same([_, called, not_called, bytes, not_bytes, ..]: [u64; 8]) -> bool {
     called == !not_called && bytes == !not_bytes

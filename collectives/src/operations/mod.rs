@@ -21,6 +21,7 @@ mod window;
 pub(crate) use self::agreement::{Wants, are_the_same, words};
 use self::idle::Idle;
 pub(crate) use self::links::{Lengths, Link, Links, Tags, is_worth};
+pub(crate) use self::node_first::{NodeFirst, Share, reduces_nodes_first};
 pub(crate) use self::on_device::{Work, reduces_on_device};
 pub use self::partition::Partition;
 pub(crate) use self::reduce::work;

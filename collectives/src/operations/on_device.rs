@@ -12,6 +12,7 @@
 #![allow(unsafe_code)] // names device memory to work that has ended when it returns
 
 use super::Memory;
+use super::node_first::reduces_nodes_first;
 use crate::buffers::Kernels;
 use crate::communicator::DeviceCommunicator;
 use crate::error::Error;
@@ -182,7 +183,7 @@ impl DeviceCommunicator {
     /// is too small: on two H200s kernels took 18 us for 16 KiB, most of it for agreeing, and
     /// MPI 28 us for 4 KiB, most of it for the copies to the host and back.
     pub(super) fn kernels(&self, bytes: usize, token: &DriverToken) -> Result<Option<Arc<Kernels>>, Error> {
-        let are_wanted = self.reduces_on_device() || self.reduces_nodes_first(bytes);
+        let are_wanted = self.reduces_on_device() || reduces_nodes_first(self.plan.path, &self.nodes, bytes);
         if !are_wanted || bytes == 0 {
             return Ok(None);
         }

@@ -2,6 +2,7 @@
 //! node or of each first (`node_first.rs`); elsewhere MPI reduces, on the pinned chunks.
 #![allow(unsafe_code)] // names device memory to copies that have ended when it returns
 
+use super::node_first::reduces_nodes_first;
 use super::on_device::Work;
 use super::{Memory, extent, piece};
 use crate::buffers::{Settled, SettledMut};
@@ -170,13 +171,8 @@ impl DeviceCommunicator {
         let token = DriverToken::at_entry();
         let work = work::<T>(from, to, reduction, root);
         let own = own.and(self.chunks_for_reductions());
-        let wanted = own.is_ok() && self.reduces_nodes_first(from.bytes);
-        // MPI on chunks needs no memory of the device.
-        let share = wanted.then(|| self.share(&work)).and_then(|share| {
-            let told = share.inspect_err(|error| tracing::warn!(%error, "a reduction goes through MPI"));
-            told.ok()
-        });
-        let is_closed = wanted && share.as_ref().is_none_or(|share| share.is_closed(&work));
+        let nodes_first = reduces_nodes_first(self.plan.path, &self.nodes, from.bytes);
+        let (share, is_closed) = self.node_first().offer(own.is_ok() && nodes_first, &work);
         let called = called::<T>(operation, root, reduction);
         let ((), wants) = self.same_and_wants(called, from.bytes, is_closed, own)?;
         let (operand, idle) = (Operand::new(T::ELEMENT, &self.desk.operations, reduction), !wants.is_busy);

@@ -1,14 +1,16 @@
-//! Reductions between nodes: kernels on each first, then MPI between those that have the same part.
+//! Reductions between nodes: kernels on each first, then MPI between those that have the same part, in
+//! both forms.
 #![allow(unsafe_code)] // lends device memory of no slab
 
 use super::windows::plain;
+use super::{FORMS, Form};
 use crate::bench::{Bench, Element, text};
 use crate::interposed::{Fails, fail_next, fail_none};
 use mpi::collective::SystemOperation;
 use mpi::topology::SimpleCommunicator;
-use mpi::traits::CommunicatorCollectives;
+use mpi::traits::{Communicator, CommunicatorCollectives};
 use pinyard_driver::{Call, Simulated};
-use pinyard_mpi::{DeviceCommunicator, Error, Failure, Gpu, Path, Reduction, Settled};
+use pinyard_mpi::{DeviceCommunicator, Error, Failure, Gpu, Path, Reduction, Settled, SettledMut, scope};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,56 +26,72 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     if bench.ranks.plan().path != Path::IpcAndStaged {
         return Ok(());
     }
+    FORMS.into_iter().try_for_each(|form| in_form(bench, form))?;
+    if bench.simulated.is_none() {
+        return Ok(());
+    }
+    refused_by_mpi(bench)?;
+    refused_agreements(bench)?;
+    in_place(bench, Form::Blocking, LENGTHS[0])?;
+    what_is_open_stays(&small()?)
+}
+
+fn in_form(bench: &Bench, form: Form) -> Result<(), String> {
     for length in LENGTHS {
         for root in 0..bench.size() {
-            let launches = of_kernels(bench, || at_root(bench, root, length, false))?;
-            bench.check(launches != Some(0), || format!("a reduce of {length} to {root} without kernels"))?;
+            let launches = of_kernels(bench, || at_root(bench, form, root, length, false))?;
+            bench.check(launches != Some(0), || {
+                format!("{form:?}: a reduce of {length} to {root} without kernels")
+            })?;
         }
-        let launches = of_kernels(bench, || to_all(bench, length, false))?;
-        bench.check(launches != Some(0), || format!("an allreduce of {length} without kernels"))?;
-        in_place(bench, length)?;
+        let launches = of_kernels(bench, || to_all(bench, form, length, false))?;
+        bench.check(launches != Some(0), || format!("{form:?}: an allreduce of {length} without kernels"))?;
+        in_place(bench, form, length)?;
     }
     // Memory of one rank that nobody can open: MPI reduces everything.
-    for closed in
-        [|bench: &Bench| to_all(bench, 70_001, true), |bench: &Bench| at_root(bench, 0, 70_001, true)]
-    {
-        let launches = of_kernels(bench, || closed(bench))?;
+    for is_rooted in [false, true] {
+        let launches = of_kernels(bench, || match is_rooted {
+            true => at_root(bench, form, 0, 70_001, true),
+            false => to_all(bench, form, 70_001, true),
+        })?;
         bench.check(launches.is_none_or(|launches| launches == 0), || {
-            format!("{launches:?} kernels where memory is in no slab")
+            format!("{form:?}: {launches:?} kernels where memory is in no slab")
         })?;
     }
     let Some(simulated) = &bench.simulated else { return Ok(()) };
     for culprit in [0, bench.size() - 1] {
         for call in [Call::Launch, Call::CopyToHost, Call::CopyToDevice, Call::CopyOnDevice] {
-            refused(bench, simulated, culprit, call)?;
+            refused(bench, form, simulated, culprit, call)?;
         }
     }
-    refused_by_mpi(bench)?;
-    refused_agreements(bench)?;
-    in_place(bench, LENGTHS[0])?;
+    in_place(bench, form, LENGTHS[0])?;
     for culprit in [0, bench.size() - 1] {
         // Its first reduction exports.
         let bench = small()?;
         if let Some(simulated) = &bench.simulated {
             let before = simulated.calls(Call::IpcHandle);
-            refused(&bench, simulated, culprit, Call::IpcHandle)?;
+            refused(&bench, form, simulated, culprit, Call::IpcHandle)?;
             bench.check(simulated.calls(Call::IpcHandle) > before, || "nothing was exported".to_owned())?;
         }
-        in_place(&bench, LENGTHS[0])?;
+        in_place(&bench, form, LENGTHS[0])?;
     }
-    no_room(&small()?)?;
-    what_is_open_stays(&small()?)
+    no_room(&small()?, form)
 }
 
 /// MPI cannot reduce the first part the first time, at any rank that has it or at the first alone: the
 /// others of the nodes are told, and nobody waits for good.
 fn refused_by_mpi(bench: &Bench) -> Result<(), String> {
-    // What makes nodes here (`run.sh`); real ones are not counted.
+    // Nodes are the ones of `run.sh`, or MPI's.
     let per_node = std::env::var("PINYARD_MPI_RANKS_PER_NODE").ok().and_then(|count| count.parse().ok());
-    let Some(per_node): Option<usize> = per_node else { return Ok(()) };
-    let is_first = |rank: usize| rank.is_multiple_of(per_node);
+    let (world, rank) = (SimpleCommunicator::world(), bench.rank());
+    let is_first = match per_node {
+        Some(per_node) => rank.is_multiple_of(per_node),
+        None => world.split_shared(rank as i32).rank() == 0,
+    };
+    let mut firsts = vec![false; bench.size()];
+    world.all_gather_into(&is_first, &mut firsts[..]);
     for is_alone in [false, true] {
-        let is_culprit = |rank: usize| if is_alone { rank == 0 } else { is_first(rank) };
+        let is_culprit = |rank: usize| if is_alone { rank == 0 } else { firsts[rank] };
         let mut buffer = plain(bench, &mine(bench, LENGTHS[3]))?;
         if is_culprit(bench.rank()) {
             fail_next(Fails::Reduce, (bench.chunk / 2 / 64 * 64 / size_of::<u32>()) as i32, 1);
@@ -92,7 +110,7 @@ fn refused_by_mpi(bench: &Bench) -> Result<(), String> {
             format!("a reduction that MPI refuses, nodes first, at one rank: {is_alone}: {result:?}")
         })?;
     }
-    in_place(bench, LENGTHS[3])
+    in_place(bench, Form::Blocking, LENGTHS[3])
 }
 
 /// A message of the agreements that cannot be started the first time: nothing is lost.
@@ -102,7 +120,7 @@ fn refused_agreements(bench: &Bench) -> Result<(), String> {
             if bench.rank() == culprit {
                 fail_next(what, AGREEMENT, 1);
             }
-            in_place(bench, LENGTHS[0])?;
+            in_place(bench, Form::Blocking, LENGTHS[0])?;
             bench.check(fail_none(), || {
                 format!("{what:?} of an agreement at rank {culprit} went unnoticed")
             })?;
@@ -120,7 +138,7 @@ fn small() -> Result<Bench, String> {
 }
 
 /// A rank that receives nothing has no room for its part: MPI reduces everything.
-fn no_room(bench: &Bench) -> Result<(), String> {
+fn no_room(bench: &Bench, form: Form) -> Result<(), String> {
     let length = LENGTHS[3];
     let least_bytes = length * size_of::<u32>() / bench.size();
     // It has a part however the ranks are spread.
@@ -136,10 +154,11 @@ fn no_room(bench: &Bench) -> Result<(), String> {
         let mut target = to.settle_mut().map_err(text)?;
         let target = (bench.rank() == 0).then_some(&mut target);
         let settled = from.settle().map_err(text)?;
-        let reduced = bench.ranks.reduce_into(0, &settled, target, Reduction::Sum).map_err(text);
+        let reduced = to_root(bench, form, 0, &settled, target).map_err(text);
         let expected = if bench.rank() == 0 { sums(bench, length) } else { vec![7; length] };
         let right = reduced.is_ok() && to.to_vec().map_err(text)? == expected;
-        bench.check(right, || format!("a reduce where a rank has no room for its part: {reduced:?}"))
+        bench
+            .check(right, || format!("{form:?}: a reduce where a rank has no room for its part: {reduced:?}"))
     });
     bench.check(reduced? == Some(0), || "kernels where a rank has no room for its part".to_owned())
 }
@@ -149,7 +168,7 @@ fn no_room(bench: &Bench) -> Result<(), String> {
 fn what_is_open_stays(bench: &Bench) -> Result<(), String> {
     let Some(simulated) = &bench.simulated else { return Ok(()) };
     for time in ["first", "second"] {
-        in_place(bench, LENGTHS[0])?;
+        in_place(bench, Form::Blocking, LENGTHS[0])?;
         let before = simulated.used_bytes();
         bench.check(before > DEVICE / 16, || format!("only {before} bytes of the device are in use"))?;
         bench.gpu.pool().trim(Duration::from_secs(5));
@@ -188,29 +207,61 @@ fn sums(bench: &Bench, length: usize) -> Vec<u32> {
     (0..length).map(sum).collect()
 }
 
-fn to_all(bench: &Bench, length: usize, closed: bool) -> Result<(), String> {
+fn to_all(bench: &Bench, form: Form, length: usize, closed: bool) -> Result<(), String> {
     let (from, mut to) = (plain(bench, &mine(bench, length))?, plain(bench, &vec![0; length])?);
     let settled = from.settle().map_err(text)?;
     // SAFETY: the buffer's memory, which is settled and stands until the operation is done.
     let raw = unsafe { Settled::from_raw(&bench.gpu, from.ptr(), length) };
     let lent = if closed && bench.rank() == bench.size() - 1 { &raw } else { &settled };
     let mut target = to.settle_mut().map_err(text)?;
-    bench.ranks.all_reduce_into(lent, &mut target, Reduction::Sum).map_err(text)?;
+    match form {
+        Form::Blocking => bench.ranks.all_reduce_into(lent, &mut target, Reduction::Sum),
+        Form::Immediate => scope(|scope| {
+            bench.ranks.immediate_all_reduce_into(scope, lent, &mut target, Reduction::Sum)?.wait()
+        }),
+    }
+    .map_err(text)?;
     bench.check(to.to_vec().map_err(text)? == sums(bench, length), || {
-        format!("an allreduce of {length}, nodes first")
+        format!("{form:?}: an allreduce of {length}, nodes first")
     })?;
     bench.check(from.to_vec().map_err(text)? == mine(bench, length), || "what was reduced".to_owned())
 }
 
-fn in_place(bench: &Bench, length: usize) -> Result<(), String> {
+/// All ranks' sum in place.
+fn summed(bench: &Bench, form: Form, settled: &mut SettledMut<'_, u32>) -> Result<(), Error> {
+    match form {
+        Form::Blocking => bench.ranks.all_reduce_in_place(settled, Reduction::Sum),
+        Form::Immediate => {
+            scope(|scope| bench.ranks.immediate_all_reduce_in_place(scope, settled, Reduction::Sum)?.wait())
+        }
+    }
+}
+
+/// The sum at `root`, which gives `to`.
+fn to_root(
+    bench: &Bench,
+    form: Form,
+    root: i32,
+    from: &Settled<'_, u32>,
+    to: Option<&mut SettledMut<'_, u32>>,
+) -> Result<(), Error> {
+    match form {
+        Form::Blocking => bench.ranks.reduce_into(root, from, to, Reduction::Sum),
+        Form::Immediate => {
+            scope(|scope| bench.ranks.immediate_reduce_into(scope, root, from, to, Reduction::Sum)?.wait())
+        }
+    }
+}
+
+fn in_place(bench: &Bench, form: Form, length: usize) -> Result<(), String> {
     let mut both = plain(bench, &mine(bench, length))?;
-    bench.ranks.all_reduce_in_place(&mut both.settle_mut().map_err(text)?, Reduction::Sum).map_err(text)?;
+    summed(bench, form, &mut both.settle_mut().map_err(text)?).map_err(text)?;
     bench.check(both.to_vec().map_err(text)? == sums(bench, length), || {
-        format!("an allreduce of {length} in place, nodes first")
+        format!("{form:?}: an allreduce of {length} in place, nodes first")
     })
 }
 
-fn at_root(bench: &Bench, root: usize, length: usize, closed: bool) -> Result<(), String> {
+fn at_root(bench: &Bench, form: Form, root: usize, length: usize, closed: bool) -> Result<(), String> {
     let (from, mut to) = (plain(bench, &mine(bench, length))?, plain(bench, &vec![7; length])?);
     let settled = from.settle().map_err(text)?;
     // SAFETY: as above.
@@ -218,23 +269,29 @@ fn at_root(bench: &Bench, root: usize, length: usize, closed: bool) -> Result<()
     let lent = if closed && bench.rank() == bench.size() - 1 { &raw } else { &settled };
     let mut target = to.settle_mut().map_err(text)?;
     let target = (bench.rank() == root).then_some(&mut target);
-    bench.ranks.reduce_into(root as i32, lent, target, Reduction::Sum).map_err(text)?;
+    to_root(bench, form, root as i32, lent, target).map_err(text)?;
     let expected = if bench.rank() == root { sums(bench, length) } else { vec![7; length] };
     bench.check(to.to_vec().map_err(text)? == expected, || {
-        format!("a reduce of {length} to {root}, nodes first")
+        format!("{form:?}: a reduce of {length} to {root}, nodes first")
     })?;
     bench.check(from.to_vec().map_err(text)? == mine(bench, length), || "what was reduced".to_owned())
 }
 
 /// A call that fails at one rank, if it makes any: it has the cause, the others its rank.
-fn refused(bench: &Bench, simulated: &Simulated, culprit: usize, call: Call) -> Result<(), String> {
+fn refused(
+    bench: &Bench,
+    form: Form,
+    simulated: &Simulated,
+    culprit: usize,
+    call: Call,
+) -> Result<(), String> {
     let mut buffer = plain(bench, &mine(bench, LENGTHS[3]))?;
     let before = simulated.calls(call);
     if bench.rank() == culprit {
         simulated.fail_next(call, 1, 1);
     }
     let mut settled = buffer.settle_mut().map_err(text)?;
-    let result = bench.ranks.all_reduce_in_place(&mut settled, Reduction::Sum);
+    let result = summed(bench, form, &mut settled);
     simulated.fail_never();
     let is_made = bench.rank() == culprit && simulated.calls(call) > before;
     let (mine, mut all) = ([u64::from(is_made), u64::from(result.is_err())], [0u64; 2]);
@@ -246,5 +303,5 @@ fn refused(bench: &Bench, simulated: &Simulated, culprit: usize, call: Call) -> 
         Err(Error::Peer { rank, what: Failure::Driver, .. }) => made == 1 && *rank == culprit as i32,
         Err(_) => false,
     };
-    bench.check(named, || format!("{call} that fails at rank {culprit}, nodes first: {result:?}"))
+    bench.check(named, || format!("{form:?}: {call} that fails at rank {culprit}, nodes first: {result:?}"))
 }
