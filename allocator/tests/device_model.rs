@@ -9,20 +9,36 @@ mod device_common;
 use device_common::{MIB, Random, token, wait_for};
 use parking_lot::Mutex;
 use pinyard_allocator::device::{DeviceBuf, DevicePool, MarkKind, PoolStream};
-use pinyard_driver::{Call, Driver, Simulated};
+use pinyard_driver::{Call, Driver, Simulated, Stream};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
 enum Op {
-    Alloc { bytes: usize, stream: usize },
+    Alloc {
+        bytes: usize,
+        stream: usize,
+    },
     Free(prop::sample::Index),
-    UseThenFree { which: prop::sample::Index, stream: usize },
-    Kernel { stream: usize, microseconds: u64 },
-    Advance { microseconds: u64 },
+    UseThenFree {
+        which: prop::sample::Index,
+        stream: usize,
+    },
+    Kernel {
+        stream: usize,
+        microseconds: u64,
+    },
+    Advance {
+        microseconds: u64,
+    },
     Check(prop::sample::Index),
     Trim,
+    /// The stream ends, and another is used instead: asked for before or after.
+    Renew {
+        stream: usize,
+        early: bool,
+    },
 }
 
 const STREAMS: usize = 4;
@@ -38,6 +54,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         2 => (1u64..1000).prop_map(|microseconds| Op::Advance { microseconds }),
         2 => any::<prop::sample::Index>().prop_map(Op::Check),
         1 => Just(Op::Trim),
+        2 => (0..STREAMS, any::<bool>()).prop_map(|(stream, early)| Op::Renew { stream, early }),
     ];
     prop::collection::vec(op, 1..150)
 }
@@ -75,6 +92,28 @@ fn check(gpu: &Simulated, live: &Live, streams: &[PoolStream], wrong: &Arc<Mutex
     assert_eq!(*wrong.lock(), Vec::<String>::new());
 }
 
+/// Another stream goes on with what `old` did, and with its blocks, whatever of it is late.
+fn renew(gpu: &Simulated, pool: &DevicePool, old: &mut PoolStream, blocks: Vec<&mut DeviceBuf>, early: bool) {
+    let token = token();
+    let (raw, event) = (gpu.stream_create(&token).unwrap(), gpu.event_create(&token).unwrap());
+    gpu.event_record(event, old.stream(), &token).unwrap();
+    gpu.stream_wait_event(raw, event, &token).unwrap();
+    let known = early.then(|| pool.stream(raw).unwrap());
+    let (handle, ended) = (old.stream(), old.clone());
+    ended.retire().unwrap();
+    if !early {
+        // No handle of the old one is left when the new one is asked for.
+        *old = pool.stream(Stream::DEFAULT).unwrap();
+    }
+    *old = known.unwrap_or_else(|| pool.stream(raw).unwrap());
+    blocks.into_iter().for_each(|block| block.record_use(old));
+    // SAFETY: retired, and the event is waited for.
+    unsafe {
+        gpu.stream_destroy(handle, &token).unwrap();
+        gpu.event_destroy(event, &token).unwrap();
+    }
+}
+
 fn fill(gpu: &Simulated, at: &DeviceBuf, byte: u8, stream: &PoolStream) {
     // SAFETY: the block stands until the stream has passed, or is told of its use.
     unsafe { gpu.fill(at.ptr(), byte, at.len(), stream.stream(), &token()) }.unwrap();
@@ -96,7 +135,7 @@ proptest! {
         let patience = Duration::from_micros(200);
         let builder = builder.slab_bytes(8 * MIB).limit(limit_mib * MIB).patience(patience);
         let pool = builder.marks(marks).build().unwrap();
-        let streams: Vec<PoolStream> =
+        let mut streams: Vec<PoolStream> =
             (0..STREAMS).map(|_| pool.stream(gpu.stream_create(&token()).unwrap()).unwrap()).collect();
         let mut live: Vec<Live> = Vec::new();
         let wrong = Arc::default();
@@ -131,6 +170,11 @@ proptest! {
                 Op::Advance { microseconds } => gpu.advance(microseconds * 1000),
                 Op::Check(which) if !live.is_empty() => check(&gpu, &live[which.index(live.len())], &streams, &wrong),
                 Op::Trim => { pool.trim(Duration::ZERO); }
+                Op::Renew { stream, early } => {
+                    let of_stream = live.iter_mut().filter(|live| live.stream == stream);
+                    let blocks = of_stream.map(|live| &mut live.buf).collect();
+                    renew(&gpu, &pool, &mut streams[stream], blocks, early);
+                }
                 Op::Free(_) | Op::UseThenFree { .. } | Op::Check(_) => {}
             }
             prop_assert!(pool.stats().reserved_bytes <= (limit_mib * MIB) as u64);

@@ -7,7 +7,7 @@ mod device_common;
 use device_common::{MIB, Over, Random, wait_for};
 use parking_lot::Mutex;
 use pinyard_allocator::device::DeviceBuf;
-use pinyard_driver::{Call, DevicePtr, DriverToken, Simulated};
+use pinyard_driver::{Call, DevicePtr, Driver, DriverToken, Simulated};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread;
@@ -53,7 +53,7 @@ fn stress(over: Over, rounds: usize) {
                 let mut live: Vec<DeviceBuf> = Vec::new();
                 for round in 0..rounds {
                     let stream = &streams[random.below(streams.len())];
-                    match random.below(16) {
+                    match random.below(17) {
                         0..=6 => {
                             let size = if random.below(4) == 0 { 4 * MIB } else { 64 << 10 };
                             if let Ok(block) = pool.alloc(random.size(256, size), stream) {
@@ -81,6 +81,25 @@ fn stress(over: Over, rounds: usize) {
                         14 => gpu.kernel(stream.stream(), 20_000, &DriverToken::at_entry()),
                         15 if round % 64 == 0 => {
                             pool.trim(Duration::ZERO);
+                        }
+                        // A stream that ends at once, and what is left of it.
+                        16 => {
+                            let token = DriverToken::at_entry();
+                            let raw = gpu.stream_create(&token).unwrap();
+                            let short = pool.stream(raw).unwrap();
+                            for _ in 0..random.below(4) {
+                                if let Ok(block) = pool.alloc(random.size(256, MIB), &short) {
+                                    book.enter(&block);
+                                    live.push(block);
+                                }
+                            }
+                            gpu.kernel(raw, 5_000, &token);
+                            if let Some(block) = live.first_mut() {
+                                block.record_use(&short);
+                            }
+                            short.retire().unwrap();
+                            // SAFETY: retired.
+                            unsafe { gpu.stream_destroy(raw, &token) }.unwrap();
                         }
                         _ if live.len() > 24 => {
                             live.drain(..12).for_each(|block| book.leave(block.ptr()));

@@ -67,11 +67,14 @@ pub(super) struct Block {
     pub(super) next: Cell<Option<BlockRef>>,
 }
 
+/// A stream's place and, as that is used again, `cuStreamGetId`.
+pub(super) type User = (Owner, u64);
+
 /// Users beside the home stream.
 #[derive(Default)]
 pub(super) struct Uses {
     /// Of the block's pool.
-    pub(super) streams: Vec<Owner>,
+    pub(super) streams: Vec<User>,
     /// Of other pools.
     pub(super) foreign: Vec<PoolStream>,
     pub(super) fences: Vec<Fence>,

@@ -87,8 +87,12 @@ impl DeviceBuf {
         let core = unsafe { &*(*self.block.home.get()).core };
         core.watch.used(self.block, user.id);
         let is_own = std::ptr::eq(core, user.core);
-        if is_own && !uses.streams.contains(&owner) {
-            uses.streams.push(owner);
+        if is_own {
+            match uses.streams.iter_mut().find(|(known, _)| *known == owner) {
+                // If another had the place when it was told of, that one has passed.
+                Some((_, id)) => *id = user.id,
+                None => uses.streams.push((owner, user.id)),
+            }
         }
         if !is_own && !uses.foreign.iter().any(|known| std::ptr::eq(known.state(), user)) {
             uses.foreign.push(stream.clone());

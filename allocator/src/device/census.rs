@@ -13,6 +13,7 @@ use super::classes::CLASSES;
 use super::core::{Central, Core};
 use super::counts::{Counts, Sizes};
 use super::local::Local;
+use super::places::Departed;
 use super::snapshot::{BlockSnapshot, BlockState, SlabSnapshot};
 use super::stats::{DeviceStats, Hits};
 use super::stream::StreamState;
@@ -42,7 +43,6 @@ pub(super) enum Place {
 pub(super) struct StreamCensus {
     pub(super) id: u64,
     pub(super) counts: Counts,
-    pub(super) sizes: Sizes,
     pub(super) kept_bytes: usize,
     pub(super) hits: Hits,
 }
@@ -51,6 +51,8 @@ pub(super) struct StreamCensus {
 pub(super) struct Census {
     pub(super) stats: DeviceStats,
     pub(super) streams: Vec<StreamCensus>,
+    /// Allocations of all streams, those included that have left.
+    pub(super) sizes: Sizes,
     pub(super) slabs: Vec<SlabSnapshot>,
     pub(super) blocks: Vec<BlockSnapshot>,
 }
@@ -97,21 +99,24 @@ impl Core {
         // All of them, before any is looked at: a thread holds one cache's lock at most,
         // and asks for the pool's with none.
         let locals: Vec<MutexGuard<'_, Local>> = frozen.iter().map(|state| state.freeze(central)).collect();
-        let mut counts = Counts::default();
-        let (mut kept, mut hits) = (0, Hits::default());
+        let Departed { mut counts, sizes, mut hits } = central.departed;
+        census.sizes = sizes;
+        let mut kept = 0;
         for (state, local) in frozen.iter().zip(&locals) {
             local.each_kept(|block| note(block, Place::Kept(state.owner)));
             let of_stream = StreamCensus {
                 id: state.id,
                 counts: local.counts(),
-                sizes: local.sizes(),
                 kept_bytes: local.cached() + central.heap.free_bytes(state.owner),
                 hits: state.levels.hits(local.counts().allocations),
             };
-            counts += of_stream.counts;
+            counts += state.part(local);
+            census.sizes += local.sizes();
             kept += local.cached();
             hits.add(of_stream.hits);
-            census.streams.push(of_stream);
+            if !state.has_left() {
+                census.streams.push(of_stream);
+            }
         }
         central.bins.iter().flat_map(|bin| bin.iter()).for_each(|block| note(block, Place::Bin));
         let place = |used| if used { Place::Used } else { Place::Stolen };

@@ -81,6 +81,13 @@ struct Queue {
     marked: Vec<(u64, Vec<Box<dyn CopySource>>)>,
 }
 
+impl Copies {
+    pub(super) fn is_empty(&self) -> bool {
+        let queue = self.0.lock();
+        queue.unmarked.is_empty() && queue.marked.is_empty()
+    }
+}
+
 impl PoolStream {
     /// Copies `source` to `target`, from the byte `offset` on, in the stream's order, and
     /// returns when the copy is queued. The source is dropped by the pool's thread when
@@ -136,8 +143,11 @@ impl Core {
         if self.copies.load(SeqCst) == 0 {
             return;
         }
-        let streams = self.lock(token).streams.clone();
-        for state in streams.iter() {
+        let central = self.lock(token);
+        let streams: Vec<_> =
+            central.streams.iter().filter(|state| !state.copies.is_empty()).cloned().collect();
+        drop(central);
+        for state in &streams {
             let unmarked = std::mem::take(&mut state.copies.0.lock().unmarked);
             if !unmarked.is_empty() {
                 match self.mark(state, token) {

@@ -17,6 +17,7 @@ use super::heap::Heap;
 use super::hub::{Hub, NEVER, Seen};
 use super::leaks::Leaks;
 use super::marks::Words;
+use super::places::Departed;
 use super::pressure::PressureObserver;
 use super::requests::Requests;
 use super::slab::{Registrar, Slab};
@@ -102,8 +103,9 @@ pub(super) struct Tallies {
 
 pub(super) struct Central {
     pub(super) heap: Heap,
-    /// By owner less one. Shared, as who calls the driver for them may not hold the lock.
+    /// By owner less one; those that have left until others have their places. Shared, as who calls the driver for them may not hold the lock.
     pub(super) streams: Arc<Vec<Arc<StreamState>>>,
+    pub(super) departed: Departed,
     pub(super) waiting: Waiting,
     /// By owner.
     pub(super) seen: Vec<Seen>,
@@ -162,6 +164,7 @@ impl Core {
             central: Mutex::new(Central {
                 heap: Heap::default(),
                 streams: Arc::default(),
+                departed: Departed::default(),
                 waiting: Waiting::default(),
                 seen: Vec::new(),
                 hub: None,
@@ -425,9 +428,9 @@ impl Central {
 
     /// All that was ever handed out and taken back.
     pub(super) fn counts(&mut self) -> Counts {
-        let mut sum = Counts::default();
+        let mut sum = self.departed.counts;
         for state in self.streams.clone().iter() {
-            sum += state.local_within(self).counts();
+            sum += state.part(&state.local_within(self));
         }
         sum
     }

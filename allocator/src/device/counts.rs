@@ -13,9 +13,13 @@ pub(super) struct Sizes([u64; PLACES]);
 
 const PLACES: usize = SLOTS.next_power_of_two();
 
-impl Sizes {
-    pub(super) const NONE: Sizes = Sizes([0; PLACES]);
+impl Default for Sizes {
+    fn default() -> Sizes {
+        Sizes([0; PLACES])
+    }
+}
 
+impl Sizes {
     #[inline(always)]
     pub(super) fn count(&mut self, slot: usize) {
         self.0[slot % PLACES] += 1;
@@ -27,6 +31,12 @@ impl Sizes {
 
     pub(super) fn of(&self, slot: usize) -> u64 {
         self.0[slot % PLACES]
+    }
+}
+
+impl std::ops::AddAssign for Sizes {
+    fn add_assign(&mut self, other: Sizes) {
+        self.0.iter_mut().zip(other.0).for_each(|(sum, of_other)| *sum += of_other);
     }
 }
 

@@ -20,7 +20,7 @@ use super::alloc::Want;
 use super::block::{ANYBODY, BlockRef, Owner, Stack};
 use super::classes::Kind as Size;
 use super::core::{Central, Core};
-use super::marks::{Marked, Timeline};
+use super::marks::Marked;
 use super::stream::StreamState;
 use super::waiting::Used;
 use crate::source::DriverToken;
@@ -443,11 +443,8 @@ impl Core {
         let id = self.driver.stream_id(stream, token);
         let mut central = self.lock(token);
         if let (Ok(id), None) = (&id, &central.hub) {
-            let number = central.streams.len();
-            let timeline = Timeline::new(self.words.as_ref(), number);
-            let state = Arc::new(StreamState::new(self, number as u32 + 1, stream, *id, timeline));
+            let state = central.enter(self, self.words.as_ref(), stream, *id);
             central.hub = Some(state.clone());
-            Arc::make_mut(&mut central.streams).push(state.clone());
             return Ok(state);
         }
         let made = central.hub.clone();
@@ -486,7 +483,7 @@ impl Core {
 
 impl Central {
     /// Whether the stream has passed a mark, and has not been behind another for `stall`.
-    fn is_moving(&mut self, state: &StreamState, now: Instant, stall: Duration) -> bool {
+    pub(super) fn is_moving(&mut self, state: &StreamState, now: Instant, stall: Duration) -> bool {
         let at = state.owner as usize;
         if self.hub.as_ref().is_some_and(|hub| hub.owner == state.owner) {
             return false;
@@ -501,7 +498,7 @@ impl Central {
             seen.at = Some(now);
         }
         seen.passed = Some(passed);
-        passed > 0 && seen.at.is_some_and(|at| now.duration_since(at) < stall)
+        passed > state.began && seen.at.is_some_and(|at| now.duration_since(at) < stall)
     }
 
     /// Whether a stream that moves should be marked now: one mark at a time, and none while

@@ -85,7 +85,7 @@ impl Local {
             loose: Stack::default(),
             cached: 0,
             counts: Counts::default(),
-            sizes: Sizes::NONE,
+            sizes: Sizes::default(),
             closed: false,
         }
     }
@@ -96,6 +96,11 @@ impl Local {
 
     pub(super) fn live_bytes(&self) -> u64 {
         self.counts.live_bytes
+    }
+
+    /// In use, those included that were dropped and have not come back.
+    pub(super) fn live_blocks(&self) -> u64 {
+        self.sizes.sum() - self.counts.frees
     }
 
     pub(super) fn sizes(&self) -> Sizes {

@@ -47,6 +47,7 @@ mod levels;
 mod local;
 mod marks;
 mod misuse;
+mod places;
 mod poison;
 mod pool;
 mod pressure;

@@ -7,7 +7,7 @@ use super::builder::DeviceBuilder;
 use super::classes::{self, Kind, LARGEST_SMALL};
 use super::core::Core;
 use super::error::{DeviceError, Shortage};
-use super::marks::{Marked, Timeline};
+use super::marks::Marked;
 use super::pressure::Pressure;
 use super::snapshot::{Snapshot, Statistics};
 use super::stats::DeviceStats;
@@ -118,16 +118,14 @@ impl DevicePool {
         }
         let mut token = DriverToken::at_entry();
         let id = core.driver.stream_id(stream, &token)?;
+        // So that those that are done leave their places.
+        core.poll_events_of(|state| state.last_mark().is_some(), &mut token);
         let mut central = core.lock(&mut token);
         let known = central.streams.iter().find(|state| state.id == id && state.last_mark().is_none());
         if let Some(state) = known {
             return Ok(PoolStream { handle: self.handle.clone(), state: state.clone() });
         }
-        let number = central.streams.len();
-        let timeline = Timeline::new(core.words.as_ref(), number);
-        let state = StreamState::new(Arc::as_ptr(core), number as u32 + 1, stream, id, timeline);
-        let state = Arc::new(state);
-        Arc::make_mut(&mut central.streams).push(state.clone());
+        let state = central.enter(Arc::as_ptr(core), core.words.as_ref(), stream, id);
         drop(central);
         // It shows early that it moves: until it has, others cannot borrow of it. If it
         // cannot be marked now, that is when others want what it keeps.
@@ -397,7 +395,9 @@ impl PoolStream {
     /// The stream is about to be destroyed, or no longer used with the pool: marks the
     /// end of its work, after which everybody may have its memory. Blocks of it that
     /// are still in use may be dropped later. Other handles of it allocate and copy no
-    /// more ([`DeviceError::Retired`]); the end of its work is their fence.
+    /// more ([`DeviceError::Retired`]); the end of its work is their fence. What the pool keeps
+    /// of it serves another stream when its work has passed and these are dropped, its blocks
+    /// as well.
     pub fn retire(self) -> Result<(), DriverError> {
         let core = &self.handle.core;
         if core.is_forked() {

@@ -1,7 +1,7 @@
 //! Memory that is free but not for the stream that wants it: blocks whose other
 //! users have to pass, and what other streams keep.
 
-use super::block::{BlockRef, Owner, Stack};
+use super::block::{BlockRef, Owner, Stack, User};
 use super::core::{Central, Core};
 use super::marks::{Marked, WORDS};
 use super::stream::StreamState;
@@ -51,12 +51,19 @@ impl Core {
     /// Lets events move the words, for streams without a word of their own: all of a pool
     /// that has none, and those that came after as many streams as there are words.
     pub(super) fn poll_events(&self, token: &mut DriverToken) {
+        self.poll_events_of(|_| true, token);
+    }
+
+    /// The same of some streams.
+    pub(super) fn poll_events_of(&self, which: impl Fn(&StreamState) -> bool, token: &mut DriverToken) {
         let central = self.lock(token);
         if self.words.is_some() && central.streams.len() <= WORDS {
             return;
         }
-        let streams: Vec<_> =
-            central.streams.iter().filter(|state| state.timeline.has_events()).cloned().collect();
+        let is_behind = |state: &StreamState| state.timeline.passed() < state.timeline.asked();
+        let asked =
+            |state: &&Arc<StreamState>| state.timeline.has_events() && is_behind(state) && which(state);
+        let streams: Vec<_> = central.streams.iter().filter(asked).cloned().collect();
         drop(central);
         for state in streams {
             if let Err(error) = state.timeline.poll(&*self.driver, token) {
@@ -72,7 +79,7 @@ impl Core {
         let (dropped, buried) = self.bury(self.dropped.take(), token);
         let mut central = self.lock(token);
         let fenced = central.waiting.take_fenced();
-        let streams = central.streams.clone();
+        let users = central.users_of(&dropped);
         drop(central);
         if dropped.is_empty() && fenced.is_empty() {
             return self.lock(token).poll() || buried;
@@ -80,7 +87,7 @@ impl Core {
         let mut marks: BTreeMap<Owner, Option<Mark>> = BTreeMap::new();
         let mut used = Vec::new();
         for block in dropped {
-            match self.users(block, &streams, &mut marks, token) {
+            match self.users(block, &users, &mut marks, token) {
                 Some(ready) => used.push(ready),
                 // A stream is being captured: asked again later.
                 None => {
@@ -121,7 +128,7 @@ impl Core {
     fn users(
         &self,
         block: BlockRef,
-        streams: &[Arc<StreamState>],
+        users: &BTreeMap<User, Arc<StreamState>>,
         marks: &mut BTreeMap<Owner, Option<Mark>>,
         token: &mut DriverToken,
     ) -> Option<Used> {
@@ -142,9 +149,10 @@ impl Core {
         let of_block: Option<Vec<Mark>> = uses
             .streams
             .iter()
-            .map(|&owner| {
-                let state = streams.get(owner as usize - 1)?;
-                *marks.entry(owner).or_insert_with(|| self.mark(state, token))
+            .map(|user| match users.get(user) {
+                Some(state) => *marks.entry(state.owner).or_insert_with(|| self.mark(state, token)),
+                // It has left its place, so it has passed.
+                None => Some(Mark { owner: user.0, value: 0 }),
             })
             .collect();
         let Some(of_block) = of_block else {
@@ -272,6 +280,22 @@ impl Core {
                 return Some(block);
             }
         }
+    }
+}
+
+impl Central {
+    /// Streams that use these blocks and have not left: held, they keep their places.
+    fn users_of(&self, blocks: &[BlockRef]) -> BTreeMap<User, Arc<StreamState>> {
+        let mut users = BTreeMap::new();
+        for block in blocks {
+            let uses = block.uses.take();
+            for &(owner, id) in uses.iter().flat_map(|uses| &uses.streams) {
+                let state = self.state(owner).filter(|state| state.id == id && !state.has_left());
+                users.extend(state.map(|state| ((owner, id), state.clone())));
+            }
+            block.uses.set(uses);
+        }
+        users
     }
 }
 

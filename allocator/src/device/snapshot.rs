@@ -99,8 +99,9 @@ pub struct Statistics {
     pub fragmentation: f64,
     /// `sums.wanted_bytes` by `sums.reserved_bytes`.
     pub efficiency: f64,
-    /// By stream, in the order in which the pool got to know them. One may be the pool's
-    /// own, which keeps what busy streams share and allocates nothing.
+    /// By stream, in no order. One may be the pool's own, which keeps what busy streams share
+    /// and allocates nothing. A retired one that has nothing left goes from here, but from no
+    /// sum, when other streams come.
     pub streams: Vec<StreamStatistics>,
     /// By size, those sizes that were asked for.
     pub sizes: Vec<SizeStatistics>,
@@ -181,10 +182,8 @@ fn statistics(census: &Census, driver_calls: BTreeMap<String, u64>) -> Statistic
         most_bytes: most_of(slot) as u64,
         ..SizeStatistics::default()
     });
-    for stream in &census.streams {
-        for (slot, size) in sizes.iter_mut().enumerate() {
-            size.allocations += stream.sizes.of(slot);
-        }
+    for (slot, size) in sizes.iter_mut().enumerate() {
+        size.allocations = census.sizes.of(slot);
     }
     let mut in_use = [0u64; SLOTS];
     for block in census.blocks.iter().filter(|block| block.wanted > 0) {

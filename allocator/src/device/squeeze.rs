@@ -223,7 +223,7 @@ impl Core {
         let mut central = self.lock(token);
         let counts = central.counts();
         let mut streams = Vec::new();
-        for state in central.streams.clone().iter() {
+        for state in central.streams.clone().iter().filter(|state| !state.has_left()) {
             let live = state.local_within(&mut central).live_bytes();
             streams.push(StreamShare { id: state.id, live, kept: central.kept_by(state) });
         }

@@ -23,7 +23,8 @@ pub struct DeviceStats {
     /// The same as asked for.
     pub wanted_bytes: u64,
     /// The most that `live_bytes` ever was: of one stream exact, of several the sum of
-    /// what each had at its own time, so an upper bound. (A pool that knew the moment
+    /// what each had at its own time, so an upper bound; of a retired one and the one that
+    /// has its place the more. (A pool that knew the moment
     /// would write to a word of all streams at each allocation:
     /// [`Statistics`](crate::adaptors::Statistics) does.)
     pub peak_live_bytes: u64,
@@ -123,7 +124,7 @@ impl Core {
         }
         let mut central = self.lock(token);
         let mut kept = 0;
-        let mut hits = Hits::default();
+        let mut hits = central.departed.hits;
         for state in central.streams.clone().iter() {
             let local = state.local_within(&mut central);
             kept += local.cached();

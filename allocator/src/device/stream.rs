@@ -4,6 +4,7 @@
 use super::block::{BlockRef, Owner, Stack};
 use super::copies::Copies;
 use super::core::{Central, Core};
+use super::counts::Counts;
 use super::levels::Levels;
 use super::local::Local;
 use super::marks::Timeline;
@@ -11,21 +12,29 @@ use crate::inbox::Inbox;
 use crate::source::DriverToken;
 use parking_lot::{Mutex, MutexGuard};
 use pinyard_driver::Stream;
-use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// Stands as long as the pool's core.
+/// Stands until it has left its place ([`Central::enter`]), or as long as the pool's core.
 pub(super) struct StreamState {
     pub(super) core: *const Core,
     pub(super) owner: Owner,
     pub(super) stream: Stream,
     /// `cuStreamGetId`: a handle that is given out anew is another stream.
     pub(super) id: u64,
-    pub(super) timeline: Timeline,
+    /// Of its place: a later stream goes on with it.
+    pub(super) timeline: Arc<Timeline>,
+    /// The last mark of those that had the place before.
+    pub(super) began: u64,
+    /// The most that any of those had in use.
+    peak_before: u64,
     /// Blocks freed while the cache was locked, or after a fence.
     pub(super) inbox: Inbox<BlockRef>,
     pub(super) copies: Copies,
     /// The last mark there will be, plus one; 0 while there may be more.
     retired: AtomicU64,
+    /// Nothing of it is left: its place is another's. Under the pool's lock.
+    has_left: AtomicBool,
     /// Held by other threads that call the driver for the stream, and to retire it.
     standing: Mutex<()>,
     /// How allocations that the cache did not serve were served.
@@ -48,17 +57,21 @@ impl StreamState {
         owner: Owner,
         stream: Stream,
         id: u64,
-        timeline: Timeline,
+        timeline: Arc<Timeline>,
+        peak_before: u64,
     ) -> StreamState {
         StreamState {
             core,
             owner,
             stream,
             id,
+            began: timeline.asked(),
             timeline,
+            peak_before,
             inbox: Inbox::new(),
             copies: Copies::default(),
             retired: AtomicU64::new(0),
+            has_left: AtomicBool::new(false),
             standing: Mutex::new(()),
             levels: Levels::default(),
             epoch: AtomicU64::new(0),
@@ -128,5 +141,33 @@ impl StreamState {
         // Release: pairs with `last_mark`.
         self.retired.store(last + 1, Release);
         self.local(token).close();
+    }
+
+    /// It is retired, and all its work has passed.
+    pub(super) fn is_done(&self) -> bool {
+        let passed = self.timeline.passed();
+        self.last_mark().is_some_and(|last| passed >= last) && passed >= self.timeline.asked()
+    }
+
+    pub(super) fn has_left(&self) -> bool {
+        self.has_left.load(Relaxed)
+    }
+
+    /// Nobody refers to it: it leaves if nothing of it is left; under the pool's lock, by whose
+    /// heap it has nothing.
+    pub(super) fn leave(&self) -> bool {
+        // Locked: blocks in use refer to it as well, and the last may be dropped just now.
+        let local = self.local.lock();
+        let left =
+            local.live_blocks() == 0 && local.cached() == 0 && self.copies.is_empty() && self.is_done();
+        self.has_left.store(left, Relaxed);
+        left
+    }
+
+    /// Its part of the pool's sums. The streams of one place never had more in use together
+    /// than one of them at some time.
+    pub(super) fn part(&self, local: &Local) -> Counts {
+        let counts = local.counts();
+        Counts { peak_bytes: counts.peak_bytes.max(self.peak_before), ..counts }
     }
 }
