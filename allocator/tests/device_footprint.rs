@@ -160,8 +160,8 @@ fn w5_streams_that_keep_up_share_what_others_use() {
 }
 
 /// What PyTorch allocates in twelve steps of a training with batches of varying length
-/// (`recorded/record.py`), with or without a second stream that brings the batches. PyTorch's own
-/// allocator would have 1.32 with either. 1.44 and 1.6 where slabs were 16 MiB long and
+/// (`recorded/record.py`), with or without a second stream that brings the batches. PyTorch's
+/// rules make it 1.32 (`recorded/pytorch_rules.py`). 1.44 and 1.6 where slabs were 16 MiB long and
 /// neighbours of two owners two ranges.
 #[test]
 fn batches_of_varying_length_fit_where_others_were() {
