@@ -263,12 +263,20 @@ fn a_stream_that_is_retired_is_used_by_no_other_thread() {
         for _ in 0..300 {
             let raw = gpu.stream_create(&token()).unwrap();
             let stream = pool.stream(raw).unwrap();
+            let clone = stream.clone();
+            let other = scope.spawn(move || {
+                (1..).map(|step| clone.alloc((1 + step % 13) * MIB)).find_map(|block| match block {
+                    Err(DeviceError::Retired) => Some(()),
+                    _ => None,
+                })
+            });
             for megabytes in 1..4 {
                 drop(stream.alloc(megabytes * MIB));
             }
             stream.retire().unwrap();
             // SAFETY: nobody uses it any more.
             unsafe { gpu.stream_destroy(raw, &token()) }.unwrap();
+            other.join().unwrap();
         }
         stop.store(true, Ordering::SeqCst);
     });

@@ -144,6 +144,9 @@ impl Core {
         token: &mut DriverToken,
     ) -> Result<BlockRef, DeviceError> {
         loop {
+            if state.last_mark().is_some() {
+                return Err(DeviceError::Retired);
+            }
             if let Some(block) = self.join(state, want, token) {
                 state.levels.hit(Level::Others);
                 return Ok(block);

@@ -25,7 +25,7 @@ use super::stream::StreamState;
 use super::waiting::Used;
 use crate::source::DriverToken;
 use crate::trace::Kind;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use pinyard_driver::{Capture, DriverError, Event};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -144,22 +144,32 @@ impl Core {
 
     fn wait_for_hub(&self, state: &StreamState, want: Want, epoch: u64, token: &DriverToken) -> Option<()> {
         let begun = self.hub.events.lock().begun?;
-        let waits = self.driver.stream_capture(state.stream, token).and_then(|capture| match capture {
-            Capture::None => self.driver.stream_wait_event(state.stream, begun, token).map(|()| true),
-            _ => Ok(false),
-        });
-        match waits {
-            Ok(true) => {
+        let _standing = self.may_wait(state, token)?;
+        match self.driver.stream_wait_event(state.stream, begun, token) {
+            Ok(()) => {
                 state.joins(epoch);
                 self.watch.event(Kind::Wait, state.id, want.bytes(), 0);
                 Some(())
             }
-            Ok(false) => None,
             Err(error) => {
                 tracing::debug!(%error, "a stream could not be made to wait for others");
                 None
             }
         }
+    }
+
+    /// The stream can be made to wait: it is neither being captured nor retired. While the guard is
+    /// held it is not retired, so that its last mark is behind what it waits for: what it has then is
+    /// anybody's once that mark has passed.
+    pub(super) fn may_wait<'a>(
+        &self,
+        state: &'a StreamState,
+        token: &DriverToken,
+    ) -> Option<MutexGuard<'a, ()>> {
+        let standing = state.standing();
+        let can = state.last_mark().is_none()
+            && matches!(self.driver.stream_capture(state.stream, token), Ok(Capture::None));
+        can.then_some(standing)
     }
 
     /// Brings what the streams have freed to the hub, and takes of it.
@@ -205,10 +215,7 @@ impl Core {
         if !suffice(&lenders) {
             return None;
         }
-        // A stream that is being captured may not wait for the hub.
-        if !matches!(self.driver.stream_capture(state.stream, token), Ok(Capture::None)) {
-            return None;
-        }
+        drop(self.may_wait(state, token)?);
         // Acquire and Release: one epoch's record is after all of the one before.
         if self.hub.busy.swap(true, Acquire) {
             return None;
@@ -511,5 +518,48 @@ impl Central {
             seen.due = Some(now);
         }
         is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Want;
+    use crate::device::{DevicePool, PoolStream};
+    use crate::source::DriverToken;
+    use pinyard_driver::{Call, Driver, Simulated};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    const MIB: usize = 1 << 20;
+
+    /// By another handle, while this one searches. What it took then would be anybody's once its
+    /// last mark has passed, which was before the wait.
+    #[test]
+    fn a_stream_that_is_retired_meanwhile_is_made_to_wait_for_nothing() {
+        let token = &mut DriverToken::at_entry();
+        let gpu = Arc::new(Simulated::new(1 << 30));
+        let pool = DevicePool::builder(gpu.clone()).stall(Duration::from_secs(3600)).build().unwrap();
+        let [one, other, third] =
+            [0; 3].map(|_| pool.stream(gpu.stream_create(&DriverToken::at_entry()).unwrap()).unwrap());
+        gpu.synchronize(token).unwrap();
+        let (lent, kept) = (one.alloc(256 * MIB).unwrap(), one.alloc(64 * MIB).unwrap());
+        gpu.kernel(one.stream(), 5_000_000, token);
+        drop(lent);
+        let _begins = other.alloc(64 * MIB).unwrap();
+        let (core, want) = (pool.core(), Want::Large(64 * MIB));
+        let streams = core.lock(token).streams.clone();
+        let of = |stream: &PoolStream| streams[stream.state().owner as usize - 1].clone();
+        let (state, other) = (of(&third), of(&other));
+        drop(kept);
+        core.steal(vec![of(&one)], token);
+        third.clone().retire().unwrap();
+        let epoch = core.lock(token).epoch;
+        let waits = gpu.calls(Call::StreamWaitEvent);
+        assert!(core.wait_for_hub(&state, want, epoch, token).is_none() && state.epoch() != epoch);
+        assert!(core.hold(&state, want, token).is_none());
+        assert_eq!(gpu.calls(Call::StreamWaitEvent), waits);
+        // What it would have been: of a stream that is in use.
+        assert!(core.wait_for_hub(&other, want, epoch, token).is_some());
+        assert!(core.hold(&other, want, token).is_some());
     }
 }

@@ -87,12 +87,15 @@ impl Central {
         self.heap.detach(state.owner, &mut kept);
         self.take_in(&mut kept, ANYBODY);
         drop(state);
+        // First, as blocks in use refer to it as well, by their pointers.
+        if !self.streams[at].has_nothing() {
+            return false;
+        }
         // References are had under the lock, or from others: where there are none now, none
-        // come, and what was done by those that went is seen (Acquire). Nothing is written by
-        // `get_mut`: blocks in use point to the stream as well.
+        // come, and what was done by those that went is seen (Acquire).
         let streams = Arc::get_mut(&mut self.streams);
-        let alone = streams.is_some_and(|streams| Arc::get_mut(&mut streams[at]).is_some());
-        alone && self.streams[at].leave()
+        let alone = streams.and_then(|streams| Arc::get_mut(&mut streams[at]));
+        alone.map(StreamState::leave).is_some()
     }
 }
 

@@ -104,7 +104,7 @@ impl Core {
                 idle.push(state.clone());
             }
         }
-        drop(central);
+        drop((central, streams));
         let mut central = self.take_kept(idle, token);
         let slabs = central.heap.detach_idle();
         drop(central);

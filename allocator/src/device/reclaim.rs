@@ -9,7 +9,6 @@ use super::waiting::{Mark, Stolen, Used};
 use crate::device::alloc::Want;
 use crate::source::DriverToken;
 use crate::trace::Kind;
-use pinyard_driver::Capture;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -251,10 +250,8 @@ impl Core {
         want: Want,
         token: &mut DriverToken,
     ) -> Option<BlockRef> {
-        if !matches!(self.driver.stream_capture(state.stream, token), Ok(Capture::None)) {
-            return None;
-        }
         loop {
+            let _standing = self.may_wait(state, token)?;
             let mut central = self.lock(token);
             let mut item = central.waiting.take_stolen()?;
             // In our hands it is in no list: others who are short wait for it all the same.

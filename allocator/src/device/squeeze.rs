@@ -48,6 +48,7 @@ impl Core {
                 }
                 return Ok(block);
             }
+            Err(DeviceError::Retired) => return Err(DeviceError::Retired),
             Err(error) => error,
         };
         let observers = self.observers.lock().clone();
@@ -58,8 +59,10 @@ impl Core {
         for observer in observers {
             observer(&shortage);
         }
-        self.squeeze_once(state, want, patience, error, token)
-            .map_err(|error| self.out_of_memory(want, error, effort, token))
+        self.squeeze_once(state, want, patience, error, token).map_err(|error| match error {
+            DeviceError::Retired => error,
+            error => self.out_of_memory(want, error, effort, token),
+        })
     }
 
     fn out_of_memory(
@@ -92,6 +95,10 @@ impl Core {
         let mut pause = SHORTEST;
         let (mut pieces, mut least) = (Pieces::Joined, usize::MAX);
         loop {
+            // By another handle, while this one waits.
+            if state.last_mark().is_some() {
+                return Err(DeviceError::Retired);
+            }
             self.settle_dropped(token);
             if let Some(block) = self.lock(token).find(state, want) {
                 return Ok(block);

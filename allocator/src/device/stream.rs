@@ -153,15 +153,16 @@ impl StreamState {
         self.has_left.load(Relaxed)
     }
 
-    /// Nobody refers to it: it leaves if nothing of it is left; under the pool's lock, by whose
-    /// heap it has nothing.
-    pub(super) fn leave(&self) -> bool {
-        // Locked: blocks in use refer to it as well, and the last may be dropped just now.
+    /// It is done, and nothing of it is left: no block in use and none that it keeps. What the
+    /// pool's heap has of it is the caller's to know.
+    pub(super) fn has_nothing(&self) -> bool {
+        // Locked: the last block may be dropped just now.
         let local = self.local.lock();
-        let left =
-            local.live_blocks() == 0 && local.cached() == 0 && self.copies.is_empty() && self.is_done();
-        self.has_left.store(left, Relaxed);
-        left
+        local.live_blocks() == 0 && local.cached() == 0 && self.copies.is_empty() && self.is_done()
+    }
+
+    pub(super) fn leave(&mut self) {
+        *self.has_left.get_mut() = true;
     }
 
     /// Its part of the pool's sums. The streams of one place never had more in use together
