@@ -160,7 +160,9 @@ impl Builder {
             Path::IpcAndStaged => Column::find(ranks, nodes).map_err(failed),
             _ => Ok(None),
         };
-        let (column, later_column) = (column(&whole, &nodes)?, column(&later, &later_nodes)?);
+        // Both before either's failure: the others are in both.
+        let (column, later_column) = (column(&whole, &nodes), column(&later, &later_nodes));
+        let (column, later_column) = (column?, later_column?);
         let plan = Plan {
             path,
             reason,

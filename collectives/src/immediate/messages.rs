@@ -301,12 +301,14 @@ async fn receive_pieces(
     let (target, mut ring) = match ring {
         Some(Ok(both)) => both,
         failed => {
-            let mut slot = vec![0; piece];
+            let (mut slot, mut lost) = (vec![0; piece], Ok(()));
             for number in 0..pieces {
                 let request = start(number, slot.as_mut_ptr()).map_err(|error| desk.report.mpi(error))?;
-                done(request).await.map_err(|error| desk.report.mpi(error))?;
+                // The next ones come in any case.
+                let ended = done(request).await.map(drop);
+                lost = lost.and(ended.map_err(|error| desk.report.mpi(error)));
             }
-            return Ok(failed.map_or(Ok(()), |failed| failed.map(drop)));
+            return Ok(failed.map_or(Ok(()), |failed| failed.map(drop)).and(lost));
         }
     };
     // SAFETY: lent memory of these bytes, which is nobody's until the operation is done; a piece
