@@ -147,36 +147,8 @@ impl Core {
             if state.last_mark().is_some() {
                 return Err(DeviceError::Retired);
             }
-            if let Some(block) = self.join(state, want, token) {
-                state.levels.hit(Level::Others);
-                return Ok(block);
-            }
-            if let Some(block) = self.gather(state, want, Reach::Most, token) {
-                state.levels.hit(Level::Others);
-                return Ok(block);
-            }
-            // Marks streams, which the pool's thread does as well: what it has marked was the
-            // hub's already.
-            if self.settle_dropped(token) {
-                if let Some(block) = self.lock(token).find(state, want) {
-                    state.levels.hit(Level::Settled);
-                    return Ok(block);
-                }
-                if let Some(block) = self.gather(state, want, Reach::Most, token) {
-                    state.levels.hit(Level::Others);
-                    return Ok(block);
-                }
-            }
-            if let Some(block) = self.take_from_others(state, want, token) {
-                state.levels.hit(Level::Others);
-                return Ok(block);
-            }
-            if let Some(block) = self.lock(token).find_in_bins(state, want) {
-                state.levels.hit(Level::Pool);
-                return Ok(block);
-            }
-            if let Some(block) = self.gather(state, want, Reach::All, token) {
-                state.levels.hit(Level::Others);
+            if let Some((block, level)) = self.find_elsewhere(state, want, token) {
+                state.levels.hit(level);
                 return Ok(block);
             }
             match self.grow_for(state, want, Pieces::Joined, token) {
@@ -193,6 +165,38 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// What is free elsewhere in the pool, the cheapest first.
+    fn find_elsewhere(
+        &self,
+        state: &Arc<StreamState>,
+        want: Want,
+        token: &mut DriverToken,
+    ) -> Option<(BlockRef, Level)> {
+        let others = |block| (block, Level::Others);
+        self.join(state, want, token)
+            .or_else(|| self.gather(state, want, Reach::Most, token))
+            .map(others)
+            .or_else(|| self.find_settled(state, want, token))
+            .or_else(|| self.take_from_others(state, want, token).map(others))
+            .or_else(|| self.lock(token).find_in_bins(state, want).map(|block| (block, Level::Pool)))
+            .or_else(|| self.gather(state, want, Reach::All, token).map(others))
+    }
+
+    /// Of what had been dropped and waited for others. Streams are marked for it, which the pool's
+    /// thread does as well: what that has marked was the hub's already.
+    fn find_settled(
+        &self,
+        state: &Arc<StreamState>,
+        want: Want,
+        token: &mut DriverToken,
+    ) -> Option<(BlockRef, Level)> {
+        if !self.settle_dropped(token) {
+            return None;
+        }
+        let found = self.lock(token).find(state, want).map(|block| (block, Level::Settled));
+        found.or_else(|| Some((self.gather(state, want, Reach::Most, token)?, Level::Others)))
     }
 
     /// Adds a slab and takes a block of it, or waits for the thread that adds one.

@@ -18,7 +18,15 @@ const LENGTHS: [usize; 2] = [5000, 70_000];
 const ROOT: usize = 1;
 
 /// How it ended, and how many of the elements for `all` came here.
-type Operation = fn(&Bench, Form, &Settled<'_, u8>, &mut SettledMut<'_, u8>) -> (Result<(), Error>, usize);
+type Ended = (Result<(), Error>, usize);
+type Operation = fn(Call) -> Ended;
+
+struct Call<'a, 'b, 'c> {
+    bench: &'a Bench,
+    form: Form,
+    from: &'a Settled<'b, u8>,
+    to: &'a mut SettledMut<'c, u8>,
+}
 
 const OPERATIONS: [(&str, Operation); 7] = [
     ("a broadcast", broadcast),
@@ -66,7 +74,7 @@ fn refused(
         fail_next(what, LEAST, 1);
     }
     let (source, mut target) = (from.settle().map_err(text)?, to.settle_mut().map_err(text)?);
-    let (result, received) = operation(bench, form, &source, &mut target);
+    let (result, received) = operation(Call { bench, form, from: &source, to: &mut target });
     let has_failed = fail_none() && bench.rank() == culprit;
     let mut failures = 0u64;
     SimpleCommunicator::world().all_reduce_into(
@@ -88,12 +96,7 @@ fn refused(
 }
 
 /// From the root's target, which has what is sent first.
-fn broadcast(
-    bench: &Bench,
-    form: Form,
-    from: &Settled<'_, u8>,
-    to: &mut SettledMut<'_, u8>,
-) -> (Result<(), Error>, usize) {
+fn broadcast(Call { bench, form, from, to }: Call) -> Ended {
     let length = to.len();
     // To itself, as nothing else copies.
     let filled = match bench.rank() {
@@ -103,12 +106,7 @@ fn broadcast(
     (filled.and_then(|()| bcast(bench, form, ROOT, to)), length)
 }
 
-fn gather(
-    bench: &Bench,
-    form: Form,
-    from: &Settled<'_, u8>,
-    to: &mut SettledMut<'_, u8>,
-) -> (Result<(), Error>, usize) {
+fn gather(Call { bench, form, from, to }: Call) -> Ended {
     let (ranks, mine) = (&bench.ranks, from.slice(..from.len() / bench.size()));
     let is_root = bench.rank() == ROOT;
     let (root, received) = (ROOT as i32, if is_root { to.len() } else { 0 });
@@ -120,12 +118,7 @@ fn gather(
     (result, received)
 }
 
-fn scatter(
-    bench: &Bench,
-    form: Form,
-    from: &Settled<'_, u8>,
-    to: &mut SettledMut<'_, u8>,
-) -> (Result<(), Error>, usize) {
+fn scatter(Call { bench, form, from, to }: Call) -> Ended {
     let (ranks, root, length) = (&bench.ranks, ROOT as i32, from.len() / bench.size());
     let (given, mut mine) = ((bench.rank() == ROOT).then_some(from), to.slice_mut(..length));
     let result = match form {
@@ -135,12 +128,7 @@ fn scatter(
     (result, length)
 }
 
-fn all_gather(
-    bench: &Bench,
-    form: Form,
-    from: &Settled<'_, u8>,
-    to: &mut SettledMut<'_, u8>,
-) -> (Result<(), Error>, usize) {
+fn all_gather(Call { bench, form, from, to }: Call) -> Ended {
     let (ranks, mine) = (&bench.ranks, from.slice(..from.len() / bench.size()));
     let result = match form {
         Form::Blocking => ranks.all_gather_into(&mine, to),
@@ -149,12 +137,7 @@ fn all_gather(
     (result, to.len())
 }
 
-fn all_to_all(
-    bench: &Bench,
-    form: Form,
-    from: &Settled<'_, u8>,
-    to: &mut SettledMut<'_, u8>,
-) -> (Result<(), Error>, usize) {
+fn all_to_all(Call { bench, form, from, to }: Call) -> Ended {
     let ranks = &bench.ranks;
     let result = match form {
         Form::Blocking => ranks.all_to_all_into(from, to),
@@ -163,12 +146,7 @@ fn all_to_all(
     (result, to.len())
 }
 
-fn parts(
-    bench: &Bench,
-    form: Form,
-    from: &Settled<'_, u8>,
-    to: &mut SettledMut<'_, u8>,
-) -> (Result<(), Error>, usize) {
+fn parts(Call { bench, form, from, to }: Call) -> Ended {
     let (ranks, length) = (&bench.ranks, from.len() / bench.size());
     let (mine, parts) = (from.slice(..length), Partition::packed(vec![length; bench.size()]));
     let result = match form {
@@ -180,12 +158,7 @@ fn parts(
     (result, to.len())
 }
 
-fn all_reduce(
-    bench: &Bench,
-    form: Form,
-    from: &Settled<'_, u8>,
-    to: &mut SettledMut<'_, u8>,
-) -> (Result<(), Error>, usize) {
+fn all_reduce(Call { bench, form, from, to }: Call) -> Ended {
     let ranks = &bench.ranks;
     let result = match form {
         Form::Blocking => ranks.all_reduce_into(from, to, Reduction::Max),
