@@ -103,7 +103,8 @@ pub(super) struct Tallies {
 
 pub(super) struct Central {
     pub(super) heap: Heap,
-    /// By owner less one; those that have left until others have their places. Shared, as who calls the driver for them may not hold the lock.
+    /// By owner less one; those that have left until others have their places. Shared, as who
+    /// calls the driver for them may not hold the lock.
     pub(super) streams: Arc<Vec<Arc<StreamState>>>,
     pub(super) departed: Departed,
     pub(super) waiting: Waiting,

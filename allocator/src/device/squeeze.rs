@@ -1,8 +1,9 @@
 //! No slab is to be had. In this order: every stream's free memory is detached and
 //! marked; whatever has passed is searched, again and again, until it suffices or
 //! the patience is over (so a stream that never passes hangs nobody whose memory is
-//! elsewhere); where that takes long, the stream waits on the device instead; slabs that are free are traded for one of the right length, as many
-//! as are needed; observers are told; then the error says who holds what.
+//! elsewhere); where that takes long, the stream waits on the device instead; slabs that are
+//! free are traded for one of the right length, as many as are needed; observers are told;
+//! then the error says who holds what.
 
 use super::alloc::{Effort, Pieces, Want};
 use super::block::BlockRef;
