@@ -9,7 +9,7 @@ use device_common::{MIB, Random, token, wait_for};
 use pinyard_allocator::device::{DeviceBuf, DevicePool, DeviceStats, PoolStream};
 use pinyard_driver::{Call, Driver as _, Simulated};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const KIB: usize = 1 << 10;
 
@@ -246,6 +246,11 @@ fn a_borrower_waits_on_the_device_for_all_users_of_a_block() {
         }
         block.record_use(&other);
         drop(block);
+        // In the hands of the pool's thread, which marks its users, it is nobody's.
+        let until = Instant::now() + Duration::from_secs(10);
+        while pool.stats().waiting_blocks == 0 && Instant::now() < until {
+            std::thread::yield_now();
+        }
         let began = gpu.now();
         let block = third.alloc(64 * MIB).unwrap();
         assert_eq!(block.ptr(), at, "{:?}", pool.stats());
