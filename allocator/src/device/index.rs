@@ -133,7 +133,9 @@ impl Index {
     }
 }
 
-fn bits(mut of: u64) -> impl Iterator<Item = usize> {
+/// The numbers of the bits that are set.
+#[inline(always)]
+pub(super) fn bits(mut of: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let bit = (of != 0).then(|| of.trailing_zeros() as usize);
         of &= of.wrapping_sub(1);

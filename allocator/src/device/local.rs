@@ -4,6 +4,7 @@
 use super::block::{BlockRef, NO_CLASS, Stack};
 use super::classes::{self, CLASSES, Class};
 use super::counts::{Counts, Sizes};
+use super::index::bits;
 use super::stream::StreamState;
 
 const _: () = assert!(CLASSES <= u64::BITS as usize, "Local::filled has a bit for each");
@@ -195,10 +196,7 @@ impl Local {
     /// whether they are of one.
     pub(super) fn take_spans(&mut self) -> Vec<BlockRef> {
         let mut blocks = Vec::new();
-        let mut left = self.filled;
-        while left != 0 {
-            let class = left.trailing_zeros() as usize;
-            left &= left - 1;
+        for class in bits(self.filled) {
             let bin = &mut self.bins[class];
             if bin.count() >= classes::span(class as Class).0 {
                 blocks.extend(bin.iter());

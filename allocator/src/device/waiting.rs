@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::block::{ANYBODY, BlockRef, NO_CLASS, Owner, Stack};
+use super::index::bits;
 use super::stream::StreamState;
 use crate::fence::Fence;
 use std::collections::{BTreeMap, VecDeque};
@@ -104,10 +105,7 @@ impl Waiting {
     pub(super) fn poll(&mut self, streams: &[Arc<StreamState>]) -> Passed {
         let mut passed = Passed::default();
         for word in 0..self.filled.len() {
-            let mut left = self.filled[word];
-            while left != 0 {
-                let bit = left.trailing_zeros() as usize;
-                left &= left - 1;
+            for bit in bits(self.filled[word]) {
                 self.poll_queue(word * BITS + bit, streams, &mut passed);
             }
         }
