@@ -13,6 +13,7 @@ use crate::source::DriverToken;
 use crate::trace;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
+use std::time::Instant;
 
 /// Fences asked on the way of an allocation, so that many that do not pass cost
 /// each a little.
@@ -26,7 +27,10 @@ impl Handle {
         let mut token = DriverToken::at_entry();
         let found = match self.search(want, &mut token)? {
             Some(block) => Ok(block),
-            None => self.grow_for(want, &mut token),
+            None => match self.await_blocks(want, &mut token)? {
+                Some(block) => Ok(block),
+                None => self.grow_for(want, &mut token),
+            },
         };
         let block = found.or_else(|error| self.squeeze(want, error, &mut token))?;
         self.core.counters.add(Counts::allocation(want.block_bytes()));
@@ -37,23 +41,21 @@ impl Handle {
         if self.core.is_forked() { Err(AllocError::Forked) } else { Ok(()) }
     }
 
-    /// In what the pool has.
-    fn search(&self, want: Want, token: &mut DriverToken) -> Result<Option<BlockRef>, AllocError> {
+    /// In what the pool has. What has come back is taken back first, or the block would cut
+    /// up a longer range instead.
+    pub(crate) fn search(&self, want: Want, token: &mut DriverToken) -> Result<Option<BlockRef>, AllocError> {
         let core = &self.core;
-        if let Some(block) = core.take(&mut core.lock(token), want)? {
-            return Ok(Some(block));
-        }
         loop {
             let passed = core.poll_fences(FENCES);
             let mut cold = core.lock(token);
-            let gathered = core.cached_bytes(&cold) >= (self.slab_bytes / 4).max(want.bytes());
-            if gathered {
-                core.gather_all(&mut cold, false);
-            }
-            if (passed > 0 || gathered)
-                && let Some(block) = core.take(&mut cold, want)?
-            {
+            if let Some(block) = core.take(&mut cold, want)? {
                 return Ok(Some(block));
+            }
+            if core.cached_bytes(&cold) >= (self.slab_bytes / 4).max(want.bytes()) {
+                core.gather_all(&mut cold, false);
+                if let Some(block) = core.take(&mut cold, want)? {
+                    return Ok(Some(block));
+                }
             }
             // Where all of them have passed, more may have: that is cheaper than a slab.
             if passed < FENCES {
@@ -123,17 +125,20 @@ impl Handle {
         }
         let mut growth = Growth { core, reserved: preferred };
 
+        let began = Instant::now();
         let mut born = Slab::birth(&self.supplier, preferred, token);
         if born.is_err() && exact < preferred {
             growth.set_reserved(exact, token);
             born = Slab::birth(&self.supplier, exact, token);
         }
         let slab = born?;
+        let took = began.elapsed();
         let bounds = slab.bounds();
         if let Some(traced) = core.traced {
             traced.slab(trace::Kind::Grow, bounds.start, bounds.bytes);
         }
         core.registrations.fetch_add(1, Relaxed);
+        core.pace.grew(bounds.bytes, took);
         let mut cold = core.lock(token);
         cold.reserved += bounds.bytes - growth.reserved;
         growth.reserved = 0;

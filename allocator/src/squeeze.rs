@@ -11,12 +11,7 @@ use crate::pool::Handle;
 use crate::shared::Cold;
 use crate::source::DriverToken;
 use crate::stats::PoolShortage;
-use std::thread;
-use std::time::{Duration, Instant};
-
-/// Between two looks at fences.
-const SHORTEST: Duration = Duration::from_micros(20);
-const LONGEST: Duration = Duration::from_millis(1);
+use std::time::Instant;
 
 impl Handle {
     pub(crate) fn squeeze(
@@ -110,15 +105,6 @@ impl Handle {
                 return core.deferred.passed() != passed;
             }
         }
-        let mut pause = SHORTEST;
-        while core.deferred.passed() == passed {
-            if core.deferred.count() == 0 || began.elapsed() >= self.patience {
-                return core.deferred.passed() != passed;
-            }
-            thread::sleep(pause);
-            pause = (pause * 2).min(LONGEST);
-            core.poll_fences(usize::MAX);
-        }
-        true
+        core.wait_for_fence(passed, began, self.patience)
     }
 }
