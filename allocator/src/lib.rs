@@ -38,6 +38,7 @@ mod biased;
 mod bin;
 mod block;
 mod inbox;
+mod latch;
 mod sleep;
 mod sync;
 

@@ -1,5 +1,5 @@
 //! loom models of what is shared without a lock: the bin, the magazines that are taken
-//! away from their thread, and a device pool's inboxes and the sleep of its worker.
+//! away from their thread, and a device pool's latches, its inboxes and the sleep of its worker.
 //!
 //! loom checks every access to a block's link: two owners at a time, or a link
 //! that is read before it is visible, fail the model.
@@ -13,6 +13,7 @@ use crate::biased::Biased;
 use crate::bin::Bin;
 use crate::block::{Arena, Magazine};
 use crate::inbox::{Inbox, Linked};
+use crate::latch::Latch;
 use crate::sleep::Sleep;
 use crate::sync::{UnsafeCell, heavy_fence};
 use loom::sync::{Arc, Mutex};
@@ -292,5 +293,30 @@ fn the_worker_learns_of_what_others_took() {
             sleep.wake(Some(worker.thread()));
         }
         assert_eq!(worker.join().unwrap(), [1]);
+    });
+}
+
+/// A latch's value is seen by one at a time, by those who wait for it and by those who go
+/// elsewhere.
+#[test]
+fn a_latch_is_held_by_one() {
+    loom::model(|| {
+        let latch = Arc::new(Latch::new(UnsafeCell::new(0)));
+        let add = |latch: &Latch<UnsafeCell<u32>>, waits: bool| {
+            let guard = if waits { Some(latch.lock()) } else { latch.try_lock() };
+            let is_held = guard.is_some();
+            // SAFETY: loom fails the model where another has it.
+            guard.inspect(|value| value.with_mut(|value| unsafe { *value += 1 }));
+            is_held
+        };
+        let other = thread::spawn({
+            let latch = latch.clone();
+            move || u32::from(add(&latch, true)) + u32::from(add(&latch, false))
+        });
+        let added = u32::from(add(&latch, false)) + u32::from(add(&latch, true));
+        let added = added + other.join().unwrap();
+        // SAFETY: nobody else is left.
+        let sum = latch.lock().with(|value| unsafe { *value });
+        assert_eq!(sum, added);
     });
 }

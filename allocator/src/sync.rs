@@ -28,6 +28,16 @@ mod chosen {
         }
     }
 
+    /// Lets time pass before one looks for the nth time at what another holds briefly:
+    /// turns of the processor, then of the thread, then of the clock.
+    pub(crate) fn pause(nth: u32) {
+        match nth {
+            0..100 => std::hint::spin_loop(),
+            100..110 => std::thread::yield_now(),
+            _ => std::thread::sleep(std::time::Duration::from_micros(20)),
+        }
+    }
+
     /// log2 of the blocks in the arena's first segment.
     pub(crate) const FIRST_SEGMENT: u32 = 10;
 }
@@ -37,6 +47,11 @@ mod chosen {
     pub(crate) use loom::cell::UnsafeCell;
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, fence};
     pub(crate) use loom::thread::{Thread, yield_now};
+
+    /// See the real one.
+    pub(crate) fn pause(_: u32) {
+        yield_now();
+    }
 
     /// Two blocks, then four: both segments are reached.
     pub(crate) const FIRST_SEGMENT: u32 = 1;

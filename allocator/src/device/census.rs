@@ -17,8 +17,8 @@ use super::places::Departed;
 use super::snapshot::{BlockSnapshot, BlockState, SlabSnapshot};
 use super::stats::{DeviceStats, Hits};
 use super::stream::StreamState;
+use crate::latch::Guard;
 use crate::source::DriverToken;
-use parking_lot::MutexGuard;
 use std::sync::Arc;
 
 /// Where a block that is not in the heap was found.
@@ -98,7 +98,7 @@ impl Core {
         let note = |block: BlockRef, place| block.noted.set((number, place));
         // All of them, before any is looked at: a thread holds one cache's lock at most,
         // and asks for the pool's with none.
-        let locals: Vec<MutexGuard<'_, Local>> = frozen.iter().map(|state| state.freeze(central)).collect();
+        let locals: Vec<Guard<'_, Local>> = frozen.iter().map(|state| state.freeze(central)).collect();
         let Departed { mut counts, sizes, mut hits } = central.departed;
         census.sizes = sizes;
         let mut kept = 0;

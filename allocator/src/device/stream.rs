@@ -9,6 +9,7 @@ use super::levels::Levels;
 use super::local::Local;
 use super::marks::Timeline;
 use crate::inbox::Inbox;
+use crate::latch::{Guard, Latch};
 use crate::source::DriverToken;
 use parking_lot::{Mutex, MutexGuard};
 use pinyard_driver::Stream;
@@ -43,7 +44,7 @@ pub(super) struct StreamState {
     epoch: AtomicU64,
     /// What it had done at the last collection.
     pub(super) last_seen: AtomicU64,
-    local: Mutex<Local>,
+    local: Latch<Local>,
 }
 
 // SAFETY: the core pointer is used while the core stands.
@@ -76,24 +77,24 @@ impl StreamState {
             levels: Levels::default(),
             epoch: AtomicU64::new(0),
             last_seen: AtomicU64::new(0),
-            local: Mutex::new(Local::new()),
+            local: Latch::new(Local::new()),
         }
     }
 
     /// The stream's cache. The token is not to be had while it is held.
     #[inline(always)]
-    pub(super) fn local<'a>(&'a self, _: &'a mut DriverToken) -> MutexGuard<'a, Local> {
+    pub(super) fn local<'a>(&'a self, _: &'a mut DriverToken) -> Guard<'a, Local> {
         self.local.lock()
     }
 
     /// For a thread that may not wait.
     #[inline(always)]
-    pub(super) fn try_local<'a>(&'a self, _: &'a mut DriverToken) -> Option<MutexGuard<'a, Local>> {
+    pub(super) fn try_local<'a>(&'a self, _: &'a mut DriverToken) -> Option<Guard<'a, Local>> {
         self.local.try_lock()
     }
 
     /// Under the pool's lock, which is taken before any cache's.
-    pub(super) fn local_within<'a>(&'a self, _: &'a mut Central) -> MutexGuard<'a, Local> {
+    pub(super) fn local_within<'a>(&'a self, _: &'a mut Central) -> Guard<'a, Local> {
         let mut local = self.local.lock();
         for block in self.inbox.take() {
             local.freed(block);
@@ -102,7 +103,7 @@ impl StreamState {
     }
 
     /// Every cache's lock may be had at once by whoever has the pool's.
-    pub(super) fn freeze<'a>(&'a self, _: &'a Central) -> MutexGuard<'a, Local> {
+    pub(super) fn freeze<'a>(&'a self, _: &'a Central) -> Guard<'a, Local> {
         let mut local = self.local.lock();
         for block in self.inbox.take() {
             local.freed(block);
