@@ -5,6 +5,7 @@
 use pinyard_allocator::device::{DeviceBuf, DevicePool, PoolStream};
 use pinyard_benches::turns::or_fail;
 use pinyard_driver::{Counted, Cuda, DevicePtr, Driver, DriverToken, Event, Stream};
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,8 @@ pub(crate) fn token() -> DriverToken {
 pub(crate) struct Block {
     /// What the contender knows it by.
     pub(crate) at: u64,
+    /// And the rest of that.
+    pub(crate) rest: u64,
     pub(crate) bytes: usize,
     /// Its stream's number.
     pub(crate) stream: u16,
@@ -59,8 +62,19 @@ pub(crate) struct Ours {
     raw: Vec<Stream>,
     virtual_memory: bool,
     pool: Option<(DevicePool, Vec<PoolStream>)>,
-    blocks: Vec<Option<DeviceBuf>>,
-    spare: Vec<u64>,
+}
+
+/// A block is held by value, as programs do.
+fn held(block: DeviceBuf) -> [u64; 2] {
+    // SAFETY: words without padding; `buf` makes the same value of them again.
+    unsafe { std::mem::transmute(block) }
+}
+
+/// # Safety
+/// The block is of [`held`], and one value of it is dropped.
+unsafe fn buf(block: Block) -> ManuallyDrop<DeviceBuf> {
+    // SAFETY: the words that `held` had; the rest is the caller's promise.
+    ManuallyDrop::new(unsafe { std::mem::transmute::<[u64; 2], DeviceBuf>([block.at, block.rest]) })
 }
 
 impl Ours {
@@ -68,7 +82,7 @@ impl Ours {
     pub(crate) fn new(driver: Arc<dyn Driver>, raw: Vec<Stream>, virtual_memory: bool) -> Ours {
         let name = if virtual_memory { "pinyard, virtual memory" } else { "pinyard" };
         let driver = Arc::new(Counted::new(driver));
-        Ours { name, driver, raw, virtual_memory, pool: None, blocks: Vec::new(), spare: Vec::new() }
+        Ours { name, driver, raw, virtual_memory, pool: None }
     }
 }
 
@@ -91,24 +105,20 @@ impl Contender for Ours {
         while streams.len() <= stream as usize {
             streams.push(pool.stream(self.raw[streams.len()]).ok()?);
         }
-        let block = streams[stream as usize].alloc(bytes).ok()?;
-        let at = self.spare.pop().unwrap_or_else(|| {
-            self.blocks.push(None);
-            self.blocks.len() as u64 - 1
-        });
-        self.blocks[at as usize] = Some(block);
-        Some(Block { at, bytes, stream })
+        let [at, rest] = held(streams[stream as usize].alloc(bytes).ok()?);
+        Some(Block { at, rest, bytes, stream })
     }
     #[inline]
     fn free(&mut self, block: Block) {
-        self.blocks[block.at as usize] = None;
-        self.spare.push(block.at);
+        // SAFETY: of `alloc`, and a trace frees a block once.
+        drop(ManuallyDrop::into_inner(unsafe { buf(block) }));
     }
     fn record_use(&mut self, block: Block, other: u16) {
         let streams = self.pool.as_ref().map(|(_, streams)| streams);
         let other = streams.and_then(|streams| streams.get(other as usize));
-        if let (Some(block), Some(other)) = (&mut self.blocks[block.at as usize], other) {
-            block.record_use(other);
+        if let Some(other) = other {
+            // SAFETY: of `alloc`, not freed yet, and not dropped here.
+            unsafe { buf(block) }.record_use(other);
         }
     }
     fn driver_calls(&self) -> Option<u64> {
@@ -142,7 +152,7 @@ impl Contender for Async {
     fn alloc(&mut self, bytes: usize, stream: u16) -> Option<Block> {
         self.calls += 1;
         let at = self.cuda.alloc_async(bytes, self.raw[stream as usize], &token()).ok()?;
-        Some(Block { at: at.0, bytes, stream })
+        Some(Block { at: at.0, rest: 0, bytes, stream })
     }
     fn free(&mut self, block: Block) {
         self.calls += 1;

@@ -61,7 +61,7 @@ impl Contender for Pinned {
             self.blocks.len() as u64 - 1
         });
         self.blocks[at as usize] = Some((block, None));
-        Some(Block { at, bytes, stream })
+        Some(Block { at, rest: 0, bytes, stream })
     }
     fn address(&self, block: Block) -> *const u8 {
         self.blocks[block.at as usize].as_ref().map_or(std::ptr::null(), |(block, _)| block.as_ptr())

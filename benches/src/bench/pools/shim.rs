@@ -155,7 +155,7 @@ impl Contender for Shimmed {
     #[inline]
     fn alloc(&mut self, bytes: usize, stream: u16) -> Option<Block> {
         let at = self.foreign.alloc(bytes, self.raw[stream as usize]);
-        (!at.is_null()).then_some(Block { at: at as u64, bytes, stream })
+        (!at.is_null()).then_some(Block { at: at as u64, rest: 0, bytes, stream })
     }
     fn address(&self, block: Block) -> *const u8 {
         let at = block.at as *mut c_void;
