@@ -13,7 +13,6 @@ use crate::source::DriverToken;
 use crate::trace;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
-use std::time::Instant;
 
 /// Fences asked on the way of an allocation, so that many that do not pass cost
 /// each a little.
@@ -27,10 +26,7 @@ impl Handle {
         let mut token = DriverToken::at_entry();
         let found = match self.search(want, &mut token)? {
             Some(block) => Ok(block),
-            None => match self.await_blocks(want, &mut token)? {
-                Some(block) => Ok(block),
-                None => self.grow_for(want, &mut token),
-            },
+            None => self.grow_for(want, &mut token),
         };
         let block = found.or_else(|error| self.squeeze(want, error, &mut token))?;
         self.core.counters.add(Counts::allocation(want.block_bytes()));
@@ -43,7 +39,7 @@ impl Handle {
 
     /// In what the pool has. What has come back is taken back first, or the block would cut
     /// up a longer range instead.
-    pub(crate) fn search(&self, want: Want, token: &mut DriverToken) -> Result<Option<BlockRef>, AllocError> {
+    fn search(&self, want: Want, token: &mut DriverToken) -> Result<Option<BlockRef>, AllocError> {
         let core = &self.core;
         loop {
             let passed = core.poll_fences(FENCES);
@@ -125,20 +121,17 @@ impl Handle {
         }
         let mut growth = Growth { core, reserved: preferred };
 
-        let began = Instant::now();
         let mut born = Slab::birth(&self.supplier, preferred, token);
         if born.is_err() && exact < preferred {
             growth.set_reserved(exact, token);
             born = Slab::birth(&self.supplier, exact, token);
         }
         let slab = born?;
-        let took = began.elapsed();
         let bounds = slab.bounds();
         if let Some(traced) = core.traced {
             traced.slab(trace::Kind::Grow, bounds.start, bounds.bytes);
         }
         core.registrations.fetch_add(1, Relaxed);
-        core.pace.grew(bounds.bytes, took);
         let mut cold = core.lock(token);
         cold.reserved += bounds.bytes - growth.reserved;
         growth.reserved = 0;

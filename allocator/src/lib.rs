@@ -73,8 +73,6 @@ mod host;
 #[cfg(not(loom))]
 mod magazine;
 #[cfg(not(loom))]
-mod patience;
-#[cfg(not(loom))]
 mod poison;
 #[cfg(not(loom))]
 mod pool;

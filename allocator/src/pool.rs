@@ -96,10 +96,9 @@ impl Pool {
     ///
     /// From 64 bytes up a block is at most 12.5 % larger than asked for; beyond an
     /// eighth of a slab, or 32 MiB, it is whole pages. Usually takes no lock. An
-    /// allocation that needs a slab waits for its registration, or half as long for
-    /// deferred blocks, where they may do instead; one that would fail first takes back
-    /// what other threads keep, trades free slabs, and waits for deferred blocks
-    /// ([`Builder::patience`]).
+    /// allocation that needs a slab waits for its registration; one that would fail
+    /// first takes back what other threads keep, trades free slabs, and waits for
+    /// deferred blocks ([`Builder::patience`]).
     ///
     /// Not for signal handlers.
     #[inline]

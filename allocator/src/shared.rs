@@ -16,7 +16,6 @@ use crate::deferred::Deferred;
 use crate::fence::Fence;
 use crate::fork;
 use crate::magazine::{Bins, Cache};
-use crate::patience::Pace;
 use crate::poison::Poison;
 use crate::ranges::Ranges;
 use crate::slab::Slab;
@@ -42,7 +41,6 @@ pub(crate) struct Core {
     /// What threads did that have no magazines here, or none any more.
     pub(crate) counters: Counters,
     pub(crate) registrations: AtomicU64,
-    pub(crate) pace: Pace,
     /// No handle is left, so nobody allocates.
     pub(crate) closed: AtomicBool,
     /// Looks for writes to freed memory.
@@ -94,7 +92,6 @@ impl Core {
             largest,
             counters: Counters::default(),
             registrations: AtomicU64::new(0),
-            pace: Pace::default(),
             closed: AtomicBool::new(false),
             poison: poison.then(|| Box::new(Poison::new())),
             traced,

@@ -11,7 +11,12 @@ use crate::pool::Handle;
 use crate::shared::Cold;
 use crate::source::DriverToken;
 use crate::stats::PoolShortage;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Between two looks at fences.
+const SHORTEST: Duration = Duration::from_micros(20);
+const LONGEST: Duration = Duration::from_millis(1);
 
 impl Handle {
     pub(crate) fn squeeze(
@@ -105,6 +110,15 @@ impl Handle {
                 return core.deferred.passed() != passed;
             }
         }
-        core.wait_for_fence(passed, began, self.patience)
+        let mut pause = SHORTEST;
+        while core.deferred.passed() == passed {
+            if core.deferred.count() == 0 || began.elapsed() >= self.patience {
+                return core.deferred.passed() != passed;
+            }
+            thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST);
+            core.poll_fences(usize::MAX);
+        }
+        true
     }
 }

@@ -1,18 +1,16 @@
-//! How much memory a host pool takes for what is in use, and when it waits instead of
-//! taking more. Slabs are addresses alone: nothing is mapped.
+//! How much memory a host pool takes for what is in use. Slabs are addresses alone: nothing
+//! is mapped.
 #![allow(unsafe_code, clippy::unwrap_used, clippy::expect_used)]
 
 mod device_common;
 
 use device_common::Random;
-use pinyard_allocator::{AtomicFence, CustomSource, Fence, Poll, Pool, PoolBuf, Segment};
+use pinyard_allocator::{AtomicFence, CustomSource, Pool, PoolBuf, Segment};
 use pinyard_registry::{Events, MemoryKey, Registry, backend::Custom};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, OnceLock};
-use std::thread;
-use std::time::Duration;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
@@ -20,18 +18,15 @@ const LIVE: usize = 64;
 /// Blocks that wait for copies.
 const COPIES: u64 = 8;
 
-/// A pool whose slabs take `time`.
-fn pool(time: Duration) -> Pool {
+fn pool() -> Pool {
     static END: AtomicUsize = AtomicUsize::new(1 << 44);
     static REGISTRY: OnceLock<Registry> = OnceLock::new();
     let registry = REGISTRY.get_or_init(|| {
         let backend = Custom::new("none", |_, _| Ok(MemoryKey::default()), |_, _| Ok(()));
         Registry::builder().backend(backend).events(Events::NotifyOnly).budget(1 << 46).build().unwrap()
     });
-    let grow = move |bytes: usize| {
-        thread::sleep(time);
-        Ok(Segment { start: END.fetch_add(bytes.next_multiple_of(64 * MIB), SeqCst), bytes })
-    };
+    let grow =
+        |bytes: usize| Ok(Segment { start: END.fetch_add(bytes.next_multiple_of(64 * MIB), SeqCst), bytes });
     // SAFETY: no address is given out twice, and the tests look at none.
     let source = unsafe { CustomSource::new("addresses", 2 * MIB, grow, |_| Ok(())) };
     Pool::from_source(registry, source).fence_thread(false).build().unwrap()
@@ -70,7 +65,7 @@ fn replace<B>(
 /// block that is freed waits for a copy, and eight copies are under way at any time.
 fn ours(rounds: usize) -> f64 {
     let of = |seed| {
-        let pool = pool(Duration::ZERO);
+        let pool = pool();
         let (copied, mut copies) = (AtomicFence::new(), 0u64);
         let allocate = |bytes| pool.alloc::<u8>(bytes).unwrap();
         let free = |block: PoolBuf<u8>| {
@@ -118,63 +113,4 @@ fn long_use_does_not_fragment_a_pool() {
     println!("reserved over in use: {first:.2}, {second:.2}, {eighth:.2}; powers of two: {theirs:.2}");
     assert!(eighth < theirs, "{eighth:.2}, powers of two {theirs:.2}");
     assert!(eighth < 1.1 * first, "{first:.2}, {second:.2}, {eighth:.2}");
-}
-
-/// Passes when it has been asked so often.
-struct Asked {
-    left: usize,
-    count: Arc<AtomicUsize>,
-}
-
-impl Poll for Asked {
-    fn passed(&mut self) -> bool {
-        self.count.fetch_add(1, SeqCst);
-        self.left = self.left.saturating_sub(1);
-        self.left == 0
-    }
-}
-
-/// A copy that ends within half the time of a slab is waited for.
-#[test]
-fn a_block_that_is_about_to_come_back_comes_before_a_slab() {
-    let pool = pool(Duration::from_millis(400));
-    let count = Arc::new(AtomicUsize::new(0));
-    let block = pool.alloc::<u8>(60 * MIB).unwrap();
-    let address = block.as_ptr();
-    block.defer_until(Fence::poll(Asked { left: 4, count: count.clone() }));
-    assert_eq!(pool.alloc::<u8>(60 * MIB).unwrap().as_ptr(), address);
-    assert_eq!((pool.stats().slabs, count.load(SeqCst)), (1, 4));
-}
-
-/// What waits for good is waited for once, half as long as a slab takes.
-#[test]
-fn a_fence_that_stays_is_waited_for_once() {
-    let pool = pool(Duration::from_millis(40));
-    let count = Arc::new(AtomicUsize::new(0));
-    let stays = pool.alloc::<u8>(60 * MIB).unwrap();
-    stays.defer_until(Fence::poll(Asked { left: usize::MAX, count: count.clone() }));
-    let mut kept = vec![pool.alloc::<u8>(60 * MIB).unwrap()];
-    let waited = count.load(SeqCst);
-    assert!(waited > 2, "asked {waited} times");
-    kept.push(pool.alloc::<u8>(60 * MIB).unwrap());
-    assert!(count.load(SeqCst) <= waited + 1, "asked {} times, before {waited}", count.load(SeqCst));
-    // A block that has come back since is reason to wait again.
-    let passed = AtomicFence::new();
-    kept.remove(0).defer_until(passed.at(0));
-    kept.push(pool.alloc::<u8>(60 * MIB).unwrap());
-    let before = count.load(SeqCst);
-    kept.push(pool.alloc::<u8>(60 * MIB).unwrap());
-    assert!(count.load(SeqCst) > before + 2);
-    assert_eq!(pool.stats().slabs, 4);
-}
-
-/// Only a little is deferred: no fence of it can make room.
-#[test]
-fn nobody_waits_for_less_than_is_wanted() {
-    let pool = pool(Duration::from_millis(40));
-    let count = Arc::new(AtomicUsize::new(0));
-    let block = pool.alloc::<u8>(20 * MIB).unwrap();
-    block.defer_until(Fence::poll(Asked { left: usize::MAX, count: count.clone() }));
-    pool.alloc::<u8>(60 * MIB).unwrap();
-    assert!(count.load(SeqCst) <= 2, "asked {} times", count.load(SeqCst));
 }
