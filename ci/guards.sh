@@ -313,6 +313,9 @@ guard 'ordering: a word before its summary bit' hooks/src/slots.rs 'self.summary
 guard 'ordering: whoever takes a dropped block sees its link' allocator/src/inbox.rs \
     'item.into_ptr(), Release, Relaxed)' 'item.into_ptr(), Relaxed, Relaxed)' \
     pinyard-allocator --lib models::what_is_dropped
+guard 'ordering: what was done under a latch is seen by the next holder' allocator/src/latch.rs \
+    'self.latch.held.store(false, Release);' 'self.latch.held.store(false, Relaxed);' \
+    pinyard-allocator --lib models::a_latch
 guard 'ordering: a drop before the look at the worker' allocator/src/sleep.rs $'// Pairs with the fence in `announced`.\n        fence(SeqCst);' '' \
     pinyard-allocator --lib models::nobody_drops
 guard 'ordering: the announcement before the look' allocator/src/sleep.rs $'or it finds this.\n        fence(SeqCst);' 'or it finds this.' \

@@ -41,8 +41,11 @@ impl Handle {
     /// up a longer range instead.
     fn search(&self, want: Want, token: &mut DriverToken) -> Result<Option<BlockRef>, AllocError> {
         let core = &self.core;
+        // Others may go on deferring.
+        let mut deferred = core.deferred.count();
         loop {
             let passed = core.poll_fences(FENCES);
+            deferred = deferred.saturating_sub(passed);
             let mut cold = core.lock(token);
             if let Some(block) = core.take(&mut cold, want)? {
                 return Ok(Some(block));
@@ -53,8 +56,8 @@ impl Handle {
                     return Ok(Some(block));
                 }
             }
-            // Where all of them have passed, more may have: that is cheaper than a slab.
-            if passed < FENCES {
+            // Where as many have passed as were asked, more may have: that is cheaper than a slab.
+            if passed < FENCES || deferred == 0 {
                 return Ok(None);
             }
         }

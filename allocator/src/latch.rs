@@ -1,10 +1,11 @@
-//! A lock for a few dozen instructions, whose release is one store.
+//! A lock whose release is one store.
 //!
 //! A mutex that lets waiters sleep ends with a second read-modify-write, to learn whether
-//! there are any: as much again as the first, and of two of each an allocation and its free
-//! mostly consisted. Nobody waits here as a rule: a stream's cache is one thread's, and a
-//! free that finds it locked goes elsewhere. So whoever has to wait looks again by itself,
-//! and sleeps between looks, as the holder may not be running.
+//! there are any: of two of each an allocation and its free mostly consisted. Here whoever
+//! has to wait looks again by itself, and sleeps between looks, as the holder may not be
+//! running. It is for what is rarely waited for, and then not in turn: a stream's cache, which
+//! is as a rule one thread's, and which a free that finds it locked leaves alone. What holds it
+//! for long is a look over the whole pool.
 #![allow(unsafe_code)]
 
 use crate::sync::{AtomicBool, pause};
@@ -45,10 +46,13 @@ impl<T> Latch<T> {
         let mut looks = 0;
         loop {
             pause(looks);
-            if let Some(guard) = self.try_lock() {
+            looks += 1;
+            // The holder keeps its line until it looks free.
+            if !self.held.load(Relaxed)
+                && let Some(guard) = self.try_lock()
+            {
                 return guard;
             }
-            looks += 1;
         }
     }
 }
@@ -96,7 +100,7 @@ mod tests {
     fn it_is_held_once() {
         let latch = Latch::new(0);
         let guard = latch.lock();
-        // Nor does a look change anything.
+        // Nor does a failure release it.
         assert!(latch.try_lock().is_none() && latch.try_lock().is_none());
         drop(guard);
         assert!(latch.try_lock().is_some());

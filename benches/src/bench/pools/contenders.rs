@@ -5,7 +5,7 @@
 use pinyard_allocator::device::{DeviceBuf, DevicePool, PoolStream};
 use pinyard_benches::turns::or_fail;
 use pinyard_driver::{Counted, Cuda, DevicePtr, Driver, DriverToken, Event, Stream};
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,11 +18,37 @@ pub(crate) fn token() -> DriverToken {
 pub(crate) struct Block {
     /// What the contender knows it by.
     pub(crate) at: u64,
-    /// And the rest of that.
-    pub(crate) rest: u64,
+    /// The pool's own block, by value, as programs hold it.
+    pub(crate) own: Own,
     pub(crate) bytes: usize,
     /// Its stream's number.
     pub(crate) stream: u16,
+}
+
+/// The bytes of a [`DeviceBuf`], for a handle that is copied; uninitialised for others' blocks.
+/// Words that may be pointers: these stay valid.
+#[derive(Clone, Copy)]
+pub(crate) struct Own([MaybeUninit<*const ()>; 2]);
+
+const _: () =
+    assert!(size_of::<Own>() == size_of::<DeviceBuf>() && align_of::<Own>() == align_of::<DeviceBuf>());
+
+impl Own {
+    pub(crate) const NONE: Own = Own([MaybeUninit::uninit(); 2]);
+
+    fn hold(block: DeviceBuf) -> Own {
+        let mut own = Own::NONE;
+        // SAFETY: as long and as aligned.
+        unsafe { own.0.as_mut_ptr().cast::<DeviceBuf>().write(block) };
+        own
+    }
+
+    /// # Safety
+    /// Of [`hold`](Own::hold), and of all its values one is dropped.
+    unsafe fn block(self) -> ManuallyDrop<DeviceBuf> {
+        // SAFETY: the bytes that `hold` wrote.
+        ManuallyDrop::new(unsafe { self.0.as_ptr().cast::<DeviceBuf>().read() })
+    }
 }
 
 /// An allocator.
@@ -64,19 +90,6 @@ pub(crate) struct Ours {
     pool: Option<(DevicePool, Vec<PoolStream>)>,
 }
 
-/// A block is held by value, as programs do.
-fn held(block: DeviceBuf) -> [u64; 2] {
-    // SAFETY: words without padding; `buf` makes the same value of them again.
-    unsafe { std::mem::transmute(block) }
-}
-
-/// # Safety
-/// The block is of [`held`], and one value of it is dropped.
-unsafe fn buf(block: Block) -> ManuallyDrop<DeviceBuf> {
-    // SAFETY: the words that `held` had; the rest is the caller's promise.
-    ManuallyDrop::new(unsafe { std::mem::transmute::<[u64; 2], DeviceBuf>([block.at, block.rest]) })
-}
-
 impl Ours {
     /// Over `cuMemAlloc`, or over virtual memory.
     pub(crate) fn new(driver: Arc<dyn Driver>, raw: Vec<Stream>, virtual_memory: bool) -> Ours {
@@ -105,20 +118,20 @@ impl Contender for Ours {
         while streams.len() <= stream as usize {
             streams.push(pool.stream(self.raw[streams.len()]).ok()?);
         }
-        let [at, rest] = held(streams[stream as usize].alloc(bytes).ok()?);
-        Some(Block { at, rest, bytes, stream })
+        let block = streams[stream as usize].alloc(bytes).ok()?;
+        Some(Block { at: 0, own: Own::hold(block), bytes, stream })
     }
     #[inline]
     fn free(&mut self, block: Block) {
         // SAFETY: of `alloc`, and a trace frees a block once.
-        drop(ManuallyDrop::into_inner(unsafe { buf(block) }));
+        drop(ManuallyDrop::into_inner(unsafe { block.own.block() }));
     }
     fn record_use(&mut self, block: Block, other: u16) {
         let streams = self.pool.as_ref().map(|(_, streams)| streams);
         let other = streams.and_then(|streams| streams.get(other as usize));
         if let Some(other) = other {
             // SAFETY: of `alloc`, not freed yet, and not dropped here.
-            unsafe { buf(block) }.record_use(other);
+            unsafe { block.own.block() }.record_use(other);
         }
     }
     fn driver_calls(&self) -> Option<u64> {
@@ -152,7 +165,7 @@ impl Contender for Async {
     fn alloc(&mut self, bytes: usize, stream: u16) -> Option<Block> {
         self.calls += 1;
         let at = self.cuda.alloc_async(bytes, self.raw[stream as usize], &token()).ok()?;
-        Some(Block { at: at.0, rest: 0, bytes, stream })
+        Some(Block { at: at.0, own: Own::NONE, bytes, stream })
     }
     fn free(&mut self, block: Block) {
         self.calls += 1;

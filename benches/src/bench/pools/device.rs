@@ -230,7 +230,7 @@ fn replays(
 #[derive(Default)]
 struct Measured {
     means: Vec<f64>,
-    /// Of single operations, in each round.
+    /// Of batches, in each round.
     p99s: Vec<f64>,
     failed: usize,
     peak_reserved: Option<u64>,

@@ -3,7 +3,7 @@
 //! is left out.
 #![allow(unsafe_code)] // blocks are freed
 
-use super::contenders::{Block, Contender, token};
+use super::contenders::{Block, Contender, Own, token};
 use super::device;
 use crate::{Settings, tell};
 use pinyard_allocator::device::{DevicePool, PoolStream};
@@ -61,7 +61,7 @@ impl Contender for Pinned {
             self.blocks.len() as u64 - 1
         });
         self.blocks[at as usize] = Some((block, None));
-        Some(Block { at, rest: 0, bytes, stream })
+        Some(Block { at, own: Own::NONE, bytes, stream })
     }
     fn address(&self, block: Block) -> *const u8 {
         self.blocks[block.at as usize].as_ref().map_or(std::ptr::null(), |(block, _)| block.as_ptr())

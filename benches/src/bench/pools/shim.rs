@@ -3,7 +3,7 @@
 #![allow(unsafe_code)] // a shim's functions are called
 
 use super::Device;
-use super::contenders::{Block, Contender};
+use super::contenders::{Block, Contender, Own};
 use crate::tell;
 use pinyard_bench_report::Absence;
 use pinyard_benches::turns::fail;
@@ -155,7 +155,7 @@ impl Contender for Shimmed {
     #[inline]
     fn alloc(&mut self, bytes: usize, stream: u16) -> Option<Block> {
         let at = self.foreign.alloc(bytes, self.raw[stream as usize]);
-        (!at.is_null()).then_some(Block { at: at as u64, rest: 0, bytes, stream })
+        (!at.is_null()).then_some(Block { at: at as u64, own: Own::NONE, bytes, stream })
     }
     fn address(&self, block: Block) -> *const u8 {
         let at = block.at as *mut c_void;
