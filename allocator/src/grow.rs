@@ -16,7 +16,7 @@ use std::thread;
 
 /// Fences asked on the way of an allocation, so that many that do not pass cost
 /// each a little.
-const FENCES: usize = 32;
+const FENCES: usize = 8;
 
 impl Handle {
     /// A block for `want`.
