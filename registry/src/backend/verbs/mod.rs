@@ -6,6 +6,8 @@
 #![allow(unsafe_code)]
 
 mod abi;
+#[cfg(all(test, not(loom)))]
+mod dma_buf;
 mod open;
 
 use self::abi::{ACCESS_ON_DEMAND, ACCESS_RELAXED_ORDERING, Calls, Context, DeviceAttr, Mr, Pd};
