@@ -13,7 +13,7 @@ target=${CARGO_TARGET_DIR:-target}/openmpi
 cargo build --quiet --release --target-dir "$target" -p pinyard-gpu-tests -p pinyard-mpi --bins --examples
 cargo build --quiet --release --target-dir "$target" -p pinyard-gpu-tests --features cudarc --bin gpu-cudarc
 rm -rf "$out" && mkdir -p "$out"
-cp "$target"/release/gpu-{ranks,bandwidth,cudarc} "$target"/release/examples/{bcast_gpu,allreduce_gpu,halo_exchange} "$out/"
+cp "$target"/release/gpu-{ranks,bandwidth,cudarc} "$target"/release/pinyard-mpi-probe "$target"/release/examples/{bcast_gpu,allreduce_gpu,halo_exchange} "$out/"
 # The driver's own tests, and the kernels that reduce.
 for test in cuda reduction; do
     built=$(cargo test --quiet --release --no-run --message-format json -p pinyard-driver --test "$test" |

