@@ -85,12 +85,14 @@ counted! {
     count_trace_w4b 5
     count_trace_w6 6
     count_trace_w7 7
+    count_trace_w7_many_holes 8
 }
 
 /// The trace of each path.
-fn all() -> [Trace; 7] {
+fn all() -> [Trace; 8] {
     let (mut same, mut steady) = (traces::same_sizes(true), traces::steady(true));
     let (mut holes, mut pressed) = (traces::holes(true), traces::workloads(true));
+    let mut many_holes = traces::holes(false);
     let take = |of: &mut Vec<Trace>, name: &str, at: usize| {
         let found = of
             .iter()
@@ -108,6 +110,7 @@ fn all() -> [Trace; 7] {
         traces::transformer("transformer, 24 layers, a batch of 1", &[1], 1),
         take(&mut pressed, "92 %", 0),
         take(&mut holes, "1 and 2 KiB", 4096),
+        take(&mut many_holes, "1 and 2 KiB", 65_536),
     ]
 }
 
