@@ -49,6 +49,13 @@ operations() {
 	grep -qE "^gpu-ranks: [0-9]{3,4} checks, .*$words" "$temporary/out"
 }
 
+# says BY FLAGS...: an MPI that says, by that, what it takes is given device pointers.
+says() {
+	local by=$1 answers=$temporary/says-$mpi-$1.so
+	"mpicc.$mpi" -shared -fPIC "${@:2}" mpi-tests/gpu/says.c -o "$answers" || return 1
+	operations 2 direct "direct: .*MPI takes device pointers, says $by" LD_PRELOAD="$answers"
+}
+
 # soak COUNT: random operations with memory that comes and goes.
 soak() {
 	program=("$programs/gpu-ranks" --soak 300)
@@ -188,6 +195,8 @@ for mpi in "$@"; do
 		check "$name, $count ranks: ipc" operations "$count" auto "ipc: .* $count ranks on 1 nodes"
 		check "$name, $count ranks: the pointer itself" operations "$count" direct 'direct: .*says PINYARD_CUDA_AWARE' PINYARD_CUDA_AWARE=1
 	done
+	check "$name: it says that it takes device pointers" says MPIX_Query_cuda_support
+	check "$name: its kinds of memory have CUDA's" says mpi_memory_alloc_kinds -DKINDS
 	check "$name, 3 ranks on 2 nodes" operations 3 auto 'ipc\+staged: .* 3 ranks on 2 nodes' PINYARD_MPI_RANKS_PER_NODE=2
 	check "$name, 4 ranks on 2 nodes" operations 4 auto 'ipc\+staged: .* 4 ranks on 2 nodes' PINYARD_MPI_RANKS_PER_NODE=2
 	if [ "$mpi" = openmpi ] || [ -n "${FULL:-}" ]; then
