@@ -94,12 +94,8 @@ impl StreamState {
     }
 
     /// Under the pool's lock, which is taken before any cache's.
-    pub(super) fn local_within<'a>(&'a self, _: &'a mut Central) -> Guard<'a, Local> {
-        let mut local = self.local.lock();
-        for block in self.inbox.take() {
-            local.freed(block);
-        }
-        local
+    pub(super) fn local_within<'a>(&'a self, central: &'a mut Central) -> Guard<'a, Local> {
+        self.freeze(central)
     }
 
     /// Every cache's lock may be had at once by whoever has the pool's.
