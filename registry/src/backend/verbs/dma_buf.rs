@@ -6,7 +6,7 @@ use super::abi::{Calls, Context, Device, DeviceAttr, Mr, Pd, PortAttr};
 use super::*;
 use crate::backend::DmaBuf;
 use parking_lot::Mutex;
-use std::ffi::{c_int, c_uint};
+use std::ffi::c_int;
 use std::os::fd::{FromRawFd, OwnedFd};
 
 /// Where device memory begins for these tests.
@@ -101,8 +101,6 @@ fn backend(reg_dmabuf_mr: Option<RegDmaBuf>) -> (Verbs, OwnedFd) {
         assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
         ends.map(|fd| OwnedFd::from_raw_fd(fd))
     };
-    let reg_mr_iova2: Option<unsafe extern "C" fn(*mut Pd, *mut c_void, usize, u64, c_uint) -> *mut Mr> =
-        None;
     let calls = Calls {
         get_device_list,
         free_device_list,
@@ -114,7 +112,7 @@ fn backend(reg_dmabuf_mr: Option<RegDmaBuf>) -> (Verbs, OwnedFd) {
         dealloc_pd,
         reg_mr,
         dereg_mr,
-        reg_mr_iova2,
+        reg_mr_iova2: None,
         reg_dmabuf_mr,
     };
     let verbs = Verbs {
