@@ -2,7 +2,7 @@
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 use pinyard_driver::{Call, Capture, Costs, Driver, DriverToken, Simulated, Stream};
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 const MIB: usize = 1 << 20;
@@ -229,4 +229,35 @@ fn a_wait_outlives_its_event() {
     assert!(!gpu.stream_query(waiter, &token).unwrap());
     gpu.advance(1_000_000);
     assert!(gpu.stream_query(waiter, &token).unwrap());
+}
+
+/// By a call of another thread, while the stream is destroyed and its handle becomes another's:
+/// whoever waits for the stream's work would wait for ever.
+#[test]
+fn a_host_function_returns_to_its_own_stream() {
+    let (gpu, token) = (Simulated::new(MIB), token());
+    let [stream, waiter] = [0; 2].map(|_| gpu.stream_create(&token).unwrap());
+    let event = gpu.event_create(&token).unwrap();
+    let (begun, end) = (Arc::new(Barrier::new(2)), Arc::new(Barrier::new(2)));
+    let (in_begun, in_end) = (begun.clone(), end.clone());
+    let work = move || {
+        in_begun.wait();
+        in_end.wait();
+    };
+    // Until the clock is moved, by the other thread.
+    gpu.kernel(stream, 1_000_000, &token);
+    gpu.host_function(stream, Box::new(work), &token).unwrap();
+    gpu.event_record(event, stream, &token).unwrap();
+    gpu.stream_wait_event(waiter, event, &token).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| gpu.advance(1_000_000));
+        begun.wait();
+        // SAFETY: it is used no more.
+        unsafe { gpu.stream_destroy(stream, &token) }.unwrap();
+        let next = gpu.stream_create(&token).unwrap();
+        assert_eq!(next, stream, "the handle is given out again");
+        end.wait();
+    });
+    gpu.stream_synchronize(waiter, &token).unwrap();
+    assert_eq!(gpu.offences(), Vec::<String>::new());
 }

@@ -149,8 +149,9 @@ impl Machine {
     }
 
     /// Does what the clock allows. A host function is returned to be run, with the
-    /// machine unlocked and then [`returned`](Machine::returned).
-    pub(super) fn run(&mut self) -> Option<(usize, Work)> {
+    /// machine unlocked and then [`returned`](Machine::returned), with its stream's number: by
+    /// then the handle may be another's.
+    pub(super) fn run(&mut self) -> Option<(u64, Work)> {
         loop {
             let mut moved = false;
             let handles: Vec<usize> = self.streams.keys().copied().collect();
@@ -158,7 +159,7 @@ impl Machine {
                 while let Some(step) = self.step(handle) {
                     moved = true;
                     if let Some(work) = step {
-                        return Some((handle, work));
+                        return self.streams.get(&handle).map(|stream| (stream.id, work));
                     }
                 }
             }
@@ -169,9 +170,9 @@ impl Machine {
         }
     }
 
-    pub(super) fn returned(&mut self, stream: usize) {
+    pub(super) fn returned(&mut self, id: u64) {
         let now = self.now;
-        if let Some(stream) = self.streams.get_mut(&stream) {
+        if let Some(stream) = self.streams.values_mut().find(|stream| stream.id == id) {
             stream.away = false;
             stream.done = now;
         }
