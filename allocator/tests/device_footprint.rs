@@ -138,7 +138,7 @@ fn w5_busy_streams_share() {
         let run = streams(count, steps, Work::Behind(kernel), EVER);
         println!("{count} streams, kernels of {kernel} ns: {:.3}, {} calls", run.ratio(), run.calls);
         assert_eq!(run.failed, 0);
-        assert!(run.ratio() < 1.45, "{count} streams: {:.3} of {:?}", run.ratio(), run.stats);
+        assert!(run.ratio() < 1.5, "{count} streams: {:.3} of {:?}", run.ratio(), run.stats);
     }
     // What it is without, so that the figures above mean something.
     let alone = streams(16, 15_000, Work::Behind(40_000), Duration::ZERO);

@@ -23,6 +23,8 @@ pub(super) struct Heap {
     areas: Vec<Area>,
     /// By address.
     slabs: BTreeMap<u64, Box<Slab>>,
+    /// Bytes of these, kinds by number.
+    bytes: [usize; 2],
     /// Counts `detach_idle`.
     tick: u32,
 }
@@ -56,6 +58,11 @@ impl Heap {
 
     pub(super) fn slab_count(&self) -> usize {
         self.slabs.len()
+    }
+
+    /// Bytes of all slabs of `kind`.
+    pub(super) fn slab_bytes(&self, kind: Kind) -> usize {
+        self.bytes[kind as usize]
     }
 
     /// Bytes free for `owner`.
@@ -249,6 +256,7 @@ impl Heap {
         let kind = slab.kind;
         let below = self.slabs.range(..start).next_back();
         let follows = joins && below.is_some_and(|(_, below)| below.end() == start && below.kind == kind);
+        self.bytes[slab.kind as usize] += slab.segment.bytes;
         self.slabs.insert(start, slab);
         let area =
             if follows { self.areas.iter().find(|area| area.last.address.get() == start) } else { None };
@@ -396,7 +404,9 @@ impl Heap {
         }
         middle.state.set(State::Gone);
         self.unlink_gone(middle);
-        self.slabs.remove(&start).map(|slab| *slab)
+        let slab = self.slabs.remove(&start)?;
+        self.bytes[kind as usize] -= slab.segment.bytes;
+        Some(*slab)
     }
 
     /// Takes a range that is gone out of its area: the area ends there, or goes, or
@@ -460,6 +470,10 @@ impl Heap {
             assert!(at == area.last);
         }
         assert_eq!(free, self.all_free_bytes());
+        for kind in Kind::ALL {
+            let slabs = self.slabs.values().filter(|slab| slab.kind == kind);
+            assert_eq!(self.slab_bytes(kind), slabs.map(|slab| slab.segment.bytes).sum::<usize>());
+        }
     }
 }
 
