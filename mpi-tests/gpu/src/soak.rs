@@ -71,8 +71,9 @@ pub(crate) fn all(bench: &Bench, rounds: usize) -> Result<(), String> {
 /// Communicators one after the other, each with a device of its own pools: on a real one, and on a
 /// simulated one, which copies as the host does.
 const LIFETIMES: [usize; 2] = [8, 2];
-/// Of a driver's own: it keeps some memory of what it is given back, however often that is.
-const OWN: usize = 48 << 20;
+/// Of a driver's own in each process of a device: it keeps some memory of what it is given back,
+/// however often that is.
+const OWN: usize = 24 << 20;
 /// Bytes of buffers: within a slab with others, most of one, and more than one has.
 const LENGTHS: [usize; 3] = [1 << 20, 48 << 20, 80 << 20];
 
@@ -87,6 +88,10 @@ fn lifetimes(bench: &Bench) -> Result<usize, String> {
     let world = SimpleCommunicator::world();
     let token = DriverToken::at_entry();
     let mut before = 0;
+    let mut devices = vec![0; bench.size()];
+    let device = bench.gpu.device().ordinal;
+    world.all_gather_into(&device, &mut devices[..]);
+    let own = OWN * devices.iter().filter(|&&of| of == device).count();
     // The first one's kernels and streams are the process's.
     let last = lifetimes_of(bench);
     for lifetime in 0..=last {
@@ -106,7 +111,7 @@ fn lifetimes(bench: &Bench) -> Result<usize, String> {
             before = free;
         }
         let left = before.saturating_sub(free);
-        bench.check(left <= OWN, || {
+        bench.check(left <= own, || {
             format!("{left} bytes of the device are left of {lifetime} communicators")
         })?;
         if lifetime == last {

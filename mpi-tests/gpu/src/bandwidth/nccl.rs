@@ -3,7 +3,8 @@
 #![allow(unsafe_code)]
 
 use libloading::Library;
-use mpi::traits::{Communicator, Root};
+use mpi::collective::SystemOperation;
+use mpi::traits::{Communicator, CommunicatorCollectives, Root};
 use pinyard_allocator::DriverToken;
 use pinyard_driver::{DevicePtr, Stream};
 use pinyard_mpi::Gpu;
@@ -36,8 +37,8 @@ pub(crate) struct Nccl {
 }
 
 impl Nccl {
-    /// None where there is no NCCL. Collective; the ranks of one machine all have it or
-    /// none.
+    /// None where there is no NCCL, or it does not take these ranks. Collective; the ranks of
+    /// one machine all have it or none.
     pub(crate) fn open(gpu: &Gpu, world: &impl Communicator) -> Result<Option<Nccl>, Box<dyn Error>> {
         // SAFETY: NCCL's constructors set up its own state.
         let Ok(library) = (unsafe { Library::new("libnccl.so.2") }) else { return Ok(None) };
@@ -58,8 +59,18 @@ impl Nccl {
             }
             world.process_at_rank(0).broadcast_into(&mut id.0);
             let made = init(&mut nccl.comm, world.size(), id, world.rank());
-            nccl.check("ncclCommInitRank", made)?;
-            Ok(Some(nccl))
+            // NCCL takes no two ranks of one device, for one: it is left out, by all.
+            let mut most = 0;
+            world.all_reduce_into(&made, &mut most, SystemOperation::max());
+            if most == 0 {
+                return Ok(Some(nccl));
+            }
+            if world.rank() == 0
+                && let Err(error) = nccl.check("ncclCommInitRank", most)
+            {
+                eprintln!("NCCL is left out: {error}");
+            }
+            Ok(None)
         }
     }
 
