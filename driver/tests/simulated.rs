@@ -2,8 +2,8 @@
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 use pinyard_driver::{Call, Capture, Costs, Driver, DriverToken, Simulated, Stream};
-use std::sync::{Arc, Barrier};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Barrier};
 
 const MIB: usize = 1 << 20;
 
