@@ -756,8 +756,8 @@ pny_status pny_pool_alloc_aligned(pny_pool pool,
 				  void **block);
 
 /*
- * A block of each of `count` sizes, or none; of a device pool, those above 32 KiB lie side
- * by side where there is room. A `count` of 0 does nothing.
+ * A block of each of `count` sizes, or none; side by side where there is room, of a device pool
+ * those above 32 KiB, of another those beyond an eighth of a slab. A `count` of 0 does nothing.
  *
  * Errors: as pny_pool_alloc. On an error every one of `blocks` is null.
  *

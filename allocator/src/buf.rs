@@ -75,10 +75,15 @@ impl<T: Pod> PoolBuf<T> {
         self.span().kind.block_bytes
     }
 
+    /// The block, which is the caller's to free.
+    pub(crate) fn into_block(self) -> BlockRef {
+        ManuallyDrop::new(self).block
+    }
+
     /// Gives the block up: it is reused only after `fence` has passed. Takes no
     /// lock, asks the fence nothing and waits for nothing.
     pub fn defer_until(self, fence: Fence) {
-        Core::defer(fence, ManuallyDrop::new(self).block);
+        Core::defer(fence, self.into_block());
     }
 }
 

@@ -42,6 +42,21 @@ impl Want {
         }
     }
 
+    /// Blocks of a span.
+    fn blocks(self) -> usize {
+        match self {
+            Want::Class(class) => classes::span_blocks(class),
+            Want::Pages { .. } => 1,
+        }
+    }
+
+    fn class(self) -> Class {
+        match self {
+            Want::Class(class) => class,
+            Want::Pages { .. } => OVERSIZE,
+        }
+    }
+
     fn align(self) -> usize {
         match self {
             Want::Class(_) => PAGE_SIZE,
@@ -71,16 +86,30 @@ impl Core {
     /// Under the lock: a new span, one of whose blocks is returned; the others go
     /// to the bin.
     fn carve(&self, cold: &mut Cold, want: Want) -> Result<Option<BlockRef>, AllocError> {
-        let (class, count, block_bytes) = match want {
-            Want::Class(class) => (class, classes::span_blocks(class), classes::size_of(class)),
-            Want::Pages { bytes, .. } => (OVERSIZE, 1, bytes),
-        };
+        self.make_places(cold, want.blocks())?;
+        let Some((start, slab)) = cold.ranges.take(want.bytes(), want.align()) else { return Ok(None) };
+        Ok(self.carve_at(cold, want, start, slab))
+    }
+
+    /// Under the lock: at least `count` blocks that have no place yet.
+    pub(crate) fn make_places(&self, cold: &mut Cold, count: usize) -> Result<(), AllocError> {
         while cold.unplaced.len() < count {
             let ids = self.bins.arena.grow().ok_or(AllocError::TooManyBlocks { ids: u32::MAX })?;
             cold.unplaced.extend(ids.map(|id| self.bins.arena.get(id)));
         }
-        let Some((start, slab)) = cold.ranges.take(want.bytes(), want.align()) else { return Ok(None) };
-        let Some(key) = cold.slabs.get(&slab.start).map(Slab::key) else { return Ok(None) };
+        Ok(())
+    }
+
+    /// The same in a range of `slab` that was taken for it, with as many blocks without a place.
+    pub(crate) fn carve_at(
+        &self,
+        cold: &mut Cold,
+        want: Want,
+        start: usize,
+        slab: Bounds,
+    ) -> Option<BlockRef> {
+        let (class, block_bytes, count) = (want.class(), want.block_bytes(), want.blocks());
+        let key = cold.slabs.get(&slab.start).map(Slab::key)?;
         let rounds = if class == OVERSIZE { 0 } else { classes::rounds(class) as u32 };
         let blocks = cold.unplaced.split_off(cold.unplaced.len() - count).into_boxed_slice();
         let span = Box::new(Span {
@@ -102,7 +131,7 @@ impl Core {
             }
         }
         self.bins.push(class, magazine);
-        Ok(blocks.first().copied())
+        blocks.first().copied()
     }
 
     /// Adds a block to a magazine that goes to the bin when it is full.
@@ -114,7 +143,7 @@ impl Core {
     }
 
     /// Under the lock: blocks outside every class go back to the ranges.
-    fn dissolve_oversize(&self, cold: &mut Cold) {
+    pub(crate) fn dissolve_oversize(&self, cold: &mut Cold) {
         if !self.bins.is_empty(OVERSIZE) {
             self.gather(cold, OVERSIZE);
         }

@@ -33,7 +33,7 @@ impl Handle {
         Ok(block)
     }
 
-    fn check_fork(&self) -> Result<(), AllocError> {
+    pub(crate) fn check_fork(&self) -> Result<(), AllocError> {
         if self.core.is_forked() { Err(AllocError::Forked) } else { Ok(()) }
     }
 
@@ -83,7 +83,7 @@ impl Handle {
                 return Ok(());
             }
             // Before the first slab of many: a warm-up that cannot succeed reserves nothing.
-            if missing > self.limit.saturating_sub(cold.reserved) {
+            if missing > self.limit().saturating_sub(cold.reserved) {
                 return Err(self.limit_reached(&cold, missing));
             }
             drop(cold);
@@ -105,17 +105,19 @@ impl Handle {
         let core = &self.core;
         let me = thread::current().id();
         let granularity = self.supplier.source.granularity();
+        let short = self.is_short_for(least, token);
         let mut cold = core.lock(token);
         // A backend that allocates from the pool it registers does not wait for itself.
         if cold.growing.is_some_and(|thread| thread != me) {
             core.grown.wait(&mut cold);
             return then(&mut cold);
         }
-        let room = self.limit.saturating_sub(cold.reserved);
+        let room = self.limit().saturating_sub(cold.reserved);
         let Some(exact) = least.checked_next_multiple_of(granularity).filter(|&exact| exact <= room) else {
             return Err(self.limit_reached(&cold, least));
         };
-        let preferred = self.slab_bytes.max(exact).min(room - room % granularity);
+        let slab_bytes = if short { 0 } else { self.slab_bytes };
+        let preferred = slab_bytes.max(exact).min(room - room % granularity);
         cold.growing = Some(me);
         cold.reserved += preferred;
         drop(cold);
@@ -148,10 +150,10 @@ impl Handle {
     }
 
     #[cold]
-    fn limit_reached(&self, cold: &Cold, wanted: usize) -> AllocError {
+    pub(crate) fn limit_reached(&self, cold: &Cold, wanted: usize) -> AllocError {
         let counts = self.core.counts(cold);
         AllocError::Limit {
-            limit: self.limit,
+            limit: self.limit(),
             wanted,
             reserved: cold.reserved,
             live: counts.live_bytes,
@@ -200,12 +202,17 @@ impl Core {
         if self.is_forked() {
             return 0;
         }
-        let mut token = DriverToken::at_entry();
+        self.give_back(usize::MAX, &mut DriverToken::at_entry())
+    }
+
+    /// Gives back slabs that are free: the shortest that has `bytes`, or the longest until they
+    /// do; how many bytes.
+    pub(crate) fn give_back(&self, bytes: usize, token: &mut DriverToken) -> usize {
         self.poll_fences(usize::MAX);
-        let mut cold = self.lock(&mut token);
+        let mut cold = self.lock(token);
         self.gather_all(&mut cold, true);
-        let slabs = cold.detach_free_slabs(usize::MAX);
+        let slabs = cold.detach_free_slabs(bytes);
         drop(cold);
-        self.release(slabs, &mut token)
+        self.release(slabs, token)
     }
 }

@@ -6,6 +6,7 @@
 //! hooks: the pool itself tells the registry.
 #![allow(unsafe_code)]
 
+use crate::pressure::{HostLimits, Room};
 use crate::source::{DriverToken, HostMemory, Segment, Source, SourceError};
 use pinyard_hooks::sys;
 
@@ -13,14 +14,61 @@ use pinyard_hooks::sys;
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
 /// Maps host memory with `MADV_HUGEPAGE`.
-#[derive(Debug, Default)]
-pub struct HostSource(());
+#[derive(Clone, Debug)]
+pub struct HostSource {
+    limits: HostLimits,
+}
 
 impl HostSource {
-    /// A source without state.
+    /// One that is limited as this process is.
     pub fn new() -> HostSource {
-        HostSource(())
+        HostSource::limited(HostLimits::of_process())
     }
+
+    /// One that is limited otherwise, for what is said of memory that is left.
+    pub fn limited(limits: HostLimits) -> HostSource {
+        HostSource { limits }
+    }
+}
+
+impl Default for HostSource {
+    fn default() -> HostSource {
+        HostSource::new()
+    }
+}
+
+/// At least `bytes` of zeroed pages, from a multiple of 2 MiB on.
+pub(crate) fn map(bytes: usize) -> Result<Segment, SourceError> {
+    const HINT: &str = "; see `ulimit -v`, vm.overcommit_memory and vm.max_map_count";
+    let call = || format!("mmap of {bytes} bytes");
+    let refused = || failed(call(), libc::ENOMEM, HINT);
+    let bytes = bytes.checked_next_multiple_of(HUGE_PAGE).ok_or_else(refused)?;
+    let mapped = bytes.checked_add(HUGE_PAGE).ok_or_else(refused)?;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    let at = unsafe { sys::mmap(0, mapped, libc::PROT_READ | libc::PROT_WRITE, flags) }
+        .map_err(|errno| failed(call(), errno, HINT))?;
+    let start = at.next_multiple_of(HUGE_PAGE);
+    let (head, tail) = (start - at, at + mapped - (start + bytes));
+    for (from, length) in [(at, head), (start + bytes, tail)] {
+        if length > 0 {
+            // SAFETY: an end of the new mapping, which nobody has seen. A refusal
+            // leaves untouched address space behind, no memory.
+            let _ = unsafe { sys::munmap(from, length) };
+        }
+    }
+    // EINVAL: a kernel without transparent huge pages; small ones serve.
+    // SAFETY: our new mapping; the advice keeps its contents.
+    let _ = unsafe { sys::madvise(start, bytes, libc::MADV_HUGEPAGE) };
+    Ok(Segment { start, bytes })
+}
+
+/// # Safety
+/// The segment came from [`map`], and nobody uses it.
+pub(crate) unsafe fn unmap(Segment { start, bytes }: Segment) -> Result<(), SourceError> {
+    // SAFETY: the caller's contract.
+    unsafe { sys::munmap(start, bytes) }
+        .map_err(|errno| failed(format!("munmap({start:#x}, {bytes})"), errno, ""))
 }
 
 pub(crate) fn failed(call: String, errno: i32, hint: &str) -> SourceError {
@@ -38,36 +86,17 @@ unsafe impl Source for HostSource {
         HUGE_PAGE
     }
 
+    fn room(&self, _: &DriverToken) -> Option<Room> {
+        self.limits.memory()
+    }
+
     fn grow(&self, bytes: usize, _: &DriverToken) -> Result<Segment, SourceError> {
-        const HINT: &str = "; see `ulimit -v`, vm.overcommit_memory and vm.max_map_count";
-        let call = || format!("mmap of {bytes} bytes");
-        let refused = || failed(call(), libc::ENOMEM, HINT);
-        let bytes = bytes.checked_next_multiple_of(HUGE_PAGE).ok_or_else(refused)?;
-        let mapped = bytes.checked_add(HUGE_PAGE).ok_or_else(refused)?;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping at an address that the kernel chooses.
-        let at = unsafe { sys::mmap(0, mapped, libc::PROT_READ | libc::PROT_WRITE, flags) }
-            .map_err(|errno| failed(call(), errno, HINT))?;
-        let start = at.next_multiple_of(HUGE_PAGE);
-        let (head, tail) = (start - at, at + mapped - (start + bytes));
-        for (from, length) in [(at, head), (start + bytes, tail)] {
-            if length > 0 {
-                // SAFETY: an end of the new mapping, which nobody has seen. A refusal
-                // leaves untouched address space behind, no memory.
-                let _ = unsafe { sys::munmap(from, length) };
-            }
-        }
-        // EINVAL: a kernel without transparent huge pages; small ones serve.
-        // SAFETY: our new mapping; the advice keeps its contents.
-        let _ = unsafe { sys::madvise(start, bytes, libc::MADV_HUGEPAGE) };
-        Ok(Segment { start, bytes })
+        map(bytes)
     }
 
     unsafe fn shrink(&self, segment: Segment, _: &DriverToken) -> Result<(), SourceError> {
-        let Segment { start, bytes } = segment;
         // SAFETY: our own mapping, which nobody uses (the caller's contract).
-        unsafe { sys::munmap(start, bytes) }
-            .map_err(|errno| failed(format!("munmap({start:#x}, {bytes})"), errno, ""))
+        unsafe { unmap(segment) }
     }
 }
 

@@ -45,7 +45,11 @@ mod sync;
 #[cfg(not(loom))]
 pub mod adaptors;
 #[cfg(not(loom))]
+mod batch;
+#[cfg(not(loom))]
 mod buf;
+#[cfg(not(loom))]
+mod builder;
 #[cfg(not(loom))]
 mod carve;
 #[cfg(not(loom))]
@@ -81,6 +85,8 @@ mod pressure;
 #[cfg(not(loom))]
 mod ranges;
 #[cfg(not(loom))]
+mod relief;
+#[cfg(not(loom))]
 pub mod replay;
 #[cfg(not(loom))]
 mod shared;
@@ -114,11 +120,12 @@ mod span {
 #[cfg(not(loom))]
 pub use self::{
     buf::PoolBuf,
+    builder::Builder,
     error::{AllocError, BuildError, Error},
     fence::{AtomicFence, Fence, Poll},
     host::HostSource,
-    pool::{Builder, Pool},
-    pressure::{Bound, HostLimits, Room, Watermarks},
+    pool::Pool,
+    pressure::{Bound, HostLimits, Pressure, Room, Watermarks},
     source::{DriverToken, HostMemory, Segment, Source, SourceError},
     sources::{CustomSource, DeviceSource, ManagedSource, PinnedSource, VirtualSource},
     stats::{PoolShortage, PoolStats},

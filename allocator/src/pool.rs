@@ -3,24 +3,25 @@
 
 use crate::block::BlockRef;
 use crate::buf::PoolBuf;
+use crate::builder::Builder;
 use crate::carve::Want;
-use crate::classes::{self, LARGEST};
+use crate::classes;
 use crate::device::Misuse;
-use crate::error::{AllocError, BuildError};
-use crate::fork;
+use crate::error::AllocError;
 use crate::host::HostSource;
+use crate::pressure::{Told, Watermarks};
 use crate::shared::Core;
 use crate::slab::Supplier;
-use crate::source::{HostMemory, Source};
+use crate::source::HostMemory;
 use crate::sources::PinnedSource;
 use crate::stats::{PoolShortage, PoolStats};
-use crate::trace::{Kind, Traced};
+use crate::trace::Kind;
 use bytemuck::Pod;
 use pinyard_driver::Driver;
 use pinyard_hooks::PAGE_SIZE;
-use pinyard_registry::membarrier;
-use pinyard_registry::{Access, Registry};
+use pinyard_registry::Registry;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Blocks from slabs that are registered once. A handle: clones share one pool.
@@ -37,7 +38,7 @@ use std::time::Duration;
 /// nothing, and nothing hangs. The child makes pools of its own.
 #[derive(Clone)]
 pub struct Pool {
-    handle: Arc<Handle>,
+    pub(crate) handle: Arc<Handle>,
 }
 
 /// What the pool's handles share. Blocks do not hold it.
@@ -45,8 +46,11 @@ pub(crate) struct Handle {
     pub(crate) core: Arc<Core>,
     pub(crate) supplier: Arc<Supplier>,
     pub(crate) slab_bytes: usize,
-    pub(crate) limit: usize,
+    /// May change at any time.
+    pub(crate) limit: AtomicUsize,
     pub(crate) patience: Duration,
+    pub(crate) watermarks: Option<Watermarks>,
+    pub(crate) pressure: Told,
     /// Whether the pool has a thread that asks fences.
     pub(crate) fence_thread: bool,
 }
@@ -54,6 +58,12 @@ pub(crate) struct Handle {
 /// Bytes of a slab at most: well below what an address space has, so that no sum
 /// overflows.
 pub(crate) const MOST: usize = 1 << 46;
+
+impl Handle {
+    pub(crate) fn limit(&self) -> usize {
+        self.limit.load(Relaxed)
+    }
+}
 
 impl Drop for Handle {
     fn drop(&mut self) {
@@ -77,16 +87,7 @@ impl Pool {
 
     /// Starts making a pool of memory from a source of the caller's own.
     pub fn from_source(registry: &Registry, source: impl HostMemory + 'static) -> Builder {
-        Builder {
-            registry: registry.clone(),
-            source: Box::new(source),
-            slab_bytes: 64 << 20,
-            limit: usize::MAX,
-            access: Access::LOCAL_WRITE,
-            poison: false,
-            patience: Duration::from_secs(10),
-            fence_thread: true,
-        }
+        Builder::new(registry, Box::new(source))
     }
 
     /// A block of `elements` elements, with the alignment of `T`.
@@ -112,38 +113,45 @@ impl Pool {
     #[inline]
     pub fn alloc_aligned<T: Pod>(&self, elements: usize, align: usize) -> Result<PoolBuf<T>, AllocError> {
         let core = &self.handle.core;
+        let want = self.want::<T>(elements, align)?;
+        let block = match want {
+            Want::Class(class) => match core.alloc_fast(class) {
+                Some(block) => block,
+                None => self.handle.alloc_slow(want)?,
+            },
+            Want::Pages { .. } => self.handle.alloc_slow(want)?,
+        };
+        if core.watched {
+            self.inspect(block, elements * size_of::<T>());
+        }
+        Ok(PoolBuf::new(block, elements))
+    }
+
+    /// What holds `elements` elements at `align`.
+    #[inline(always)]
+    pub(crate) fn want<T: Pod>(&self, elements: usize, align: usize) -> Result<Want, AllocError> {
         let bytes = match elements.checked_mul(size_of::<T>()) {
             Some(bytes) if bytes > 0 && align.is_power_of_two() => bytes,
             _ => return Err(self.refusal::<T>(elements, align)),
         };
         let align = align.max(align_of::<T>());
-        let block = match classes::aligned_class(bytes, align, core.largest) {
-            Some(class) => match core.alloc_fast(class) {
-                Some(block) => block,
-                None => self.handle.alloc_slow(Want::Class(class))?,
-            },
-            None if align > self.handle.supplier.source.granularity() => {
-                return Err(self.refusal::<T>(elements, align));
-            }
-            // No slice is longer, and no sum of it and an address overflows.
-            None => {
-                match bytes.checked_next_multiple_of(PAGE_SIZE).filter(|&bytes| bytes <= isize::MAX as usize)
-                {
-                    Some(bytes) => self.handle.alloc_slow(Want::Pages { bytes, align })?,
-                    None => return Err(self.refusal::<T>(elements, align)),
-                }
-            }
-        };
-        if core.watched {
-            self.inspect(block, bytes);
+        if let Some(class) = classes::aligned_class(bytes, align, self.handle.core.largest) {
+            return Ok(Want::Class(class));
         }
-        Ok(PoolBuf::new(block, elements))
+        // No slice is longer, and no sum of it and an address overflows.
+        let pages = bytes.checked_next_multiple_of(PAGE_SIZE).filter(|&bytes| bytes <= isize::MAX as usize);
+        match pages {
+            Some(bytes) if align <= self.handle.supplier.source.granularity() => {
+                Ok(Want::Pages { bytes, align })
+            }
+            _ => Err(self.refusal::<T>(elements, align)),
+        }
     }
 
     /// Of a pool that is watched.
     #[cold]
     #[inline(never)]
-    fn inspect(&self, block: BlockRef, wanted: usize) {
+    pub(crate) fn inspect(&self, block: BlockRef, wanted: usize) {
         let place = block.place();
         // SAFETY: the span stands while a block of it is in use.
         let span = unsafe { place.span.as_ref() };
@@ -168,7 +176,7 @@ impl Pool {
 
     /// Why no block has `elements` at `align`.
     #[cold]
-    fn refusal<T>(&self, elements: usize, align: usize) -> AllocError {
+    pub(crate) fn refusal<T>(&self, elements: usize, align: usize) -> AllocError {
         let largest = self.handle.supplier.source.granularity();
         let element_bytes = size_of::<T>();
         if !align.is_power_of_two() || align > largest {
@@ -186,6 +194,12 @@ impl Pool {
         if !self.handle.core.is_forked() {
             self.handle.core.observers.lock().push(Arc::new(observer));
         }
+    }
+
+    /// Changes the limit. Slabs beyond a lower one stay until they are given back (see
+    /// [`trim`](Pool::trim)); until then nothing is added.
+    pub fn set_limit(&self, bytes: usize) {
+        self.handle.limit.store(bytes, Relaxed);
     }
 
     /// Reserves and registers slabs until `bytes` are free for any size. More than the
@@ -224,92 +238,8 @@ impl std::fmt::Debug for Pool {
         f.debug_struct("Pool")
             .field("source", &self.handle.supplier.source.name())
             .field("slab_bytes", &self.handle.slab_bytes)
-            .field("limit", &self.handle.limit)
+            .field("limit", &self.handle.limit())
             .finish_non_exhaustive()
-    }
-}
-
-/// See [`Pool::host`].
-pub struct Builder {
-    registry: Registry,
-    source: Box<dyn Source>,
-    slab_bytes: usize,
-    limit: usize,
-    access: Access,
-    poison: bool,
-    patience: Duration,
-    fence_thread: bool,
-}
-
-impl Builder {
-    /// Bytes of a slab, the unit of registration, rounded up to the source's
-    /// granularity (2 MiB for host memory). Default 64 MiB. A larger block gets a
-    /// slab of its own length.
-    pub fn slab_bytes(mut self, bytes: usize) -> Builder {
-        self.slab_bytes = bytes;
-        self
-    }
-
-    /// Bytes of all slabs at most. Default: no limit but the registry's budget.
-    pub fn limit(mut self, bytes: usize) -> Builder {
-        self.limit = bytes;
-        self
-    }
-
-    /// What the slabs are registered for. Default [`Access::LOCAL_WRITE`].
-    pub fn access(mut self, access: Access) -> Builder {
-        self.access = access;
-        self
-    }
-
-    /// How long an allocation that would fail waits for deferred blocks whose fences have
-    /// not passed. Default 10 s.
-    pub fn patience(mut self, patience: Duration) -> Builder {
-        self.patience = patience;
-        self
-    }
-
-    /// Whether a thread of the pool's asks the fences of deferred blocks while nobody uses
-    /// the pool ([`Poll::any_thread`](crate::Poll::any_thread)). It begins with the first
-    /// slab and sleeps while no block is deferred. Default: it does. Without it they are
-    /// asked by allocations, [`trim`](Pool::trim) and [`poll_fences`](Pool::poll_fences).
-    pub fn fence_thread(mut self, fence_thread: bool) -> Builder {
-        self.fence_thread = fence_thread;
-        self
-    }
-
-    /// Finds writes to freed memory: it is filled with a pattern, which is looked for when
-    /// the memory is used again or given back. For finding faults: every allocation and
-    /// free goes over the whole block; see [`Pool::on_misuse`].
-    pub fn poison(mut self, poison: bool) -> Builder {
-        self.poison = poison;
-        self
-    }
-
-    /// Makes the pool. It has no slab yet: see [`Pool::warmup`].
-    pub fn build(self) -> Result<Pool, BuildError> {
-        let granularity = self.source.granularity();
-        if !(1..=MOST).contains(&self.slab_bytes) {
-            return Err(BuildError::SlabBytes { bytes: self.slab_bytes, most: MOST, granularity });
-        }
-        if self.limit < granularity {
-            return Err(BuildError::Limit { limit: self.limit, granularity });
-        }
-        let slab_bytes = self.slab_bytes.next_multiple_of(granularity);
-        // A slab holds several blocks of the largest class.
-        let most = (slab_bytes / 8).min(LARGEST);
-        let above = classes::class_of(most);
-        let largest = if classes::size_of(above) > most { above - 1 } else { above };
-        membarrier::prepare();
-        fork::prepare();
-        let Builder { registry, source, access, limit, poison, patience, fence_thread, .. } = self;
-        let traced = Traced::new(source.name());
-        tracing::info!(source = source.name(), slab_bytes, limit, "a pool was made");
-        let supplier = Arc::new(Supplier { registry, source, access });
-        let core = Core::new(largest, poison, traced);
-        let publisher: std::sync::Weak<Core> = Arc::downgrade(&core);
-        pinyard_trace::counters::publish(publisher);
-        Ok(Pool { handle: Arc::new(Handle { core, supplier, slab_bytes, limit, patience, fence_thread }) })
     }
 }
 

@@ -3,9 +3,12 @@
 //! (getrlimit(2)).
 #![allow(unsafe_code)]
 
+use parking_lot::Mutex;
 use pinyard_registry::machine::{MemoryGroup, may_lock_anything, memory_groups};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// Bytes, or a part of what there is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,6 +60,31 @@ impl Room {
     }
 }
 
+/// Memory is short, or no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Pressure {
+    /// Less than the low mark is left; `false`: more than the high mark again.
+    pub short: bool,
+    /// What is left, after the pool gave back what it could.
+    pub room: Room,
+    /// Bytes that the pool holds in slabs.
+    pub reserved: usize,
+    /// Bytes that it gave back just now.
+    pub given_back: usize,
+}
+
+/// Told of both ends.
+pub(crate) type PressureObserver = Arc<dyn Fn(&Pressure) + Send + Sync>;
+
+/// Who is told of a host pool's pressure, and what was said last.
+#[derive(Default)]
+pub(crate) struct Told {
+    pub(crate) observers: Mutex<Vec<PressureObserver>>,
+    /// Less than the low mark was left, and not yet more than the high one.
+    pub(crate) pressed: AtomicBool,
+}
+
 /// What limits a process's host memory. Files are read when it is asked, a few
 /// microseconds.
 #[derive(Clone, Debug)]
@@ -76,7 +104,8 @@ impl HostLimits {
 
     /// From files elsewhere: a container's, or a test's. `cgroups` is where control groups
     /// of version 2 are mounted, and in `memory` those of version 1; `process` has `cgroup`,
-    /// `status` and `uid_map` as `/proc/self` does; a file that is missing limits nothing.
+    /// `status` and `uid_map` as `/proc/self` does, and `meminfo` beside it; a file that is
+    /// missing limits nothing.
     pub fn at(cgroups: &Path, process: &Path, memlock: Option<usize>) -> HostLimits {
         let at = cgroups.display();
         let mounts =
@@ -90,25 +119,26 @@ impl HostLimits {
     }
 
     /// What is left of any memory: the tightest group, by the lower of `memory.max`
-    /// and `memory.high`, or version 1's `memory.limit_in_bytes`. `None` where none is
-    /// limited.
+    /// and `memory.high`, or version 1's `memory.limit_in_bytes`, or the machine's
+    /// (`MemAvailable` of `/proc/meminfo`). `None` where nothing says so.
     pub fn memory(&self) -> Option<Room> {
         let rooms = self.groups.iter().filter_map(|group| {
             let (total, used) = (group.limit(&read)? as usize, group.used(&read)? as usize);
             Some(Room { free: total.saturating_sub(used), total })
         });
-        rooms.min_by_key(|room| room.free)
+        rooms.chain(self.machine()).min_by_key(|room| room.free)
+    }
+
+    fn machine(&self) -> Option<Room> {
+        let text = read(&self.process.parent()?.join("meminfo"))?;
+        Some(Room { free: kib(&text, "MemAvailable:")?, total: kib(&text, "MemTotal:")? })
     }
 
     /// What is left of pinned memory: that, or what RLIMIT_MEMLOCK leaves beside pages
     /// that are locked or pinned (`VmLck`, `VmPin`).
     pub fn pinned(&self) -> Option<Room> {
         let status = read(&self.process.join("status")).unwrap_or_default();
-        let held = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-            line.trim().trim_end_matches(" kB").trim().parse::<usize>().ok().map(|kib| kib << 10)
-        };
-        let used = held("VmLck:").unwrap_or(0) + held("VmPin:").unwrap_or(0);
+        let used = kib(&status, "VmLck:").unwrap_or(0) + kib(&status, "VmPin:").unwrap_or(0);
         // A file of `/proc/self`, which is `process` here.
         let own = |path: &Path| read(&self.process.join(path.file_name()?));
         let binds = self.memlock.filter(|_| !may_lock_anything(&own));
@@ -118,6 +148,12 @@ impl HostLimits {
             None => locked,
         }
     }
+}
+
+/// Bytes, from a line like `VmLck:  4 kB`.
+fn kib(text: &str, name: &str) -> Option<usize> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().trim_end_matches(" kB").trim().parse::<usize>().ok().map(|kib| kib << 10)
 }
 
 fn read(path: &Path) -> Option<String> {
@@ -222,6 +258,23 @@ mod tests {
         // All capabilities, in a user namespace of its own.
         write(&folder.0.join("uid_map"), "         0       1000          1\n");
         assert_eq!(limits.pinned(), Some(Room { free: 48 << 10, total: 64 << 10 }));
+    }
+
+    #[test]
+    fn what_the_machine_has_left_counts_where_no_group_has_less() {
+        let folder = Folder::new("machine");
+        let (groups, process) = (folder.0.join("cgroup"), folder.0.join("proc/self"));
+        write(&process.join("cgroup"), "0::/job\n");
+        write(&folder.0.join("proc/meminfo"), "MemTotal:     100 kB\nMemFree: 1 kB\nMemAvailable:  60 kB\n");
+        let limits = HostLimits::at(&groups, &process, None);
+        assert_eq!(limits.memory(), Some(Room { free: 60 << 10, total: 100 << 10 }));
+        write(&groups.join("job/memory.max"), "50000");
+        write(&groups.join("job/memory.current"), "40000");
+        assert_eq!(
+            HostLimits::at(&groups, &process, None).memory(),
+            Some(Room { free: 10000, total: 50000 })
+        );
+        assert!(HostLimits::of_process().memory().is_some());
     }
 
     #[test]

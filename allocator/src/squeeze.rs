@@ -33,7 +33,7 @@ impl Handle {
         let error = if observers.is_empty() {
             error
         } else {
-            let (wanted, limit) = (want.bytes(), self.limit);
+            let (wanted, limit) = (want.bytes(), self.limit());
             let shortage = PoolShortage { wanted, limit, stats: self.core.stats() };
             observers.iter().for_each(|observer| observer(&shortage));
             match self.squeeze_once(want, error, token) {
@@ -82,8 +82,8 @@ impl Handle {
     /// if the limit is against it for ever.
     fn missing(&self, cold: &Cold, want: Want) -> Option<usize> {
         let exact = want.bytes().checked_next_multiple_of(self.supplier.source.granularity())?;
-        let room = self.limit.saturating_sub(cold.reserved);
-        match exact <= self.limit {
+        let room = self.limit().saturating_sub(cold.reserved);
+        match exact <= self.limit() {
             // With room it was the source or the backend that refused.
             true if exact <= room => Some(exact),
             true => Some(exact - room),
@@ -106,7 +106,7 @@ impl Handle {
             // Blocks in use that wait for nothing leave too little, whatever passes.
             let counts = core.counts(&core.lock(token));
             let stays = (counts.live_bytes as usize).saturating_sub(core.deferred.bytes());
-            if self.limit.saturating_sub(stays) < want.bytes() {
+            if self.limit().saturating_sub(stays) < want.bytes() {
                 return core.deferred.passed() != passed;
             }
         }

@@ -84,10 +84,7 @@ impl Pooled {
         stream: Option<&PoolStream>,
     ) -> Result<Block, Failure> {
         match (&self.memory, stream) {
-            (Memory::Host(pool), _) => {
-                let block = pool.alloc_aligned::<u8>(bytes, align)?;
-                Ok(Block { start: block.as_ptr().addr(), bytes, memory: Held::Host(block) })
-            }
+            (Memory::Host(pool), _) => Ok(Block::on_host(pool.alloc_aligned(bytes, align)?)),
             (Memory::Device { .. }, Some(stream)) => {
                 if !align.is_power_of_two() || align > LARGEST_ALIGN {
                     let cause = format!(
@@ -114,21 +111,22 @@ impl Pooled {
 
     /// A block of each size, or none.
     pub(super) fn batch(&self, sizes: &[usize], stream: Option<&PoolStream>) -> Result<Vec<Block>, Failure> {
-        match stream {
-            Some(stream) => {
-                let blocks = stream.alloc_batch(sizes)?;
-                Ok(blocks
-                    .into_iter()
-                    .zip(sizes)
-                    .map(|(block, &bytes)| Block::on_device(block, bytes, 1))
-                    .collect())
+        match (&self.memory, stream) {
+            (Memory::Host(pool), _) => Ok(pool.alloc_batch(sizes)?.into_iter().map(Block::on_host).collect()),
+            (Memory::Device { .. }, Some(stream)) => {
+                let blocks = stream.alloc_batch(sizes)?.into_iter().zip(sizes);
+                Ok(blocks.map(|(block, &bytes)| Block::on_device(block, bytes, 1)).collect())
             }
-            None => sizes.iter().map(|&bytes| self.block(bytes, 1, None)).collect(),
+            (Memory::Device { .. }, None) => Err(Failure::null("stream")),
         }
     }
 }
 
 impl Block {
+    fn on_host(block: PoolBuf<u8>) -> Block {
+        Block { start: block.as_ptr().addr(), bytes: block.len(), memory: Held::Host(block) }
+    }
+
     fn on_device(block: DeviceBuf, bytes: usize, align: usize) -> Block {
         let start = (block.ptr().0 as usize).next_multiple_of(align);
         Block { start, bytes, memory: Held::Device(block) }

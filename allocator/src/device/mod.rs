@@ -75,7 +75,6 @@ pub use self::{
     marks::MarkKind,
     misuse::{Misuse, Offence, Place},
     pool::{DevicePool, PoolStream},
-    pressure::Pressure,
     raw::RawPool,
     requests::AllocFuture,
     slab::Registrar,
@@ -85,3 +84,4 @@ pub use self::{
     stats::{DeviceStats, Hits},
     watch::TraceOptions,
 };
+pub use crate::pressure::Pressure;

@@ -11,7 +11,7 @@
 use super::core::Core;
 use super::stream::StreamState;
 use super::worker;
-use crate::pressure::{Room, Watermarks};
+use crate::pressure::{Pressure, Watermarks};
 use crate::source::DriverToken;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
@@ -19,22 +19,6 @@ use std::time::Duration;
 
 /// Between two looks while memory is short.
 const LOOK: Duration = Duration::from_millis(100);
-
-/// Memory is short, or no longer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Pressure {
-    /// Less than the low mark is left; `false`: more than the high mark again.
-    pub short: bool,
-    /// What is left, after the pool gave back what it could.
-    pub room: Room,
-    /// Bytes that the pool holds in slabs.
-    pub reserved: usize,
-    /// Bytes that it gave back just now.
-    pub given_back: usize,
-}
-
-pub(super) type PressureObserver = Arc<dyn Fn(&Pressure) + Send + Sync>;
 
 impl Core {
     /// Before `wanted` bytes are asked of a source: whether less than the low mark would

@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use super::numa;
-use crate::host::{HUGE_PAGE, HostSource, failed};
+use crate::host::{HUGE_PAGE, failed, map, unmap};
 use crate::pressure::{HostLimits, Room};
 use crate::source::{DriverToken, HostMemory, Segment, Source, SourceError};
 use pinyard_driver::Driver;
@@ -91,7 +91,7 @@ fn pieces(segment: Segment) -> impl Iterator<Item = (usize, usize)> {
     (segment.start..end).step_by(PIECE).map(move |start| (start, PIECE.min(end - start)))
 }
 
-// SAFETY: HostSource's mappings, pinned.
+// SAFETY: mappings of our own, pinned.
 unsafe impl Source for PinnedSource {
     fn name(&self) -> &'static str {
         "pinned"
@@ -106,8 +106,7 @@ unsafe impl Source for PinnedSource {
     }
 
     fn grow(&self, bytes: usize, token: &DriverToken) -> Result<Segment, SourceError> {
-        let host = HostSource::new();
-        let segment = host.grow(bytes, token)?;
+        let segment = map(bytes)?;
         let Segment { start, bytes } = segment;
         if let Some(node) = self.node {
             numa::prefer(start, bytes, node);
@@ -132,7 +131,7 @@ unsafe impl Source for PinnedSource {
                     return Err(error);
                 }
                 // SAFETY: nobody has seen it, and nothing of it is pinned.
-                unsafe { host.shrink(segment, token) }?;
+                unsafe { unmap(segment) }?;
                 Err(error)
             }
         }
@@ -143,7 +142,7 @@ unsafe impl Source for PinnedSource {
     unsafe fn shrink(&self, segment: Segment, token: &DriverToken) -> Result<(), SourceError> {
         self.unregister(segment, segment.start + segment.bytes, token)?;
         // SAFETY: the caller's contract.
-        unsafe { HostSource::new().shrink(segment, token) }
+        unsafe { unmap(segment) }
     }
 }
 

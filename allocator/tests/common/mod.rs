@@ -2,7 +2,9 @@
 #![allow(unsafe_code, dead_code)] // each test file uses its part
 
 use parking_lot::Mutex; // the standard one is invisible to ThreadSanitizer
-use pinyard_allocator::{Builder, DriverToken, HostMemory, HostSource, Pool, Segment, Source, SourceError};
+use pinyard_allocator::{
+    Builder, DriverToken, HostMemory, HostSource, Pool, Room, Segment, Source, SourceError,
+};
 use pinyard_registry::{
     Events, MemoryKey, PageRange, Registry,
     backend::{Backend, BackendError, Custom},
@@ -24,6 +26,9 @@ pub(crate) struct Books {
     pub(crate) unmaps: AtomicU64,
     /// Bytes that the source may have mapped.
     pub(crate) budget: AtomicUsize,
+    /// What there is in all, as the source says, if it says anything, and what others have of it.
+    pub(crate) total: AtomicUsize,
+    pub(crate) others: AtomicUsize,
     /// Threads that called the source or the backend.
     pub(crate) callers: Mutex<Vec<ThreadId>>,
     /// What was done wrong.
@@ -37,6 +42,11 @@ impl Books {
 
     pub(crate) fn called(&self) {
         self.callers.lock().push(thread::current().id());
+    }
+
+    /// Bytes.
+    pub(crate) fn mapped(&self) -> usize {
+        self.mapped.lock().values().map(|segment| segment.bytes).sum()
     }
 
     pub(crate) fn fault(&self, text: String) {
@@ -89,10 +99,14 @@ unsafe impl Source for BookedSource {
     fn granularity(&self) -> usize {
         HostSource::new().granularity()
     }
+    fn room(&self, _: &DriverToken) -> Option<Room> {
+        let total = self.0.total.load(SeqCst);
+        let used = self.0.mapped() + self.0.others.load(SeqCst);
+        (total > 0).then(|| Room { free: total.saturating_sub(used), total })
+    }
     fn grow(&self, bytes: usize, token: &DriverToken) -> Result<Segment, SourceError> {
         self.0.called();
-        let mapped: usize = self.0.mapped.lock().values().map(|segment| segment.bytes).sum();
-        if mapped + bytes > self.0.budget.load(SeqCst) {
+        if self.0.mapped() + bytes > self.0.budget.load(SeqCst) {
             return Err(SourceError {
                 call: format!("grow({bytes})"),
                 reason: "the budget of the test is used up".to_owned(),

@@ -1,0 +1,146 @@
+//! How a host pool is made.
+
+use crate::classes::{self, LARGEST};
+use crate::error::BuildError;
+use crate::fork;
+use crate::pool::{Handle, MOST, Pool};
+use crate::pressure::{Bound, Told, Watermarks};
+use crate::shared::Core;
+use crate::slab::Supplier;
+use crate::source::{DriverToken, Source};
+use crate::trace::Traced;
+use pinyard_registry::membarrier;
+use pinyard_registry::{Access, Registry};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// See [`Pool::host`].
+pub struct Builder {
+    registry: Registry,
+    source: Box<dyn Source>,
+    slab_bytes: usize,
+    limit: usize,
+    access: Access,
+    poison: bool,
+    patience: Duration,
+    fence_thread: bool,
+    watermarks: Option<Watermarks>,
+}
+
+impl Builder {
+    pub(crate) fn new(registry: &Registry, source: Box<dyn Source>) -> Builder {
+        Builder {
+            registry: registry.clone(),
+            source,
+            slab_bytes: 64 << 20,
+            limit: usize::MAX,
+            access: Access::LOCAL_WRITE,
+            poison: false,
+            patience: Duration::from_secs(10),
+            fence_thread: true,
+            watermarks: None,
+        }
+    }
+
+    /// Bytes of a slab, the unit of registration, rounded up to the source's
+    /// granularity (2 MiB for host memory). Default 64 MiB. A larger block gets a
+    /// slab of its own length.
+    pub fn slab_bytes(mut self, bytes: usize) -> Builder {
+        self.slab_bytes = bytes;
+        self
+    }
+
+    /// Bytes of all slabs at most. Default: no limit but the registry's budget.
+    pub fn limit(mut self, bytes: usize) -> Builder {
+        self.limit = bytes;
+        self
+    }
+
+    /// A part, above 0 and up to 1, of what there is where the memory comes from, as its
+    /// source says ([`HostLimits`](crate::HostLimits)): of the tightest control group, or of
+    /// the machine; of pinned memory of RLIMIT_MEMLOCK, where that binds and is less. Refused where the
+    /// source does not say.
+    pub fn limit_fraction(self, fraction: f64) -> Result<Builder, BuildError> {
+        let room = self.source.room(&DriverToken::at_entry());
+        match room.filter(|_| fraction > 0.0 && fraction <= 1.0) {
+            Some(room) => Ok(self.limit(Bound::Fraction(fraction).of(room.total))),
+            None => Err(BuildError::Limit { limit: 0, granularity: self.source.granularity() }),
+        }
+    }
+
+    /// Heeds what is left where the memory comes from, as its source says
+    /// ([`HostLimits`](crate::HostLimits)). Below the low mark the pool gives back slabs that
+    /// are free and grows by what is wanted alone, until the high one; both ends are told to
+    /// [`Pool::on_pressure`]. The marks limit nothing: an allocation that needs memory asks for
+    /// it. Looked at before each slab, and by [`Pool::relieve`].
+    pub fn watermarks(mut self, low: Bound, high: Bound) -> Builder {
+        self.watermarks = Some(Watermarks { low, high });
+        self
+    }
+
+    /// What the slabs are registered for. Default [`Access::LOCAL_WRITE`].
+    pub fn access(mut self, access: Access) -> Builder {
+        self.access = access;
+        self
+    }
+
+    /// How long an allocation that would fail waits for deferred blocks whose fences have
+    /// not passed. Default 10 s.
+    pub fn patience(mut self, patience: Duration) -> Builder {
+        self.patience = patience;
+        self
+    }
+
+    /// Whether a thread of the pool's asks the fences of deferred blocks while nobody uses
+    /// the pool ([`Poll::any_thread`](crate::Poll::any_thread)). It begins with the first
+    /// slab and sleeps while no block is deferred. Default: it does. Without it they are
+    /// asked by allocations, [`trim`](Pool::trim) and [`poll_fences`](Pool::poll_fences).
+    pub fn fence_thread(mut self, fence_thread: bool) -> Builder {
+        self.fence_thread = fence_thread;
+        self
+    }
+
+    /// Finds writes to freed memory: it is filled with a pattern, which is looked for when
+    /// the memory is used again or given back. For finding faults: every allocation and
+    /// free goes over the whole block; see [`Pool::on_misuse`].
+    pub fn poison(mut self, poison: bool) -> Builder {
+        self.poison = poison;
+        self
+    }
+
+    /// Makes the pool. It has no slab yet: see [`Pool::warmup`].
+    pub fn build(self) -> Result<Pool, BuildError> {
+        let granularity = self.source.granularity();
+        if !(1..=MOST).contains(&self.slab_bytes) {
+            return Err(BuildError::SlabBytes { bytes: self.slab_bytes, most: MOST, granularity });
+        }
+        if self.limit < granularity {
+            return Err(BuildError::Limit { limit: self.limit, granularity });
+        }
+        if let Some(Watermarks { low, high }) = self.watermarks {
+            let total = self.source.room(&DriverToken::at_entry()).map_or(usize::MAX, |room| room.total);
+            if !(low.is_sound() && high.is_sound() && low.of(total) <= high.of(total)) {
+                return Err(BuildError::Watermarks { low, high });
+            }
+        }
+        let slab_bytes = self.slab_bytes.next_multiple_of(granularity);
+        // A slab holds several blocks of the largest class.
+        let most = (slab_bytes / 8).min(LARGEST);
+        let above = classes::class_of(most);
+        let largest = if classes::size_of(above) > most { above - 1 } else { above };
+        membarrier::prepare();
+        fork::prepare();
+        let Builder { registry, source, access, limit, poison, patience, fence_thread, watermarks, .. } =
+            self;
+        let traced = Traced::new(source.name());
+        tracing::info!(source = source.name(), slab_bytes, limit, "a pool was made");
+        let supplier = Arc::new(Supplier { registry, source, access });
+        let core = Core::new(largest, poison, traced);
+        let publisher: std::sync::Weak<Core> = Arc::downgrade(&core);
+        pinyard_trace::counters::publish(publisher);
+        let (limit, pressure) = (limit.into(), Told::default());
+        let handle =
+            Handle { core, supplier, slab_bytes, limit, patience, watermarks, pressure, fence_thread };
+        Ok(Pool { handle: Arc::new(handle) })
+    }
+}
