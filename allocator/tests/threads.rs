@@ -5,9 +5,9 @@
 
 mod common;
 
-use common::{Books, pool};
+use common::{Books, builder, pool};
 use parking_lot::{Condvar, Mutex};
-use pinyard_allocator::{AllocError, AtomicFence, Pool, PoolBuf};
+use pinyard_allocator::{AllocError, AtomicFence, Bound, Pool, PoolBuf};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
@@ -117,6 +117,43 @@ fn four_threads_churn() {
     assert_eq!(pool.stats().live_blocks, 0);
     assert_eq!(pool.stats().allocations, pool.stats().frees);
     pool.trim();
+    books.assert_balanced();
+}
+
+/// Eight of them, some of whose blocks come in batches, while the limit and what is left change.
+fn eight_threads_take_batches_of_a_pool_that_is_relieved() {
+    const ROUNDS: usize = 300;
+    let books = Books::new();
+    books.total.store(256 * MIB, Relaxed);
+    let marks = (Bound::Bytes(32 * MIB), Bound::Bytes(64 * MIB));
+    let builder = builder(&books, usize::MAX).watermarks(marks.0, marks.1);
+    // Its own thread would be in the library that the sanitizer cannot see into.
+    let pool = builder.fence_thread(false).build().unwrap();
+    let take = |seed: u64| {
+        let (pool, books) = (pool.clone(), &books);
+        work(move || {
+            let mut random = Random(seed);
+            for round in 0..ROUNDS {
+                let sizes: Vec<usize> = (0..random.below(9)).map(|_| random.size(13) / 8).collect();
+                let tag = seed << 32 | round as u64;
+                let mut batch = pool.alloc_batch::<u64>(&sizes).unwrap();
+                batch.iter_mut().for_each(|block| mark(block, tag));
+                match random.below(8) {
+                    0 => books.others.store(random.below(256) * MIB, Relaxed),
+                    // No block fails: what is in use stays far below it.
+                    1 => pool.set_limit((128 + random.below(64)) * MIB),
+                    2 => drop(pool.relieve()),
+                    3 => pool.warmup_sizes(&[(100, 10), (5000, 2)]).unwrap(),
+                    _ => churn(&pool, tag, 50),
+                }
+                batch.iter().for_each(|block| check(block, tag));
+            }
+        })
+    };
+    run((0..8).map(take).collect());
+    assert_eq!(pool.stats().live_blocks, 0);
+    pool.trim();
+    drop(pool);
     books.assert_balanced();
 }
 
@@ -267,8 +304,12 @@ fn nothing_is_registered_after_warm_up() {
 /// that the sanitizer cannot see into.
 fn main() {
     let only = std::env::args().nth(1).filter(|argument| !argument.starts_with('-'));
-    let tests: [(&str, fn()); 6] = [
+    let tests: [(&str, fn()); 7] = [
         ("four_threads_churn", four_threads_churn),
+        (
+            "eight_threads_take_batches_of_a_pool_that_is_relieved",
+            eight_threads_take_batches_of_a_pool_that_is_relieved,
+        ),
         ("blocks_freed_by_another_thread_come_back", blocks_freed_by_another_thread_come_back),
         ("trimming_disturbs_nobody", trimming_disturbs_nobody),
         ("threads_at_the_limit_take_from_each_other", threads_at_the_limit_take_from_each_other),
