@@ -127,7 +127,7 @@ fn eight_threads_take_batches_of_a_pool_that_is_relieved() {
     books.total.store(256 * MIB, Relaxed);
     let marks = (Bound::Bytes(32 * MIB), Bound::Bytes(64 * MIB));
     let builder = builder(&books, usize::MAX).watermarks(marks.0, marks.1);
-    // Its own thread would be in the library that the sanitizer cannot see into.
+    // With a thread of its own the core's last drop is after a fence, which the sanitizer does not see.
     let pool = builder.fence_thread(false).build().unwrap();
     let take = |seed: u64| {
         let (pool, books) = (pool.clone(), &books);
