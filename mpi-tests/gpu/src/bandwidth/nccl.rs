@@ -11,6 +11,7 @@ use pinyard_mpi::Gpu;
 use std::error::Error;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
+use std::sync::Once;
 
 const FLOAT32: c_int = 7;
 const SUM: c_int = 0;
@@ -68,7 +69,8 @@ impl Nccl {
             if world.rank() == 0
                 && let Err(error) = nccl.check("ncclCommInitRank", most)
             {
-                eprintln!("NCCL is left out: {error}");
+                static ONCE: Once = Once::new();
+                ONCE.call_once(|| eprintln!("NCCL is left out: {error}"));
             }
             Ok(None)
         }
