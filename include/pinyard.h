@@ -757,7 +757,8 @@ pny_status pny_pool_alloc_aligned(pny_pool pool,
 
 /*
  * A block of each of `count` sizes, or none; side by side where there is room, of a device pool
- * those above 32 KiB, of another those beyond an eighth of a slab. A `count` of 0 does nothing.
+ * those above 32 KiB, of another those beyond an eighth of a slab or 32 MiB. A `count` of 0
+ * does nothing.
  *
  * Errors: as pny_pool_alloc. On an error every one of `blocks` is null.
  *

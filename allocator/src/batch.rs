@@ -5,51 +5,59 @@ use crate::buf::PoolBuf;
 use crate::carve::Want;
 use crate::counters::Counts;
 use crate::error::AllocError;
-use crate::pool::{Handle, Pool};
+use crate::grow::FENCES;
+use crate::pool::{Handle, MOST, Pool};
 use crate::shared::{Cold, Core};
 use crate::source::DriverToken;
 use bytemuck::Pod;
 use pinyard_hooks::PAGE_SIZE;
 
+/// Blocks of a warm-up that are taken under one lock.
+const AT_ONCE: usize = 1024;
+
 impl Pool {
     /// A block for each of these numbers of elements, in their order, or none. Taken under one
     /// lock, those beyond an eighth of a slab (or 32 MiB) side by side, where the pool has them;
     /// the others one by one, as [`alloc`](Pool::alloc) does, which is also faster for few small
-    /// ones: a thread has those without a lock.
+    /// ones: a thread has those without a lock. Fails as `alloc` does for the first that is not to
+    /// be had; any thread, but no signal handler.
     pub fn alloc_batch<T: Pod>(&self, elements: &[usize]) -> Result<Vec<PoolBuf<T>>, AllocError> {
         let wants = elements.iter().map(|&elements| self.want::<T>(elements, align_of::<T>()));
         let wants = wants.collect::<Result<Vec<Want>, AllocError>>()?;
-        let buffer = |block: BlockRef, elements: usize| {
-            if self.handle.core.watched {
-                self.inspect(block, elements * size_of::<T>());
-            }
-            PoolBuf::<T>::new(block, elements)
-        };
         let taken = self.handle.take_all(&wants)?.into_iter().zip(elements);
-        // Buffers from here on: an error gives them back.
+        // Buffers from here on: an error, or a panic, gives them back.
+        let buffer = |block, elements| PoolBuf::<T>::new(block, elements);
         let taken: Vec<_> =
             taken.map(|(block, &elements)| block.map(|block| buffer(block, elements))).collect();
-        let one = |((taken, want), elements): ((Option<PoolBuf<T>>, Want), &usize)| match taken {
+        let one = |((taken, want), &elements): ((Option<PoolBuf<T>>, Want), &usize)| match taken {
             Some(buf) => Ok(buf),
-            None => self.handle.alloc_slow(want).map(|block| buffer(block, *elements)),
+            None => self.handle.alloc_one(want).map(|block| buffer(block, elements)),
         };
-        taken.into_iter().zip(wants).zip(elements).map(one).collect()
+        let all = taken.into_iter().zip(wants).zip(elements).map(one).collect::<Result<Vec<_>, _>>()?;
+        if self.handle.core.watched {
+            all.iter().for_each(|buf| self.inspect(buf.block(), size_of_val::<[T]>(buf)));
+        }
+        Ok(all)
     }
 
     /// Reserves and registers slabs for `count` blocks of each number of bytes, cut to size and
     /// for any thread: as many in use at a time need no further slab, but for what threads keep of
-    /// what they have freed. What the limit leaves no room for is refused before anything is
-    /// reserved.
+    /// what they have freed. Blocks that together are more than the limit leaves, whatever the slabs,
+    /// are refused before anything is reserved; slabs made before a later error stay, free. Fails as
+    /// [`alloc`](Pool::alloc) does; any thread, but no signal handler.
     pub fn warmup_sizes(&self, sizes: &[(usize, usize)]) -> Result<(), AllocError> {
         let (mut wanted, mut blocks) = (0usize, Vec::new());
         for &(bytes, count) in sizes {
             let block_bytes = self.want::<u8>(bytes, 1)?.block_bytes();
             let sum = block_bytes.checked_mul(count).and_then(|more| wanted.checked_add(more));
-            wanted = sum.ok_or(AllocError::Overflow { elements: count, element_bytes: bytes })?;
+            let overflow = AllocError::Overflow { elements: count, element_bytes: bytes };
+            wanted = sum.filter(|&sum| sum <= MOST).ok_or(overflow)?;
         }
         self.handle.check_room(wanted)?;
         for &(bytes, count) in sizes {
-            blocks.extend(self.alloc_batch::<u8>(&vec![bytes; count])?);
+            for done in (0..count).step_by(AT_ONCE) {
+                blocks.extend(self.alloc_batch::<u8>(&vec![bytes; AT_ONCE.min(count - done)])?);
+            }
         }
         let core = &self.handle.core;
         blocks.into_iter().for_each(|block| core.free_for_all(block.into_block()));
@@ -62,6 +70,8 @@ impl Handle {
     fn take_all(&self, wants: &[Want]) -> Result<Vec<Option<BlockRef>>, AllocError> {
         self.check_fork()?;
         let (core, mut token) = (&self.core, DriverToken::at_entry());
+        // As for one: what has come back is taken back first.
+        core.poll_fences(FENCES);
         let mut cold = core.lock(&mut token);
         let mut row = core.take_row(&mut cold, wants).into_iter().flatten();
         let taken = wants.iter().map(|&want| {
@@ -73,15 +83,25 @@ impl Handle {
         Ok(taken.collect())
     }
 
-    /// Whether `wanted` bytes of blocks may be in use with those that are.
+    fn alloc_one(&self, want: Want) -> Result<BlockRef, AllocError> {
+        let kept = if let Want::Class(class) = want { self.core.alloc_fast(class) } else { None };
+        kept.map_or_else(|| self.alloc_slow(want), Ok)
+    }
+
+    /// Whether `wanted` bytes of blocks may be in use with those that are and wait for no fence.
     fn check_room(&self, wanted: usize) -> Result<(), AllocError> {
         self.check_fork()?;
         let mut token = DriverToken::at_entry();
+        self.core.poll_fences(usize::MAX);
         let cold = self.core.lock(&mut token);
-        let live = self.core.counts(&cold).live_bytes as usize;
-        match wanted <= self.limit().saturating_sub(live) {
+        // Below nothing where a free was counted and its allocation not yet.
+        let live = (self.core.counts(&cold).live_bytes as i64).max(0) as usize;
+        let stays = live.saturating_sub(self.core.deferred.bytes());
+        let limit = self.limit();
+        // Slabs beyond a limit that was lowered serve as well.
+        match wanted <= limit.max(cold.reserved).saturating_sub(stays) {
             true => Ok(()),
-            false => Err(self.limit_reached(&cold, wanted)),
+            false => Err(self.limit_reached(&cold, limit, wanted)),
         }
     }
 }

@@ -75,6 +75,10 @@ impl<T: Pod> PoolBuf<T> {
         self.span().kind.block_bytes
     }
 
+    pub(crate) fn block(&self) -> BlockRef {
+        self.block
+    }
+
     /// The block, which is the caller's to free.
     pub(crate) fn into_block(self) -> BlockRef {
         ManuallyDrop::new(self).block

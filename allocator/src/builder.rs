@@ -57,14 +57,14 @@ impl Builder {
     }
 
     /// A part, above 0 and up to 1, of what there is where the memory comes from, as its
-    /// source says ([`HostLimits`](crate::HostLimits)): of the tightest control group, or of
-    /// the machine; of pinned memory of RLIMIT_MEMLOCK, where that binds and is less. Refused where the
-    /// source does not say.
+    /// source says ([`HostLimits`](crate::HostLimits)): of the least of what control groups allow
+    /// and the machine has, of pinned memory of RLIMIT_MEMLOCK too, where that binds. Refused
+    /// ([`BuildError::LimitFraction`]) where the source does not say.
     pub fn limit_fraction(self, fraction: f64) -> Result<Builder, BuildError> {
         let room = self.source.room(&DriverToken::at_entry());
         match room.filter(|_| fraction > 0.0 && fraction <= 1.0) {
             Some(room) => Ok(self.limit(Bound::Fraction(fraction).of(room.total))),
-            None => Err(BuildError::Limit { limit: 0, granularity: self.source.granularity() }),
+            None => Err(BuildError::LimitFraction { part: fraction }),
         }
     }
 
@@ -72,7 +72,8 @@ impl Builder {
     /// ([`HostLimits`](crate::HostLimits)). Below the low mark the pool gives back slabs that
     /// are free and grows by what is wanted alone, until the high one; both ends are told to
     /// [`Pool::on_pressure`]. The marks limit nothing: an allocation that needs memory asks for
-    /// it. Looked at before each slab, and by [`Pool::relieve`].
+    /// it. Looked at before each slab but those of a warm-up, and by [`Pool::relieve`]. Of a source
+    /// that does not say what is left they mean nothing.
     pub fn watermarks(mut self, low: Bound, high: Bound) -> Builder {
         self.watermarks = Some(Watermarks { low, high });
         self

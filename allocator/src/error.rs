@@ -108,6 +108,15 @@ pub enum BuildError {
         /// The shortest slab.
         granularity: usize,
     },
+    /// A part of what there is, as the limit.
+    #[error(
+        "a limit of {part} of what there is is refused: parts are above 0 and up to 1, of memory whose source says \
+         how much there is"
+    )]
+    LimitFraction {
+        /// The part asked for.
+        part: f64,
+    },
     /// Parts are 0 to 1, and the low mark is not above the high one.
     #[error("watermarks {low:?} and {high:?} are refused: parts are 0 to 1, and the first is the lower")]
     Watermarks {

@@ -16,7 +16,7 @@ use std::thread;
 
 /// Fences asked on the way of an allocation, so that many that do not pass cost
 /// each a little.
-const FENCES: usize = 8;
+pub(crate) const FENCES: usize = 8;
 
 impl Handle {
     /// A block for `want`.
@@ -65,11 +65,35 @@ impl Handle {
 
     pub(crate) fn grow_for(&self, want: Want, token: &mut DriverToken) -> Result<BlockRef, AllocError> {
         loop {
+            let short = self.may_grow(want.bytes(), token) && self.is_low_for(want.bytes(), token);
+            if short {
+                // What threads keep is about to be given back: it may suffice.
+                let mut cold = self.core.lock(token);
+                self.core.gather_all(&mut cold, true);
+                if let Some(block) = self.core.take(&mut cold, want)? {
+                    return Ok(block);
+                }
+            }
+            let short = short && self.is_short_for(want.bytes(), token);
+            let length = if short { 0 } else { self.slab_bytes };
             // `None` where another thread added a slab, and others took it all.
-            if let Some(block) = self.grow(want.bytes(), token, |cold| self.core.take(cold, want))? {
+            let grown = self.grow(want.bytes(), length, token, |cold| self.core.take(cold, want))?;
+            if let Some(block) = grown {
                 return Ok(block);
             }
         }
+    }
+
+    /// Whether it is this thread that would add a slab of `least` bytes now, and the limit allows
+    /// it: what cannot be had costs nobody what is free.
+    fn may_grow(&self, least: usize, token: &mut DriverToken) -> bool {
+        if self.watermarks.is_none() {
+            return false;
+        }
+        let exact = least.checked_next_multiple_of(self.supplier.source.granularity());
+        let cold = self.core.lock(token);
+        let room = self.limit().saturating_sub(cold.reserved);
+        cold.growing.is_none() && exact.is_some_and(|exact| exact <= room)
     }
 
     /// Reserves until `bytes` are free in ranges.
@@ -83,41 +107,43 @@ impl Handle {
                 return Ok(());
             }
             // Before the first slab of many: a warm-up that cannot succeed reserves nothing.
-            if missing > self.limit().saturating_sub(cold.reserved) {
-                return Err(self.limit_reached(&cold, missing));
+            let limit = self.limit();
+            if missing > limit.saturating_sub(cold.reserved) {
+                return Err(self.limit_reached(&cold, limit, missing));
             }
             drop(cold);
             if missing > MOST {
                 return Err(AllocError::Overflow { elements: missing, element_bytes: 1 });
             }
-            self.grow(missing.min(self.slab_bytes), &mut token, |_| Ok(Some(())))?;
+            // However little is left: what is free already would be given back for it.
+            self.grow(missing.min(self.slab_bytes), self.slab_bytes, &mut token, |_| Ok(Some(())))?;
         }
     }
 
-    /// Adds a slab of at least `least` bytes, and runs `then` under the lock before
-    /// others see it. Waits instead if another thread is adding one.
+    /// Adds a slab of at least `least` bytes, `length` if that is to be had, and runs `then` under
+    /// the lock before others see it. Waits instead if another thread is adding one.
     fn grow<R>(
         &self,
         least: usize,
+        length: usize,
         token: &mut DriverToken,
         then: impl FnOnce(&mut Cold) -> Result<Option<R>, AllocError>,
     ) -> Result<Option<R>, AllocError> {
         let core = &self.core;
         let me = thread::current().id();
         let granularity = self.supplier.source.granularity();
-        let short = self.is_short_for(least, token);
         let mut cold = core.lock(token);
         // A backend that allocates from the pool it registers does not wait for itself.
         if cold.growing.is_some_and(|thread| thread != me) {
             core.grown.wait(&mut cold);
             return then(&mut cold);
         }
-        let room = self.limit().saturating_sub(cold.reserved);
+        let limit = self.limit();
+        let room = limit.saturating_sub(cold.reserved);
         let Some(exact) = least.checked_next_multiple_of(granularity).filter(|&exact| exact <= room) else {
-            return Err(self.limit_reached(&cold, least));
+            return Err(self.limit_reached(&cold, limit, least));
         };
-        let slab_bytes = if short { 0 } else { self.slab_bytes };
-        let preferred = slab_bytes.max(exact).min(room - room % granularity);
+        let preferred = length.max(exact).min(room - room % granularity);
         cold.growing = Some(me);
         cold.reserved += preferred;
         drop(cold);
@@ -150,10 +176,10 @@ impl Handle {
     }
 
     #[cold]
-    pub(crate) fn limit_reached(&self, cold: &Cold, wanted: usize) -> AllocError {
+    pub(crate) fn limit_reached(&self, cold: &Cold, limit: usize, wanted: usize) -> AllocError {
         let counts = self.core.counts(cold);
         AllocError::Limit {
-            limit: self.limit(),
+            limit,
             wanted,
             reserved: cold.reserved,
             live: counts.live_bytes,

@@ -44,6 +44,15 @@ pub struct Watermarks {
     pub high: Bound,
 }
 
+impl Watermarks {
+    /// Bytes of `total`, the low one first. One may be bytes and the other a part of what changes:
+    /// the high one is never below.
+    pub(crate) fn of(self, total: usize) -> (usize, usize) {
+        let low = self.low.of(total);
+        (low, self.high.of(total).max(low))
+    }
+}
+
 /// What is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
@@ -54,9 +63,9 @@ pub struct Room {
 }
 
 impl Room {
-    /// The one with less left.
-    fn or(self, other: Option<Room>) -> Room {
-        other.filter(|other| other.free < self.free).unwrap_or(self)
+    /// Of both: what the one with less left has, of the lesser total.
+    fn within(self, other: Room) -> Room {
+        Room { free: self.free.min(other.free), total: self.total.min(other.total) }
     }
 }
 
@@ -64,8 +73,11 @@ impl Room {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Pressure {
-    /// Less than the low mark is left; `false`: more than the high mark again.
+    /// With `wanted` bytes more, less than the low mark is left; `false`: as much as the high mark
+    /// again.
     pub short: bool,
+    /// Bytes that were about to be asked for.
+    pub wanted: usize,
     /// What is left, after the pool gave back what it could.
     pub room: Room,
     /// Bytes that the pool holds in slabs.
@@ -118,15 +130,15 @@ impl HostLimits {
         HostLimits { groups: memory_groups(&files), process: process.to_owned(), memlock }
     }
 
-    /// What is left of any memory: the tightest group, by the lower of `memory.max`
-    /// and `memory.high`, or version 1's `memory.limit_in_bytes`, or the machine's
-    /// (`MemAvailable` of `/proc/meminfo`). `None` where nothing says so.
+    /// What is left of any memory, and of how much: the least of what the groups, by the lower of
+    /// `memory.max` and `memory.high`, or version 1's `memory.limit_in_bytes`, and the machine
+    /// (`MemAvailable` of `/proc/meminfo`) have left, and the least total. `None` where nothing says so.
     pub fn memory(&self) -> Option<Room> {
         let rooms = self.groups.iter().filter_map(|group| {
             let (total, used) = (group.limit(&read)? as usize, group.used(&read)? as usize);
             Some(Room { free: total.saturating_sub(used), total })
         });
-        rooms.chain(self.machine()).min_by_key(|room| room.free)
+        rooms.chain(self.machine()).reduce(Room::within)
     }
 
     fn machine(&self) -> Option<Room> {
@@ -143,10 +155,7 @@ impl HostLimits {
         let own = |path: &Path| read(&self.process.join(path.file_name()?));
         let binds = self.memlock.filter(|_| !may_lock_anything(&own));
         let locked = binds.map(|total| Room { free: total.saturating_sub(used), total });
-        match self.memory() {
-            Some(memory) => Some(memory.or(locked)),
-            None => locked,
-        }
+        self.memory().into_iter().chain(locked).reduce(Room::within)
     }
 }
 
@@ -213,7 +222,7 @@ mod tests {
         assert_eq!(limits.memory(), Some(Room { free: 1400, total: 1500 }));
         // Above its limit, which memory.high allows.
         write(&groups.join("job/memory.current"), "8100");
-        assert_eq!(limits.memory(), Some(Room { free: 0, total: 8000 }));
+        assert_eq!(limits.memory(), Some(Room { free: 0, total: 1500 }));
     }
 
     /// Alone; beside version 2 without the memory; and in a container, that sees only what
@@ -270,10 +279,12 @@ mod tests {
         assert_eq!(limits.memory(), Some(Room { free: 60 << 10, total: 100 << 10 }));
         write(&groups.join("job/memory.max"), "50000");
         write(&groups.join("job/memory.current"), "40000");
-        assert_eq!(
-            HostLimits::at(&groups, &process, None).memory(),
-            Some(Room { free: 10000, total: 50000 })
-        );
+        let of = |memlock| HostLimits::at(&groups, &process, memlock);
+        assert_eq!(of(None).memory(), Some(Room { free: 10000, total: 50000 }));
+        // The total is the least, whoever has least left now.
+        write(&folder.0.join("proc/meminfo"), "MemTotal:     100 kB\nMemAvailable:  6 kB\n");
+        assert_eq!(of(None).memory(), Some(Room { free: 6 << 10, total: 50000 }));
+        assert_eq!(of(Some(8 << 10)).pinned(), Some(Room { free: 6 << 10, total: 8 << 10 }));
         assert!(HostLimits::of_process().memory().is_some());
     }
 

@@ -12,7 +12,8 @@ use std::sync::atomic::Ordering::SeqCst;
 impl Pool {
     /// Has `observer` called when memory becomes short and when it no longer is
     /// ([`Builder::watermarks`](crate::Builder::watermarks)), once each, on the thread that
-    /// notices, without a lock held. It may free blocks.
+    /// notices, without a lock held. It may free blocks, and allocate. The pool keeps it until its
+    /// last handle goes: one that has a handle of its own keeps the pool.
     pub fn on_pressure(&self, observer: impl Fn(&Pressure) + Send + Sync + 'static) {
         if !self.handle.core.is_forked() {
             self.handle.pressure.observers.lock().push(Arc::new(observer));
@@ -27,6 +28,13 @@ impl Pool {
 }
 
 impl Handle {
+    /// Whether it has to be looked at closer: less than the low mark would be left with `wanted`
+    /// bytes more, or memory was short.
+    pub(crate) fn is_low_for(&self, wanted: usize, token: &mut DriverToken) -> bool {
+        let Some((marks, room)) = self.watermarks.zip(self.supplier.source.room(token)) else { return false };
+        self.pressure.pressed.load(SeqCst) || room.free.saturating_sub(wanted) < marks.of(room.total).0
+    }
+
     /// Whether less than the mark would be left with `wanted` bytes more, after what is free was
     /// given back.
     pub(crate) fn is_short_for(&self, wanted: usize, token: &mut DriverToken) -> bool {
@@ -34,19 +42,21 @@ impl Handle {
         let source = &self.supplier.source;
         let Some(room) = source.room(token) else { return false };
         let before = self.pressure.pressed.load(SeqCst);
-        let mark = if before { marks.high } else { marks.low }.of(room.total);
+        let (low, high) = marks.of(room.total);
+        let mark = if before { high } else { low };
         let enough = room.free.saturating_sub(wanted) >= mark;
         if enough && !before {
             return false;
         }
-        let lacks = marks.high.of(room.total).saturating_add(wanted).saturating_sub(room.free);
+        let lacks = high.saturating_add(wanted).saturating_sub(room.free);
         let given_back = if enough { 0 } else { self.core.give_back(lacks, token) };
         let Some(room) = source.room(token) else { return false };
         let short = room.free.saturating_sub(wanted) < mark;
-        // One thread tells of each change.
-        if self.pressure.pressed.swap(short, SeqCst) != short {
+        let pressed = &self.pressure.pressed;
+        // One thread tells of each change, by the mark that holds for it.
+        if short != before && pressed.compare_exchange(before, short, SeqCst, SeqCst).is_ok() {
             let reserved = self.core.lock(token).reserved;
-            let pressure = Pressure { short, room, reserved, given_back };
+            let pressure = Pressure { short, wanted, room, reserved, given_back };
             let observers = self.pressure.observers.lock().clone();
             observers.iter().for_each(|observer| observer(&pressure));
         }

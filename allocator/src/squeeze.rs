@@ -82,12 +82,13 @@ impl Handle {
     /// if the limit is against it for ever.
     fn missing(&self, cold: &Cold, want: Want) -> Option<usize> {
         let exact = want.bytes().checked_next_multiple_of(self.supplier.source.granularity())?;
-        let room = self.limit().saturating_sub(cold.reserved);
-        match exact <= self.limit() {
+        let limit = self.limit();
+        match cold.reserved.checked_add(exact)?.saturating_sub(limit) {
+            _ if exact > limit => None,
             // With room it was the source or the backend that refused.
-            true if exact <= room => Some(exact),
-            true => Some(exact - room),
-            false => None,
+            0 => Some(exact),
+            // More than that where the limit was lowered.
+            over => Some(over),
         }
     }
 

@@ -67,6 +67,11 @@ fn a_child_has_no_part_in_its_parents_pools() {
                     "alloc from the ranges",
                 )?;
                 expect(matches!(parents.warmup(64 * MIB), Err(AllocError::Forked)), "warm-up")?;
+                let batch = parents.alloc_batch::<u8>(&[1000, 3 * MIB]);
+                expect(matches!(batch, Err(AllocError::Forked)), "a batch")?;
+                let warm = parents.warmup_sizes(&[(1000, 10)]);
+                expect(matches!(warm, Err(AllocError::Forked)), "warm-up by sizes")?;
+                expect(!parents.relieve(), "a look at what is left")?;
                 expect(kept.iter().all(|&byte| byte == 7), "contents")?;
                 expect(parents.trim() == 0 && parents.stats().slabs == 0, "trim")?;
                 other.defer_until(AtomicFence::new().at(0));

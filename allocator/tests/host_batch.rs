@@ -4,10 +4,10 @@
 mod common;
 
 use common::{Books, builder, pool};
-use pinyard_allocator::{AllocError, PoolBuf};
+use pinyard_allocator::{AllocError, AtomicFence, PoolBuf};
 use proptest::prelude::*;
-use std::sync::Barrier;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Barrier};
 use std::thread;
 
 const KIB: usize = 1 << 10;
@@ -62,6 +62,42 @@ fn a_batch_is_had_whole_or_not_at_all() {
     books.assert_balanced();
 }
 
+/// As one that is asked for alone.
+#[test]
+fn a_batch_has_what_its_thread_keeps() {
+    let books = Books::new();
+    let pool = pool(&books, 2 * MIB);
+    let all: Vec<_> = std::iter::from_fn(|| pool.alloc::<u8>(1000).ok()).collect();
+    let count = all.len();
+    let places: Vec<_> = all.iter().map(bounds).collect();
+    let mut all = all.into_iter();
+    drop(all.by_ref().take(4).collect::<Vec<_>>());
+    pool.set_limit(64 * MIB);
+    let batch = pool.alloc_batch::<u8>(&[1000; 4]).unwrap();
+    assert!(batch.iter().all(|block| places[..4].contains(&bounds(block))));
+    assert_eq!((pool.stats().live_blocks as usize, books.maps.load(SeqCst)), (count, 1));
+}
+
+#[test]
+fn a_batch_of_a_pool_that_poisons_is_looked_at() {
+    let books = Books::new();
+    let pool = builder(&books, 64 * MIB).poison(true).build().unwrap();
+    let found = Arc::new(AtomicUsize::new(0));
+    let counts = found.clone();
+    pool.on_misuse(move |_| {
+        counts.fetch_add(1, SeqCst);
+    });
+    let late: Vec<*mut u8> = {
+        let mut batch = pool.alloc_batch::<u8>(&[100, MIB, 5000]).unwrap();
+        batch.iter_mut().map(|block| block.as_mut_ptr()).collect()
+    };
+    // SAFETY: the pool's memory, which stays mapped; that it is freed is what is looked for.
+    late.iter().for_each(|&at| unsafe { at.write(1) });
+    drop(pool.alloc_batch::<u8>(&[100, MIB, 5000]).unwrap());
+    pool.trim();
+    assert_eq!(found.load(SeqCst), 3);
+}
+
 /// Whichever threads have the blocks.
 #[test]
 fn a_warm_pool_needs_no_slab_for_what_it_was_warmed_for() {
@@ -99,7 +135,32 @@ fn a_warm_up_beyond_the_limit_reserves_nothing() {
     assert!(matches!(refused, AllocError::Limit { live, .. } if live == 4 << 20), "{refused}");
     assert_eq!(books.maps.load(SeqCst), 1);
     pool.warmup_sizes(&[(MIB, 12)]).unwrap();
+    // Slabs beyond a limit that was lowered serve as well.
+    pool.set_limit(6 * MIB);
+    pool.warmup_sizes(&[(MIB, 12)]).unwrap();
     drop(live);
+}
+
+/// Blocks that wait for a fence come back.
+#[test]
+fn a_warm_up_counts_no_block_whose_fence_may_pass() {
+    let books = Books::new();
+    let pool = builder(&books, 16 * MIB).fence_thread(false).build().unwrap();
+    let fence = AtomicFence::new();
+    (0..12).for_each(|_| pool.alloc::<u8>(MIB).unwrap().defer_until(fence.at(1)));
+    fence.signal(1);
+    pool.warmup_sizes(&[(MIB, 16)]).unwrap();
+    assert_eq!((books.mapped(), pool.stats().live_blocks), (16 * MIB, 0));
+}
+
+/// More than addresses, and more than memory for their descriptors.
+#[test]
+fn a_warm_up_of_absurd_counts_is_refused() {
+    let pool = pool(&Books::new(), usize::MAX);
+    for sizes in [[(64, 1 << 41)], [(1 << 40, 1 << 10)], [(usize::MAX / 2, 2)]] {
+        let refused = pool.warmup_sizes(&sizes).unwrap_err();
+        assert!(matches!(refused, AllocError::Overflow { .. }), "{refused}");
+    }
 }
 
 proptest! {

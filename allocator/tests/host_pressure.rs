@@ -57,6 +57,60 @@ fn below_the_low_mark_the_pool_gives_back_and_above_the_high_one_all_is_as_befor
     books.assert_balanced();
 }
 
+/// In which what is free would be given back for what is to be free.
+#[test]
+fn a_warm_up_ends_however_little_is_left() {
+    for others in [130, 170, 199] {
+        let (books, pool, told) = bed();
+        books.others.store(others * MIB, SeqCst);
+        pool.warmup(64 * MIB).unwrap();
+        assert_eq!((books.mapped(), books.maps.load(SeqCst)), (64 * MIB, 4));
+        assert!(told.lock().is_empty());
+    }
+}
+
+#[test]
+fn what_cannot_be_had_costs_nobody_what_is_free() {
+    let (books, pool, told) = bed();
+    pool.warmup(64 * MIB).unwrap();
+    pool.set_limit(80 * MIB);
+    let slabs = books.mapped();
+    let refused = pool.alloc::<u8>(1 << 40).unwrap_err();
+    assert!(matches!(refused, AllocError::Limit { .. }), "{refused}");
+    assert!(told.lock().is_empty() && books.mapped() == slabs, "{:?}", told.lock());
+    assert!(!pool.relieve());
+}
+
+/// What this thread keeps suffices: no slab is given back for it, and none made.
+#[test]
+fn what_is_kept_is_looked_at_before_it_is_given_back() {
+    let (books, pool, _) = bed();
+    drop((0..4).map(|_| pool.alloc::<u8>(2 * MIB).unwrap()).collect::<Vec<_>>());
+    books.others.store(190 * MIB, SeqCst);
+    let long = pool.alloc::<u8>(9 * MIB).unwrap();
+    assert_eq!((books.maps.load(SeqCst), books.unmaps.load(SeqCst)), (1, 0));
+    drop(long);
+}
+
+#[test]
+fn an_observer_may_free_and_allocate() {
+    let (books, pool, told) = bed();
+    let kept = Arc::new(Mutex::new(Some(pool.alloc::<u8>(15 * MIB).unwrap())));
+    let (freed, own) = (kept.clone(), pool.clone());
+    pool.on_pressure(move |pressure| {
+        freed.lock().take();
+        assert_eq!(own.alloc::<u8>(20 * MIB).is_ok(), pressure.short);
+    });
+    books.others.store(150 * MIB, SeqCst);
+    let block = pool.alloc::<u8>(30 * MIB).unwrap();
+    assert_eq!(
+        told.lock().iter().map(|said| (said.short, said.wanted)).collect::<Vec<_>>(),
+        [(true, 30 * MIB)]
+    );
+    assert!(kept.lock().is_none());
+    drop(block);
+}
+
 #[test]
 fn between_the_marks_it_is_as_it_was() {
     let (books, pool, told) = bed();
@@ -92,14 +146,25 @@ fn a_limit_may_change_and_slabs_beyond_it_stay_until_they_are_given_back() {
 }
 
 #[test]
+fn below_a_lowered_limit_slabs_are_traded_at_once() {
+    let books = Books::new();
+    let pool = builder(&books, usize::MAX).patience(Duration::ZERO).build().unwrap();
+    pool.warmup(32 * MIB).unwrap();
+    pool.set_limit(8 * MIB);
+    let block = pool.alloc::<u8>(6 * MIB).unwrap();
+    assert_eq!((books.mapped(), books.maps.load(SeqCst)), (8 * MIB, 16 + 1));
+    drop(block);
+}
+
+#[test]
 fn a_limit_may_be_a_part_of_what_there_is() {
     let books = Books::new();
     let of = || Pool::from_source(&registry(backend(&books)), BookedSource(books.clone()));
     // The source does not say what there is.
-    assert!(matches!(of().limit_fraction(0.5), Err(BuildError::Limit { .. })));
+    assert!(matches!(of().limit_fraction(0.5), Err(BuildError::LimitFraction { part: 0.5 })));
     books.total.store(200 * MIB, SeqCst);
     for bad in [0.0, -1.0, 1.1, f64::NAN] {
-        assert!(matches!(of().limit_fraction(bad), Err(BuildError::Limit { .. })), "{bad}");
+        assert!(matches!(of().limit_fraction(bad), Err(BuildError::LimitFraction { .. })), "{bad}");
     }
     let pool = of().limit_fraction(0.25).unwrap().patience(Duration::ZERO).build().unwrap();
     let refused = pool.alloc::<u8>(51 * MIB).unwrap_err();

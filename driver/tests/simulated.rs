@@ -253,10 +253,12 @@ fn a_host_function_returns_to_its_own_stream() {
         scope.spawn(|| gpu.advance(1_000_000));
         begun.wait();
         // SAFETY: it is used no more.
-        unsafe { gpu.stream_destroy(stream, &token) }.unwrap();
-        let next = gpu.stream_create(&token).unwrap();
-        assert_eq!(next, stream, "the handle is given out again");
+        let destroyed = unsafe { gpu.stream_destroy(stream, &token) };
+        let next = gpu.stream_create(&token);
+        // Nothing that may fail before the other thread can go on.
         end.wait();
+        destroyed.unwrap();
+        assert_eq!(next.unwrap(), stream, "the handle is given out again");
     });
     gpu.stream_synchronize(waiter, &token).unwrap();
     assert_eq!(gpu.offences(), Vec::<String>::new());

@@ -209,7 +209,12 @@ impl Core {
     ) -> Result<Option<BlockRef>, DeviceError> {
         let me = thread::current().id();
         let (kind, bytes) = (want.kind(), want.bytes());
-        let short = self.is_short_for(bytes, kind as usize, token);
+        // What another thread adds, or the limit forbids, costs nobody what is free.
+        let central = self.lock(token);
+        let room = self.settings.limit().saturating_sub(central.reserved);
+        let may_grow = central.growing.is_none() && bytes <= room;
+        drop(central);
+        let short = may_grow && self.is_short_for(bytes, kind as usize, token);
         let source = &self.sources[kind as usize];
         let mut central = self.lock(token);
         if central.growing.is_some_and(|thread| thread != me) {

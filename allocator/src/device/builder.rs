@@ -73,9 +73,8 @@ impl DeviceBuilder {
     /// A part of the device's memory as the limit, above 0 and up to 1.
     pub fn limit_fraction(mut self, fraction: f64) -> Result<DeviceBuilder, BuildError> {
         let total = self.driver.device().total_bytes;
-        let granularity = self.sources[0].granularity();
         if !(fraction > 0.0 && fraction <= 1.0) {
-            return Err(BuildError::Limit { limit: 0, granularity });
+            return Err(BuildError::LimitFraction { part: fraction });
         }
         self.settings.limit = ((total as f64 * fraction) as usize).into();
         Ok(self)

@@ -195,7 +195,9 @@ impl Core {
         if central.reserved + want.bytes() <= live + live / SLACK {
             return None;
         }
-        if want.kind() == Size::Small && central.heap.slab_bytes(Size::Small) + want.bytes() <= live / SHORT {
+        let (limit, short) = (self.settings.limit(), central.heap.slab_bytes(Size::Small));
+        let may_grow = central.reserved + want.bytes() <= limit;
+        if want.kind() == Size::Small && may_grow && short + want.bytes() <= live / SHORT {
             return None;
         }
         let now = Instant::now();
@@ -538,6 +540,33 @@ mod tests {
     use std::time::Duration;
 
     const MIB: usize = 1 << 20;
+
+    /// Where slabs for short ranges are a small part of the pool, which cannot have more of them.
+    #[test]
+    fn short_ranges_are_gathered_where_the_pool_cannot_grow() {
+        let token = &mut DriverToken::at_entry();
+        let gpu = Arc::new(Simulated::new(1 << 30));
+        let builder = DevicePool::builder(gpu.clone()).stall(Duration::from_secs(3600));
+        let pool = builder.limit(40 * MIB).patience(Duration::ZERO).build().unwrap();
+        let [one, other] =
+            [0; 2].map(|_| pool.stream(gpu.stream_create(&DriverToken::at_entry()).unwrap()).unwrap());
+        gpu.synchronize(token).unwrap();
+        let short: Vec<_> = (0..20).map(|_| one.alloc(200 << 10).unwrap()).collect();
+        let long = one.alloc(8 * MIB).unwrap();
+        let mut all = Vec::new();
+        for bytes in [8 * MIB, 2 * MIB] {
+            all.extend(std::iter::from_fn(|| other.alloc(bytes).ok()));
+        }
+        let before = pool.stats();
+        assert!(before.reserved_bytes > 38 << 20 && before.live_bytes > 30 << 20, "{before:?}");
+        gpu.kernel(one.stream(), 5_000_000, token);
+        drop((short, long));
+        let waits = gpu.calls(Call::StreamWaitEvent);
+        let _block = other.alloc(200 << 10).unwrap();
+        let stats = pool.stats();
+        assert_eq!((stats.hits.squeeze, stats.hits.others), (before.hits.squeeze, before.hits.others + 1));
+        assert!(gpu.calls(Call::StreamWaitEvent) > waits);
+    }
 
     /// By another handle, while this one searches. What it took then would be anybody's once its
     /// last mark has passed, which was before the wait.

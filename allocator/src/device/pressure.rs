@@ -27,7 +27,7 @@ impl Core {
         let Some(marks) = self.settings.watermarks else { return false };
         let Some(room) = self.sources[kind].room(token) else { return false };
         let left = room.free.saturating_sub(wanted);
-        if left >= marks.low.of(room.total) && !self.pressed.load(Relaxed) {
+        if left >= marks.of(room.total).0 && !self.pressed.load(Relaxed) {
             return false;
         }
         self.relieve(marks, wanted, token)
@@ -37,16 +37,17 @@ impl Core {
     /// still short.
     fn relieve(&self, marks: Watermarks, wanted: usize, token: &mut DriverToken) -> bool {
         let Some(room) = self.sources[0].room(token) else { return false };
-        let lacks = marks.high.of(room.total).saturating_add(wanted).saturating_sub(room.free);
+        let lacks = marks.of(room.total).1.saturating_add(wanted).saturating_sub(room.free);
         let given_back = if lacks > 0 { self.give_back(lacks, token) } else { 0 };
         let Some(room) = self.sources[0].room(token) else { return false };
         let left = room.free.saturating_sub(wanted);
         let before = self.pressed.load(Relaxed);
-        let short = left < if before { marks.high.of(room.total) } else { marks.low.of(room.total) };
-        // One thread tells of each change.
-        if self.pressed.swap(short, SeqCst) != short {
+        let (low, high) = marks.of(room.total);
+        let short = left < if before { high } else { low };
+        // One thread tells of each change, by the mark that holds for it.
+        if short != before && self.pressed.compare_exchange(before, short, SeqCst, SeqCst).is_ok() {
             let reserved = self.lock(token).reserved;
-            let pressure = Pressure { short, room, reserved, given_back };
+            let pressure = Pressure { short, wanted, room, reserved, given_back };
             let observers = self.pressure_observers.lock().clone();
             observers.iter().for_each(|observer| observer(&pressure));
         }

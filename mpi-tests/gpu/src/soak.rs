@@ -3,7 +3,7 @@
 
 use crate::bench::{Bench, Element, text};
 use mpi::topology::SimpleCommunicator;
-use mpi::traits::CommunicatorCollectives;
+use mpi::traits::{Communicator, CommunicatorCollectives};
 use pinyard_allocator::DriverToken;
 use pinyard_mpi::{DeviceBuf, DeviceCommunicator, Gpu, Reduction, SettledMut};
 use std::time::Duration;
@@ -88,9 +88,11 @@ fn lifetimes(bench: &Bench) -> Result<usize, String> {
     let world = SimpleCommunicator::world();
     let token = DriverToken::at_entry();
     let mut before = 0;
-    let mut devices = vec![0; bench.size()];
+    // Of one node they see the same devices, by the same numbers.
+    let node = world.split_shared(world.rank());
+    let mut devices = vec![0; node.size() as usize];
     let device = bench.gpu.device().ordinal;
-    world.all_gather_into(&device, &mut devices[..]);
+    node.all_gather_into(&device, &mut devices[..]);
     let own = OWN * devices.iter().filter(|&&of| of == device).count();
     // The first one's kernels and streams are the process's.
     let last = lifetimes_of(bench);

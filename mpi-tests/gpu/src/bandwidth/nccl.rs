@@ -27,6 +27,17 @@ type Broadcast =
 type AllReduce =
     unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, Comm, *mut c_void) -> c_int;
 
+/// Whether any two ranks of a node have the same device; the same answer at all.
+fn share_a_device(device: i32, world: &impl Communicator) -> bool {
+    let node = world.split_shared(world.rank());
+    let mut devices = vec![0; node.size() as usize];
+    node.all_gather_into(&device, &mut devices[..]);
+    let shares = u8::from(devices.iter().filter(|&&of| of == device).count() > 1);
+    let mut any = 0;
+    world.all_reduce_into(&shares, &mut any, SystemOperation::max());
+    any > 0
+}
+
 /// A communicator of NCCL's over all ranks, with a stream.
 pub(crate) struct Nccl {
     library: Library,
@@ -38,11 +49,18 @@ pub(crate) struct Nccl {
 }
 
 impl Nccl {
-    /// None where there is no NCCL, or it does not take these ranks. Collective; the ranks of
+    /// None where there is no NCCL, or two ranks have one device. Collective; the ranks of
     /// one machine all have it or none.
     pub(crate) fn open(gpu: &Gpu, world: &impl Communicator) -> Result<Option<Nccl>, Box<dyn Error>> {
         // SAFETY: NCCL's constructors set up its own state.
         let Ok(library) = (unsafe { Library::new("libnccl.so.2") }) else { return Ok(None) };
+        if share_a_device(gpu.device().ordinal, world) {
+            static ONCE: Once = Once::new();
+            if world.rank() == 0 {
+                ONCE.call_once(|| eprintln!("NCCL is left out: it takes no two ranks of one device"));
+            }
+            return Ok(None);
+        }
         stay_on(gpu.device().ordinal)?;
         let token = DriverToken::at_entry();
         let stream = gpu.driver().stream_create(&token)?;
@@ -60,19 +78,8 @@ impl Nccl {
             }
             world.process_at_rank(0).broadcast_into(&mut id.0);
             let made = init(&mut nccl.comm, world.size(), id, world.rank());
-            // NCCL takes no two ranks of one device, for one: it is left out, by all.
-            let mut most = 0;
-            world.all_reduce_into(&made, &mut most, SystemOperation::max());
-            if most == 0 {
-                return Ok(Some(nccl));
-            }
-            if world.rank() == 0
-                && let Err(error) = nccl.check("ncclCommInitRank", most)
-            {
-                static ONCE: Once = Once::new();
-                ONCE.call_once(|| eprintln!("NCCL is left out: {error}"));
-            }
-            Ok(None)
+            nccl.check("ncclCommInitRank", made)?;
+            Ok(Some(nccl))
         }
     }
 
