@@ -29,15 +29,22 @@ impl Pool {
         let buffer = |block, elements| PoolBuf::<T>::new(block, elements);
         let taken: Vec<_> =
             taken.map(|(block, &elements)| block.map(|block| buffer(block, elements))).collect();
+        taken.iter().flatten().for_each(|buf| self.look_at(buf));
         let one = |((taken, want), &elements): ((Option<PoolBuf<T>>, Want), &usize)| match taken {
             Some(buf) => Ok(buf),
-            None => self.handle.alloc_one(want).map(|block| buffer(block, elements)),
+            None => {
+                let buf = buffer(self.handle.alloc_one(want)?, elements);
+                self.look_at(&buf);
+                Ok(buf)
+            }
         };
-        let all = taken.into_iter().zip(wants).zip(elements).map(one).collect::<Result<Vec<_>, _>>()?;
+        taken.into_iter().zip(wants).zip(elements).map(one).collect()
+    }
+
+    fn look_at<T: Pod>(&self, buf: &PoolBuf<T>) {
         if self.handle.core.watched {
-            all.iter().for_each(|buf| self.inspect(buf.block(), size_of_val::<[T]>(buf)));
+            self.inspect(buf.block(), size_of_val::<[T]>(buf));
         }
-        Ok(all)
     }
 
     /// Reserves and registers slabs for `count` blocks of each number of bytes, cut to size and

@@ -72,7 +72,7 @@ impl Builder {
     /// ([`HostLimits`](crate::HostLimits)). Below the low mark the pool gives back slabs that
     /// are free and grows by what is wanted alone, until the high one; both ends are told to
     /// [`Pool::on_pressure`]. The marks limit nothing: an allocation that needs memory asks for
-    /// it. Looked at before each slab but those of a warm-up, and by [`Pool::relieve`]. Of a source
+    /// it. Looked at before each slab but those of [`Pool::warmup`], and by [`Pool::relieve`]. Of a source
     /// that does not say what is left they mean nothing.
     pub fn watermarks(mut self, low: Bound, high: Bound) -> Builder {
         self.watermarks = Some(Watermarks { low, high });

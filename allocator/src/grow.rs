@@ -18,6 +18,17 @@ use std::thread;
 /// each a little.
 pub(crate) const FENCES: usize = 8;
 
+/// Who adds a slab, as it was when what is left was to be looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// This thread.
+    Ours,
+    /// Another does already.
+    Others,
+    /// Nobody looks: without watermarks, for a warm-up, or beyond the limit.
+    Any,
+}
+
 impl Handle {
     /// A block for `want`.
     #[cold]
@@ -64,36 +75,49 @@ impl Handle {
     }
 
     pub(crate) fn grow_for(&self, want: Want, token: &mut DriverToken) -> Result<BlockRef, AllocError> {
+        let bytes = want.bytes();
         loop {
-            let short = self.may_grow(want.bytes(), token) && self.is_low_for(want.bytes(), token);
-            if short {
+            let turn = self.turn(bytes, token);
+            let mut length = self.slab_bytes;
+            if turn == Turn::Ours && self.is_low_for(bytes, token) {
                 // What threads keep is about to be given back: it may suffice.
-                let mut cold = self.core.lock(token);
-                self.core.gather_all(&mut cold, true);
-                if let Some(block) = self.core.take(&mut cold, want)? {
+                if let Some(block) = self.take_kept(want, token)? {
                     return Ok(block);
                 }
+                if self.is_short_for(bytes, token) {
+                    length = 0;
+                    // So may what observers have freed.
+                    if let Some(block) = self.take_kept(want, token)? {
+                        return Ok(block);
+                    }
+                }
             }
-            let short = short && self.is_short_for(want.bytes(), token);
-            let length = if short { 0 } else { self.slab_bytes };
             // `None` where another thread added a slab, and others took it all.
-            let grown = self.grow(want.bytes(), length, token, |cold| self.core.take(cold, want))?;
-            if let Some(block) = grown {
+            if let Some(block) = self.grow(bytes, length, turn, token, |cold| self.core.take(cold, want))? {
                 return Ok(block);
             }
         }
     }
 
-    /// Whether it is this thread that would add a slab of `least` bytes now, and the limit allows
-    /// it: what cannot be had costs nobody what is free.
-    fn may_grow(&self, least: usize, token: &mut DriverToken) -> bool {
+    /// Who would add a slab of `least` bytes now: what cannot be had costs nobody what is free.
+    fn turn(&self, least: usize, token: &mut DriverToken) -> Turn {
         if self.watermarks.is_none() {
-            return false;
+            return Turn::Any;
         }
         let exact = least.checked_next_multiple_of(self.supplier.source.granularity());
         let cold = self.core.lock(token);
+        if cold.growing.is_some_and(|thread| thread != thread::current().id()) {
+            return Turn::Others;
+        }
         let room = self.limit().saturating_sub(cold.reserved);
-        cold.growing.is_none() && exact.is_some_and(|exact| exact <= room)
+        if exact.is_some_and(|exact| exact <= room) { Turn::Ours } else { Turn::Any }
+    }
+
+    /// In all that is free, whichever thread keeps it.
+    fn take_kept(&self, want: Want, token: &mut DriverToken) -> Result<Option<BlockRef>, AllocError> {
+        let mut cold = self.core.lock(token);
+        self.core.gather_all(&mut cold, true);
+        self.core.take(&mut cold, want)
     }
 
     /// Reserves until `bytes` are free in ranges.
@@ -116,7 +140,9 @@ impl Handle {
                 return Err(AllocError::Overflow { elements: missing, element_bytes: 1 });
             }
             // However little is left: what is free already would be given back for it.
-            self.grow(missing.min(self.slab_bytes), self.slab_bytes, &mut token, |_| Ok(Some(())))?;
+            self.grow(missing.min(self.slab_bytes), self.slab_bytes, Turn::Any, &mut token, |_| {
+                Ok(Some(()))
+            })?;
         }
     }
 
@@ -126,6 +152,7 @@ impl Handle {
         &self,
         least: usize,
         length: usize,
+        turn: Turn,
         token: &mut DriverToken,
         then: impl FnOnce(&mut Cold) -> Result<Option<R>, AllocError>,
     ) -> Result<Option<R>, AllocError> {
@@ -136,6 +163,10 @@ impl Handle {
         // A backend that allocates from the pool it registers does not wait for itself.
         if cold.growing.is_some_and(|thread| thread != me) {
             core.grown.wait(&mut cold);
+            return then(&mut cold);
+        }
+        if turn == Turn::Others {
+            // It has ended meanwhile; for a slab of ours nobody has looked what is left.
             return then(&mut cold);
         }
         let limit = self.limit();

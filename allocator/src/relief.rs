@@ -12,7 +12,9 @@ use std::sync::atomic::Ordering::SeqCst;
 impl Pool {
     /// Has `observer` called when memory becomes short and when it no longer is
     /// ([`Builder::watermarks`](crate::Builder::watermarks)), once each, on the thread that
-    /// notices, without a lock held. It may free blocks, and allocate. The pool keeps it until its
+    /// notices, without a lock held. It may free blocks, which are searched before a slab is made, and
+    /// allocate: then it may be called again before it has returned, with the other end. Two threads
+    /// may tell of the two ends in either order. The pool keeps it until its
     /// last handle goes: one that has a handle of its own keeps the pool.
     pub fn on_pressure(&self, observer: impl Fn(&Pressure) + Send + Sync + 'static) {
         if !self.handle.core.is_forked() {

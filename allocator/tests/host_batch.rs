@@ -98,6 +98,23 @@ fn a_batch_of_a_pool_that_poisons_is_looked_at() {
     assert_eq!(found.load(SeqCst), 3);
 }
 
+/// What it had taken goes back as it was.
+#[test]
+fn a_batch_that_is_refused_is_looked_at() {
+    let books = Books::new();
+    let pool = builder(&books, 2 * MIB).poison(true).build().unwrap();
+    let found = Arc::new(AtomicUsize::new(0));
+    let counts = found.clone();
+    pool.on_misuse(move |_| {
+        counts.fetch_add(1, SeqCst);
+    });
+    let at = pool.alloc::<u8>(MIB).unwrap().as_mut_ptr();
+    // SAFETY: the pool's memory, which stays mapped; that it is freed is what is looked for.
+    unsafe { at.write(1) };
+    assert!(pool.alloc_batch::<u8>(&[MIB, 64 * MIB]).is_err());
+    assert_eq!(found.load(SeqCst), 1);
+}
+
 /// Whichever threads have the blocks.
 #[test]
 fn a_warm_pool_needs_no_slab_for_what_it_was_warmed_for() {

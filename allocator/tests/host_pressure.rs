@@ -5,9 +5,9 @@ mod common;
 
 use common::{BookedSource, Books, backend, builder, registry};
 use parking_lot::Mutex;
-use pinyard_allocator::{AllocError, Bound, BuildError, Pool, Pressure};
+use pinyard_allocator::{AllocError, Bound, BuildError, Fence, Poll, Pool, Pressure};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 const MIB: usize = 1 << 20;
@@ -112,6 +112,17 @@ fn an_observer_may_free_and_allocate() {
 }
 
 #[test]
+fn what_an_observer_frees_is_searched_before_a_slab_is_made() {
+    let (books, pool, _) = bed();
+    let kept = Mutex::new(Some(pool.alloc::<u8>(15 * MIB).unwrap()));
+    pool.on_pressure(move |_| drop(kept.lock().take()));
+    books.others.store(150 * MIB, SeqCst);
+    let block = pool.alloc::<u8>(9 * MIB).unwrap();
+    assert_eq!(books.maps.load(SeqCst), 1);
+    drop(block);
+}
+
+#[test]
 fn between_the_marks_it_is_as_it_was() {
     let (books, pool, told) = bed();
     books.others.store(140 * MIB, SeqCst);
@@ -148,12 +159,26 @@ fn a_limit_may_change_and_slabs_beyond_it_stay_until_they_are_given_back() {
 #[test]
 fn below_a_lowered_limit_slabs_are_traded_at_once() {
     let books = Books::new();
-    let pool = builder(&books, usize::MAX).patience(Duration::ZERO).build().unwrap();
+    let pool = builder(&books, usize::MAX).fence_thread(false).patience(Duration::ZERO).build().unwrap();
     pool.warmup(32 * MIB).unwrap();
-    pool.set_limit(8 * MIB);
+    // Asked once in each round.
+    let asked = Arc::new(AtomicUsize::new(0));
+    pool.alloc::<u8>(1000).unwrap().defer_until(Fence::poll(Never(asked.clone())));
+    pool.set_limit(10 * MIB);
     let block = pool.alloc::<u8>(6 * MIB).unwrap();
-    assert_eq!((books.mapped(), books.maps.load(SeqCst)), (8 * MIB, 16 + 1));
+    assert_eq!((books.mapped(), books.maps.load(SeqCst)), (10 * MIB, 16 + 1));
+    assert!(asked.load(SeqCst) <= 3, "{asked:?}");
     drop(block);
+}
+
+/// A fence that does not pass and counts how often it is asked.
+struct Never(Arc<AtomicUsize>);
+
+impl Poll for Never {
+    fn passed(&mut self) -> bool {
+        self.0.fetch_add(1, SeqCst);
+        false
+    }
 }
 
 #[test]

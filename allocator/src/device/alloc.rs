@@ -209,35 +209,27 @@ impl Core {
     ) -> Result<Option<BlockRef>, DeviceError> {
         let me = thread::current().id();
         let (kind, bytes) = (want.kind(), want.bytes());
+        // The stream's own: what it frees later merges with what is left of the slab.
+        let owner = state.owner;
+        let joins = pieces == Pieces::Joined && self.joins(kind);
         // What another thread adds, or the limit forbids, costs nobody what is free.
         let central = self.lock(token);
-        let room = self.settings.limit().saturating_sub(central.reserved);
-        let may_grow = central.growing.is_none() && bytes <= room;
+        let is_others = central.growing.is_some_and(|thread| thread != me);
+        let may_grow = !is_others && self.exact_for(&central, owner, want, joins).is_ok();
         drop(central);
         let short = may_grow && self.is_short_for(bytes, kind as usize, token);
-        let source = &self.sources[kind as usize];
         let mut central = self.lock(token);
         if central.growing.is_some_and(|thread| thread != me) {
             self.grown.wait(&mut central);
             return Ok(central.find(state, want));
         }
-        // The stream's own: what it frees later merges with what is left of the slab.
-        let owner = state.owner;
-        let joins = pieces == Pieces::Joined && self.joins(kind);
-        let tail = if joins { central.heap.tail(owner, kind) } else { 0 };
-        let granularity = source.granularity();
+        if is_others {
+            // It has ended meanwhile; for a slab of ours nobody has looked what is left.
+            return Ok(central.find(state, want));
+        }
+        let exact = self.exact_for(&central, owner, want, joins)?;
+        let granularity = self.sources[kind as usize].granularity();
         let room = self.settings.limit().saturating_sub(central.reserved);
-        let missing = bytes.saturating_sub(tail).max(1);
-        let exact = match missing.checked_next_multiple_of(granularity) {
-            Some(exact) if exact <= room => exact,
-            _ => {
-                return Err(DeviceError::Limit {
-                    limit: self.settings.limit(),
-                    wanted: bytes,
-                    reserved: central.reserved,
-                });
-            }
-        };
         // So that small programs stay small and one of many streams does not take for all; near
         // the limit only what is wanted, so that less is pinned by its neighbours.
         let near = short || central.reserved > self.settings.limit() / 4 * 3;
@@ -280,6 +272,24 @@ impl Core {
             return self.grow_for(state, want, Pieces::One, token);
         }
         Ok(found)
+    }
+
+    /// Bytes that a slab for `want` has at least: behind what `owner` has at the last one's end, where
+    /// it joins.
+    fn exact_for(
+        &self,
+        central: &Central,
+        owner: Owner,
+        want: Want,
+        joins: bool,
+    ) -> Result<usize, DeviceError> {
+        let (kind, wanted) = (want.kind(), want.bytes());
+        let tail = if joins { central.heap.tail(owner, kind) } else { 0 };
+        let missing = wanted.saturating_sub(tail).max(1);
+        let exact = missing.checked_next_multiple_of(self.sources[kind as usize].granularity());
+        let (limit, reserved) = (self.settings.limit(), central.reserved);
+        let fits = exact.filter(|&exact| exact <= limit.saturating_sub(reserved));
+        fits.ok_or(DeviceError::Limit { limit, wanted, reserved })
     }
 
     /// Whether neighbouring slabs are one piece. Not where each is registered by itself: a

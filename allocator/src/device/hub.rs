@@ -195,10 +195,13 @@ impl Core {
         if central.reserved + want.bytes() <= live + live / SLACK {
             return None;
         }
-        let (limit, short) = (self.settings.limit(), central.heap.slab_bytes(Size::Small));
-        let may_grow = central.reserved + want.bytes() <= limit;
-        if want.kind() == Size::Small && may_grow && short + want.bytes() <= live / SHORT {
-            return None;
+        if want.kind() == Size::Small {
+            // Within the limit: where the device has no more, the squeeze finds them.
+            let room = self.settings.limit().saturating_sub(central.reserved);
+            let slab = want.bytes().next_multiple_of(self.sources[Size::Small as usize].granularity());
+            if slab <= room && central.heap.slab_bytes(Size::Small) + want.bytes() <= live / SHORT {
+                return None;
+            }
         }
         let now = Instant::now();
         let moving = self.moving(&mut central, now);
@@ -547,7 +550,7 @@ mod tests {
         let token = &mut DriverToken::at_entry();
         let gpu = Arc::new(Simulated::new(1 << 30));
         let builder = DevicePool::builder(gpu.clone()).stall(Duration::from_secs(3600));
-        let pool = builder.limit(40 * MIB).patience(Duration::ZERO).build().unwrap();
+        let pool = builder.limit(41 * MIB).patience(Duration::ZERO).build().unwrap();
         let [one, other] =
             [0; 2].map(|_| pool.stream(gpu.stream_create(&DriverToken::at_entry()).unwrap()).unwrap());
         gpu.synchronize(token).unwrap();
