@@ -231,7 +231,7 @@ guard 'device pool: what others use is waited for by the hub' allocator/src/devi
     pinyard-allocator --test device_footprint a_borrower_waits_on_the_device_for_all_users
 guard 'device pool: streams that use a dropped block are waited for' allocator/src/device/reclaim.rs \
     $'            .streams\n            .iter()' $'            .streams[..0]\n            .iter()' \
-    pinyard-allocator --test device_random
+    pinyard-allocator --test device_conformance a_side_streams_use
 # Programs with more rights than their caller, which only root makes.
 [ "$(id -u)" -ne 0 ] || guard 'AT_SECURE: relative paths' registry/src/backend/library.rs 'is_relative(&name) && pinyard_hooks::is_privileged()' 'false' \
     $registry --test privileged

@@ -103,6 +103,11 @@ fn a_side_streams_use_keeps_a_block_until_it_has_passed() {
             bed.fill(at, 7, bytes, &side);
             block.record_use(&side);
             drop(block);
+            // The pool's thread has it in hand, and may have given it back.
+            wait_for("the pool's thread", || {
+                let stats = pool.stats();
+                stats.waiting_blocks == 1 || stats.live_blocks == 0
+            });
             let others: Vec<_> = (0..200)
                 .map_while(|_| pool.alloc(bytes, &home).ok().filter(|_| pool.stats().live_bytes < 64 << 20))
                 .collect();
