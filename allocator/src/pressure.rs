@@ -8,7 +8,7 @@ use pinyard_registry::machine::{MemoryGroup, may_lock_anything, memory_groups};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 /// Bytes, or a part of what there is.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -86,15 +86,33 @@ pub struct Pressure {
     pub given_back: usize,
 }
 
-/// Told of both ends.
-pub(crate) type PressureObserver = Arc<dyn Fn(&Pressure) + Send + Sync>;
+type Observer = Arc<dyn Fn(&Pressure) + Send + Sync>;
 
-/// Who is told of a host pool's pressure, and what was said last.
+/// Who is told of a pool's pressure, and what was said last.
 #[derive(Default)]
 pub(crate) struct Told {
-    pub(crate) observers: Mutex<Vec<PressureObserver>>,
+    observers: Mutex<Vec<Observer>>,
     /// Less than the low mark was left, and not yet more than the high one.
-    pub(crate) pressed: AtomicBool,
+    pressed: AtomicBool,
+}
+
+impl Told {
+    pub(crate) fn add(&self, observer: impl Fn(&Pressure) + Send + Sync + 'static) {
+        self.observers.lock().push(Arc::new(observer));
+    }
+
+    pub(crate) fn is_pressed(&self) -> bool {
+        self.pressed.load(SeqCst)
+    }
+
+    /// Tells of a change since `before`: one thread of each, by the mark that held for it.
+    pub(crate) fn tell(&self, before: bool, short: bool, pressure: impl FnOnce() -> Pressure) {
+        if short != before && self.pressed.compare_exchange(before, short, SeqCst, SeqCst).is_ok() {
+            let pressure = pressure();
+            let observers = self.observers.lock().clone();
+            observers.iter().for_each(|observer| observer(&pressure));
+        }
+    }
 }
 
 /// What limits a process's host memory. Files are read when it is asked, a few

@@ -6,8 +6,6 @@
 use crate::pool::{Handle, Pool};
 use crate::pressure::Pressure;
 use crate::source::DriverToken;
-use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
 
 impl Pool {
     /// Has `observer` called when memory becomes short and when it no longer is
@@ -18,7 +16,7 @@ impl Pool {
     /// last handle goes: one that has a handle of its own keeps the pool.
     pub fn on_pressure(&self, observer: impl Fn(&Pressure) + Send + Sync + 'static) {
         if !self.handle.core.is_forked() {
-            self.handle.pressure.observers.lock().push(Arc::new(observer));
+            self.handle.pressure.add(observer);
         }
     }
 
@@ -34,7 +32,7 @@ impl Handle {
     /// bytes more, or memory was short.
     pub(crate) fn is_low_for(&self, wanted: usize, token: &mut DriverToken) -> bool {
         let Some((marks, room)) = self.watermarks.zip(self.supplier.source.room(token)) else { return false };
-        self.pressure.pressed.load(SeqCst) || room.free.saturating_sub(wanted) < marks.of(room.total).0
+        self.pressure.is_pressed() || room.free.saturating_sub(wanted) < marks.of(room.total).0
     }
 
     /// Whether less than the mark would be left with `wanted` bytes more, after what is free was
@@ -43,7 +41,7 @@ impl Handle {
         let Some(marks) = self.watermarks else { return false };
         let source = &self.supplier.source;
         let Some(room) = source.room(token) else { return false };
-        let before = self.pressure.pressed.load(SeqCst);
+        let before = self.pressure.is_pressed();
         let (low, high) = marks.of(room.total);
         let mark = if before { high } else { low };
         let enough = room.free.saturating_sub(wanted) >= mark;
@@ -54,14 +52,10 @@ impl Handle {
         let given_back = if enough { 0 } else { self.core.give_back(lacks, token) };
         let Some(room) = source.room(token) else { return false };
         let short = room.free.saturating_sub(wanted) < mark;
-        let pressed = &self.pressure.pressed;
-        // One thread tells of each change, by the mark that holds for it.
-        if short != before && pressed.compare_exchange(before, short, SeqCst, SeqCst).is_ok() {
+        self.pressure.tell(before, short, || {
             let reserved = self.core.lock(token).reserved;
-            let pressure = Pressure { short, wanted, room, reserved, given_back };
-            let observers = self.pressure.observers.lock().clone();
-            observers.iter().for_each(|observer| observer(&pressure));
-        }
+            Pressure { short, wanted, room, reserved, given_back }
+        });
         short
     }
 }

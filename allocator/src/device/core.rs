@@ -25,7 +25,7 @@ use super::waiting::{Passed, Waiting};
 use super::watch::Watch;
 use crate::fork;
 use crate::inbox::Inbox;
-use crate::pressure::{PressureObserver, Watermarks};
+use crate::pressure::{Told, Watermarks};
 use crate::sleep::Sleep;
 use crate::source::{DriverToken, Source};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -73,9 +73,7 @@ pub(super) struct Core {
     pub(super) copies: AtomicUsize,
     pub(super) requests: Requests,
     pub(super) observers: Mutex<Vec<Observer>>,
-    pub(super) pressure_observers: Mutex<Vec<PressureObserver>>,
-    /// Less than the low mark was left, and not yet more than the high one.
-    pub(super) pressed: AtomicBool,
+    pub(super) pressure: Told,
     pub(super) grown: Condvar,
     pub(super) worker: OnceLock<Thread>,
     pub(super) sleep: Sleep,
@@ -149,8 +147,7 @@ impl Core {
             copies: AtomicUsize::new(0),
             requests: Requests::default(),
             observers: Mutex::default(),
-            pressure_observers: Mutex::default(),
-            pressed: AtomicBool::new(false),
+            pressure: Told::default(),
             grown: Condvar::new(),
             worker: OnceLock::new(),
             sleep: Sleep::new(),

@@ -202,7 +202,7 @@ impl DevicePool {
     pub fn on_pressure(&self, observer: impl Fn(&Pressure) + Send + Sync + 'static) {
         let core = &self.handle.core;
         if !core.is_forked() {
-            core.pressure_observers.lock().push(Arc::new(observer));
+            core.pressure.add(observer);
         }
     }
 

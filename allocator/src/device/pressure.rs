@@ -27,7 +27,7 @@ impl Core {
         let Some(marks) = self.settings.watermarks else { return false };
         let Some(room) = self.sources[kind].room(token) else { return false };
         let left = room.free.saturating_sub(wanted);
-        if left >= marks.of(room.total).0 && !self.pressed.load(Relaxed) {
+        if left >= marks.of(room.total).0 && !self.pressure.is_pressed() {
             return false;
         }
         self.relieve(marks, wanted, token)
@@ -41,16 +41,13 @@ impl Core {
         let given_back = if lacks > 0 { self.give_back(lacks, token) } else { 0 };
         let Some(room) = self.sources[0].room(token) else { return false };
         let left = room.free.saturating_sub(wanted);
-        let before = self.pressed.load(Relaxed);
+        let before = self.pressure.is_pressed();
         let (low, high) = marks.of(room.total);
         let short = left < if before { high } else { low };
-        // One thread tells of each change, by the mark that holds for it.
-        if short != before && self.pressed.compare_exchange(before, short, SeqCst, SeqCst).is_ok() {
+        self.pressure.tell(before, short, || {
             let reserved = self.lock(token).reserved;
-            let pressure = Pressure { short, wanted, room, reserved, given_back };
-            let observers = self.pressure_observers.lock().clone();
-            observers.iter().for_each(|observer| observer(&pressure));
-        }
+            Pressure { short, wanted, room, reserved, given_back }
+        });
         short
     }
 
@@ -102,7 +99,7 @@ impl Core {
             return None;
         }
         if ticked {
-            if let (Some(marks), true) = (self.settings.watermarks, self.pressed.load(Relaxed)) {
+            if let (Some(marks), true) = (self.settings.watermarks, self.pressure.is_pressed()) {
                 worker::guarded("an observer of pressure", || {
                     self.relieve(marks, 0, token);
                 });
@@ -112,7 +109,7 @@ impl Core {
             }
         }
         let keep = self.settings.keep_idle.filter(|_| self.lock(token).reserved > 0);
-        let look = self.pressed.load(Relaxed).then_some(LOOK);
+        let look = self.pressure.is_pressed().then_some(LOOK);
         keep.into_iter().chain(look).min()
     }
 }
