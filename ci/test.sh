@@ -8,6 +8,8 @@ cd "$(dirname "$0")/.." || exit 2
 # One build of each: what would make a second one faster only fills the disk.
 export CARGO_INCREMENTAL=0
 export MPICC=${MPICC:-/usr/bin/mpicc.openmpi}
+# Wall, user and system time, which tell a step that waits from one that needs the cores.
+TIMEFORMAT='%R %U %S'
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 
@@ -22,7 +24,7 @@ step() {
     local name=$1 began=$SECONDS status=0 log
     shift
     log=$logs/$name
-    timeout -k 10 1500 "$@" > "$log" 2>&1 < /dev/null || status=$?
+    { time timeout -k 10 1500 "$@" > "$log" 2>&1 < /dev/null || status=$?; } 2> "$log.time"
     local ok bad none
     ok=$(count "$log" passed) bad=$(count "$log" failed) none=$(count "$log" skipped)
     # A skip that no machine needs is a test that nobody runs; so is one without its reason.
@@ -33,7 +35,8 @@ step() {
     [ $((ok + bad + none)) -eq 0 ] && { [ "$status" -eq 0 ] && ok=1 || bad=1; }
     [ "$status" -ne 0 ] && [ "$bad" -eq 0 ] && bad=1
     echo "$ok $bad $none" > "$log.counts"
-    printf '%-14s %4d passed %3d failed  %4d s\n' "$name" "$ok" "$bad" $((SECONDS - began))
+    printf '%-14s %4d passed %3d failed  %4d s  %4s cores\n' "$name" "$ok" "$bad" $((SECONDS - began)) \
+        "$(awk '{ printf "%.1f", ($2 + $3) / ($1 > 0 ? $1 : 1) }' "$log.time")"
     if [ "$status" -ne 0 ] || [ "$bad" -ne 0 ]; then
         echo "---- $name: exit $status"
         grep -nE -A4 "$failure" "$log" | head -60
@@ -54,10 +57,15 @@ beside() {
     wait
     cat "$logs/lane"
 }
-lints() { step lints ci/clippy.sh; }
 newcomer() { step newcomer ci/newcomer.sh; }
-models() { step loom ci/loom.sh; }
-races() { step tsan ci/tsan.sh; }
+# What neither the network nor other work on the machine changes.
+counted() {
+    step lints ci/clippy.sh
+    step loom ci/loom.sh
+    step tsan ci/tsan.sh
+    step aarch64 ci/aarch64.sh
+    step instructions ci/instructions.sh
+}
 # One seed: a change is judged by what it changes. Others are tried for longer, by hand.
 fuzzing() { step fuzz ci/fuzz.sh 180 -seed=1; }
 others() {
@@ -70,13 +78,10 @@ others() {
 
 step skips ci/skips.sh test
 # What waits for the network and dpkg, beside what does not.
-beside newcomer lints
+beside newcomer counted
 # What a test says of a skip is shown.
 step unit env RUST_TEST_NOCAPTURE=1 cargo test --workspace --exclude pinyard-mpi-tests --exclude pinyard-mpi --exclude pinyard-gpu-tests --exclude pinyard-stress --exclude pinyard-benches --exclude pinyard-fuzz --exclude pinyard-mpi-fuzz --features pinyard/cli --no-fail-fast
-beside models races
 step guards ci/guards.sh
-step aarch64 ci/aarch64.sh
-step instructions ci/instructions.sh
 step bench benches/run.sh
 beside fuzzing others
 step c mpi-tests/c/run.sh

@@ -16,18 +16,20 @@ if ! command -v cargo > /dev/null; then
 fi
 rm -f "$package/complete"
 mkdir -p "$package/man"
-build() { cargo build --release --quiet --target-dir "$package/cargo" "$@"; }
+# Where `make demo` and the tests build as well.
+target=${package%/package}
+build() { cargo build --release --quiet --target-dir "$target" "$@"; }
 
 # The command's own dependencies make no part of the library: each is built by itself.
 build -p pinyard --features cli --bin pinyard
-cp "$package/cargo/release/pinyard" "$package/"
+cp "$target/release/pinyard" "$package/"
 # What `pinyard bench` runs; beside UCX where its headers are.
 build -p pinyard-benches "${bench_programs[@]/#/--bin=}"
-for program in "${bench_programs[@]}"; do cp "$package/cargo/release/$program" "$package/"; done
+for program in "${bench_programs[@]}"; do cp "$target/release/$program" "$package/"; done
 build -p pinyard-preload
-cp "$package/cargo/release/libpinyard_preload.so" "$package/"
+cp "$target/release/libpinyard_preload.so" "$package/"
 build -p pinyard --lib
-cp "$package/cargo/release/libpinyard.a" "$package/"
+cp "$target/release/libpinyard.a" "$package/"
 
 "${CC:-cc}" -shared -o "$package/libpinyard.so.$version" -Wl,-soname,"libpinyard.so.$soname" \
     -Wl,--version-script=packaging/libpinyard.map -Wl,--whole-archive "$package/libpinyard.a" -Wl,--no-whole-archive \

@@ -273,7 +273,7 @@ done
 # ---- The rest of it --------------------------------------------------------------------
 without_versions() {
     # Linked with cargo's own library, whose symbols have no versions.
-    gcc "${c[@]}" -I include -o "$work/unversioned" examples/c/transport.c "$package/cargo/release/libpinyard.so" &&
+    gcc "${c[@]}" -I include -o "$work/unversioned" examples/c/transport.c "${package%/package}/release/libpinyard.so" &&
         ! readelf -V "$work/unversioned" | grep PINYARD_0.1 &&
         LD_LIBRARY_PATH=$here/lib runs "$work/unversioned"
 }
