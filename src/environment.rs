@@ -44,7 +44,7 @@ pub struct Group {
 
 /// All of them, part by part.
 pub fn groups() -> Vec<Group> {
-    vec![registries(), preload(), mpi(), devices(), pools(), traces(), command(), jobs()]
+    vec![registries(), preload(), mpi(), devices(), pools(), host_pools(), traces(), command(), jobs()]
 }
 
 const fn variable(
@@ -156,6 +156,23 @@ fn devices() -> Group {
     let title = "Devices";
     let rule = "Read by the first call, which fails where the value is not allowed.";
     Group { title, rule, variables: vec![driver] }
+}
+
+fn host_pools() -> Group {
+    let variable = |setting: &config::Setting| {
+        let host = setting.host.as_ref()?;
+        Some(Variable {
+            name: host.name,
+            meaning: host.meaning,
+            allowed: setting.allowed().into(),
+            default: host.default,
+            source: "allocator/src/config/table.rs",
+        })
+    };
+    let title = "Host and pinned pools";
+    let rule = "Read when such a pool is made, those of MPI's chunks among them; otherwise as the settings of \
+                device pools.";
+    Group { title, rule, variables: config::TABLE.iter().filter_map(variable).collect() }
 }
 
 fn pools() -> Group {

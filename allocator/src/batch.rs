@@ -11,6 +11,7 @@ use crate::shared::{Cold, Core};
 use crate::source::DriverToken;
 use bytemuck::Pod;
 use pinyard_hooks::PAGE_SIZE;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Blocks of a warm-up that are taken under one lock.
 const AT_ONCE: usize = 1024;
@@ -85,7 +86,10 @@ impl Handle {
             let pages = if let Want::Pages { .. } = want { row.next() } else { None };
             // Why there is none says who asks for it alone.
             let block = pages.or_else(|| core.take(&mut cold, want).ok().flatten());
-            block.inspect(|_| core.counters.add(Counts::allocation(want.block_bytes())))
+            block.inspect(|_| {
+                core.counters.add(Counts::allocation(want.block_bytes()));
+                core.slow.fetch_add(1, Relaxed);
+            })
         });
         Ok(taken.collect())
     }

@@ -1,8 +1,11 @@
 //! How a host pool is made.
 
 use crate::classes::{self, LARGEST};
+use crate::config::{Overrides, Pools};
 use crate::error::BuildError;
+use crate::exit;
 use crate::fork;
+use crate::leaks::Heir;
 use crate::pool::{Handle, MOST, Pool};
 use crate::pressure::{Bound, Told, Watermarks};
 use crate::shared::Core;
@@ -19,12 +22,16 @@ pub struct Builder {
     registry: Registry,
     source: Box<dyn Source>,
     slab_bytes: usize,
-    limit: usize,
+    limit: Bound,
     access: Access,
     poison: bool,
     patience: Duration,
     fence_thread: bool,
     watermarks: Option<Watermarks>,
+    pub(crate) heir: Option<Heir>,
+    /// Blocks that outlive the process are told as well.
+    leaks_at_exit: bool,
+    environment: bool,
 }
 
 impl Builder {
@@ -33,12 +40,15 @@ impl Builder {
             registry: registry.clone(),
             source,
             slab_bytes: 64 << 20,
-            limit: usize::MAX,
+            limit: Bound::Bytes(usize::MAX),
             access: Access::LOCAL_WRITE,
             poison: false,
             patience: Duration::from_secs(10),
             fence_thread: true,
             watermarks: None,
+            heir: None,
+            leaks_at_exit: false,
+            environment: true,
         }
     }
 
@@ -52,7 +62,7 @@ impl Builder {
 
     /// Bytes of all slabs at most. Default: no limit but the registry's budget.
     pub fn limit(mut self, bytes: usize) -> Builder {
-        self.limit = bytes;
+        self.limit = Bound::Bytes(bytes);
         self
     }
 
@@ -63,7 +73,7 @@ impl Builder {
     pub fn limit_fraction(self, fraction: f64) -> Result<Builder, BuildError> {
         let room = self.source.room(&DriverToken::at_entry());
         match room.filter(|_| fraction > 0.0 && fraction <= 1.0) {
-            Some(room) => Ok(self.limit(Bound::Fraction(fraction).of(room.total))),
+            Some(_) => Ok(Builder { limit: Bound::Fraction(fraction), ..self }),
             None => Err(BuildError::LimitFraction { part: fraction }),
         }
     }
@@ -109,17 +119,52 @@ impl Builder {
         self
     }
 
+    /// Has the environment ignored (`PINYARD_HOST_POOL_*`, [`config`](crate::config)), for a
+    /// program that must not be told from outside.
+    pub fn ignore_environment(mut self) -> Builder {
+        self.environment = false;
+        self
+    }
+
+    /// Changes what is given; the rest stays. What host pools do not have
+    /// ([`Setting::host`](crate::config::Setting::host)) changes nothing.
+    pub fn configure(mut self, settings: &Overrides) -> Builder {
+        self.limit = settings.limit.map_or(self.limit, Bound::from);
+        self.slab_bytes = settings.slab_bytes.unwrap_or(self.slab_bytes);
+        self.patience = settings.patience.unwrap_or(self.patience);
+        self.watermarks = settings.watermarks(self.watermarks);
+        self.poison = settings.poison.unwrap_or(self.poison);
+        if let Some(leaks) = settings.leaks {
+            self.leaks_at_exit = leaks;
+            self.heir = leaks.then(|| -> Heir { Box::new(exit::tell) });
+        }
+        self
+    }
+
     /// Makes the pool. It has no slab yet: see [`Pool::warmup`].
     pub fn build(self) -> Result<Pool, BuildError> {
+        let environment =
+            if self.environment { Overrides::from_environment(Pools::Host)? } else { Overrides::default() };
+        self.configure(&environment).build_as_told()
+    }
+
+    fn build_as_told(self) -> Result<Pool, BuildError> {
         let granularity = self.source.granularity();
         if !(1..=MOST).contains(&self.slab_bytes) {
             return Err(BuildError::SlabBytes { bytes: self.slab_bytes, most: MOST, granularity });
         }
-        if self.limit < granularity {
-            return Err(BuildError::Limit { limit: self.limit, granularity });
+        let room = || self.source.room(&DriverToken::at_entry());
+        let limit = match self.limit {
+            Bound::Bytes(bytes) => bytes,
+            part @ Bound::Fraction(fraction) => {
+                part.of(room().ok_or(BuildError::LimitFraction { part: fraction })?.total)
+            }
+        };
+        if limit < granularity {
+            return Err(BuildError::Limit { limit, granularity });
         }
         if let Some(Watermarks { low, high }) = self.watermarks {
-            let total = self.source.room(&DriverToken::at_entry()).map_or(usize::MAX, |room| room.total);
+            let total = room().map_or(usize::MAX, |room| room.total);
             if !(low.is_sound() && high.is_sound() && low.of(total) <= high.of(total)) {
                 return Err(BuildError::Watermarks { low, high });
             }
@@ -131,17 +176,31 @@ impl Builder {
         let largest = if classes::size_of(above) > most { above - 1 } else { above };
         membarrier::prepare();
         fork::prepare();
-        let Builder { registry, source, access, limit, poison, patience, fence_thread, watermarks, .. } =
-            self;
+        let Builder {
+            registry,
+            source,
+            access,
+            poison,
+            patience,
+            fence_thread,
+            watermarks,
+            heir,
+            leaks_at_exit,
+            ..
+        } = self;
         let traced = Traced::new(source.name());
         tracing::info!(source = source.name(), slab_bytes, limit, "a pool was made");
         let supplier = Arc::new(Supplier { registry, source, access });
         let core = Core::new(largest, poison, traced);
         let publisher: std::sync::Weak<Core> = Arc::downgrade(&core);
         pinyard_trace::counters::publish(publisher);
+        if leaks_at_exit {
+            let leaves: std::sync::Weak<Core> = Arc::downgrade(&core);
+            exit::watch(leaves);
+        }
         let (limit, pressure) = (limit.into(), Told::default());
         let handle =
-            Handle { core, supplier, slab_bytes, limit, patience, watermarks, pressure, fence_thread };
+            Handle { core, supplier, slab_bytes, limit, patience, watermarks, pressure, fence_thread, heir };
         Ok(Pool { handle: Arc::new(handle) })
     }
 }

@@ -120,6 +120,7 @@ impl Core {
             blocks,
             gathered: Cell::new(0),
         });
+        cold.cut.add(class, block_bytes, count);
         let span = NonNull::from(Box::leak(span));
         // SAFETY: just made; nobody frees it before its blocks are gathered.
         let blocks = unsafe { &span.as_ref().blocks };
@@ -186,6 +187,7 @@ impl Core {
             // SAFETY: made by `carve`; all its blocks are in our hands, none is used
             // again before it has a new place.
             let span = unsafe { Box::from_raw(span.as_ptr()) };
+            cold.cut.remove(class, span.kind.block_bytes, span.blocks.len());
             cold.ranges.give(span.start, span.bytes(), span.slab);
             cold.unplaced.extend(span.blocks);
         }

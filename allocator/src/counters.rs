@@ -59,6 +59,10 @@ impl Counts {
     pub(crate) fn free(bytes: usize) -> Counts {
         Counts { allocations: 0, frees: 1, live_bytes: (bytes as u64).wrapping_neg() }
     }
+
+    pub(crate) fn live_blocks(self) -> u64 {
+        self.allocations.wrapping_sub(self.frees)
+    }
 }
 
 impl std::ops::Add for Counts {

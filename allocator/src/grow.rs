@@ -41,6 +41,7 @@ impl Handle {
         };
         let block = found.or_else(|error| self.squeeze(want, error, &mut token))?;
         self.core.counters.add(Counts::allocation(want.block_bytes()));
+        self.core.slow.fetch_add(1, Relaxed);
         Ok(block)
     }
 
@@ -214,7 +215,7 @@ impl Handle {
             wanted,
             reserved: cold.reserved,
             live: counts.live_bytes,
-            live_blocks: counts.allocations.wrapping_sub(counts.frees),
+            live_blocks: counts.live_blocks(),
             deferred: self.core.deferred.count() as u64,
         }
     }

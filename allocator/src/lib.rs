@@ -61,11 +61,15 @@ pub mod config;
 #[cfg(not(loom))]
 mod counters;
 #[cfg(not(loom))]
+mod cut;
+#[cfg(not(loom))]
 mod deferred;
 #[cfg(not(loom))]
 pub mod device;
 #[cfg(not(loom))]
 mod error;
+#[cfg(not(loom))]
+mod exit;
 #[cfg(not(loom))]
 mod fence;
 #[cfg(not(loom))]
@@ -74,6 +78,8 @@ mod fork;
 mod grow;
 #[cfg(not(loom))]
 mod host;
+#[cfg(not(loom))]
+mod leaks;
 #[cfg(not(loom))]
 mod magazine;
 #[cfg(not(loom))]
@@ -92,6 +98,8 @@ pub mod replay;
 mod shared;
 #[cfg(not(loom))]
 mod slab;
+#[cfg(not(loom))]
+mod snapshot;
 #[cfg(not(loom))]
 mod source;
 #[cfg(not(loom))]
@@ -124,8 +132,10 @@ pub use self::{
     error::{AllocError, BuildError, Error},
     fence::{AtomicFence, Fence, Poll},
     host::HostSource,
+    leaks::{PoolHolder, PoolLeaks},
     pool::Pool,
     pressure::{Bound, HostLimits, Pressure, Room, Watermarks},
+    snapshot::{PoolSnapshot, SizeUse, SlabUse},
     source::{DriverToken, HostMemory, Segment, Source, SourceError},
     sources::{CustomSource, DeviceSource, ManagedSource, PinnedSource, VirtualSource},
     stats::{PoolShortage, PoolStats},

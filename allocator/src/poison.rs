@@ -7,7 +7,7 @@
 //! found as well.
 #![allow(unsafe_code)]
 
-use crate::device::{Ledger, Note, Past};
+use crate::device::{Ledger, Life, Note, Past};
 use crate::device::{Misuse, Offence};
 use crate::trace::{Stack, thread_number};
 use parking_lot::Mutex;
@@ -32,6 +32,11 @@ impl Poison {
 
     pub(crate) fn on_misuse(&self, alarm: Alarm) {
         self.alarms.lock().push(alarm);
+    }
+
+    /// The blocks in use.
+    pub(crate) fn lives(&self) -> impl Iterator<Item = Life> {
+        self.ledger.live().into_iter().map(|(_, life)| life)
     }
 
     fn note(&self) -> Note {

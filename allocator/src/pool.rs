@@ -9,6 +9,7 @@ use crate::classes;
 use crate::device::Misuse;
 use crate::error::AllocError;
 use crate::host::HostSource;
+use crate::leaks::Heir;
 use crate::pressure::{Told, Watermarks};
 use crate::shared::Core;
 use crate::slab::Supplier;
@@ -53,6 +54,8 @@ pub(crate) struct Handle {
     pub(crate) pressure: Told,
     /// Whether the pool has a thread that asks fences.
     pub(crate) fence_thread: bool,
+    /// Told of blocks that outlive the pool.
+    pub(crate) heir: Option<Heir>,
 }
 
 /// Bytes of a slab at most: well below what an address space has, so that no sum
@@ -67,6 +70,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        self.tell_leaks();
         self.core.close();
     }
 }

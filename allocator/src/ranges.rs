@@ -38,6 +38,16 @@ impl Ranges {
         self.free_bytes
     }
 
+    /// Bytes of the longest range.
+    pub(crate) fn longest(&self) -> usize {
+        self.by_length.last().map_or(0, |&(bytes, _)| bytes)
+    }
+
+    /// Free bytes of one slab.
+    pub(crate) fn free_bytes_of(&self, slab: Bounds) -> usize {
+        self.by_start.range(slab.start..slab.start + slab.bytes).map(|(_, range)| range.bytes).sum()
+    }
+
     /// Takes `bytes` at a multiple of `align` out of the shortest range that has
     /// them; the lowest of several. Returns the address and its slab.
     pub(crate) fn take(&mut self, bytes: usize, align: usize) -> Option<(usize, Bounds)> {

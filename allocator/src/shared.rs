@@ -12,7 +12,9 @@
 use crate::block::BlockRef;
 use crate::classes::{self, Class};
 use crate::counters::{Counters, Counts};
+use crate::cut::Cut;
 use crate::deferred::Deferred;
+use crate::exit;
 use crate::fence::Fence;
 use crate::fork;
 use crate::magazine::{Bins, Cache};
@@ -41,6 +43,8 @@ pub(crate) struct Core {
     /// What threads did that have no magazines here, or none any more.
     pub(crate) counters: Counters,
     pub(crate) registrations: AtomicU64,
+    /// Allocations that neither a magazine nor a bin has served.
+    pub(crate) slow: AtomicU64,
     /// No handle is left, so nobody allocates.
     pub(crate) closed: AtomicBool,
     /// Looks for writes to freed memory.
@@ -80,6 +84,8 @@ pub(crate) struct Cold {
     /// Bytes of slabs, those coming and going included.
     pub(crate) reserved: usize,
     pub(crate) peak_reserved: usize,
+    /// What the slabs are cut into.
+    pub(crate) cut: Cut,
     /// The thread that adds a slab, without the lock.
     pub(crate) growing: Option<ThreadId>,
 }
@@ -92,6 +98,7 @@ impl Core {
             largest,
             counters: Counters::default(),
             registrations: AtomicU64::new(0),
+            slow: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             poison: poison.then(|| Box::new(Poison::new())),
             traced,
@@ -115,6 +122,11 @@ impl Core {
     /// For a thread that may not wait: `None` while the lock is held.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Cold>> {
         self.cold.try_lock()
+    }
+
+    /// Whether the lock is to be had: not where a thread has ended that held it.
+    pub(crate) fn is_lockable(&self) -> bool {
+        self.cold.try_lock_for(exit::PATIENCE).is_some()
     }
 
     /// The pool's lock. The token is not to be had while it is held.
@@ -330,8 +342,7 @@ impl Core {
 
     /// Under the lock: bytes of free blocks, in bins and magazines.
     pub(crate) fn cached_bytes(&self, cold: &Cold) -> usize {
-        let live = self.counts(cold).live_bytes as usize;
-        cold.reserved.saturating_sub(cold.ranges.free_bytes()).saturating_sub(live)
+        cold.cut.bytes().saturating_sub(self.counts(cold).live_bytes as usize)
     }
 
     pub(crate) fn stats(&self) -> PoolStats {
@@ -340,18 +351,25 @@ impl Core {
         }
         let mut token = DriverToken::at_entry();
         let cold = self.lock(&mut token);
-        let counts = self.counts(&cold);
+        self.stats_of(&cold)
+    }
+
+    /// Under the lock.
+    pub(crate) fn stats_of(&self, cold: &Cold) -> PoolStats {
+        let counts = self.counts(cold);
         PoolStats {
             slabs: cold.slabs.len() as u64,
             registrations: self.registrations.load(Relaxed),
             reserved_bytes: cold.reserved as u64,
             peak_reserved_bytes: cold.peak_reserved as u64,
+            peak_block_bytes: cold.cut.peak() as u64,
             live_bytes: counts.live_bytes,
-            live_blocks: counts.allocations.wrapping_sub(counts.frees),
+            live_blocks: counts.live_blocks(),
             deferred_blocks: self.deferred.count() as u64,
             free_bytes: cold.ranges.free_bytes() as u64,
-            cached_bytes: self.cached_bytes(&cold) as u64,
+            cached_bytes: self.cached_bytes(cold) as u64,
             allocations: counts.allocations,
+            slow_allocations: self.slow.load(Relaxed),
             frees: counts.frees,
         }
     }

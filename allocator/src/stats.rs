@@ -1,10 +1,11 @@
 //! Counters of a pool.
 
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// A pool's counters at one moment. Exact while no other thread is inside the
 /// pool.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct PoolStats {
     /// Slabs now.
@@ -15,6 +16,11 @@ pub struct PoolStats {
     pub reserved_bytes: u64,
     /// Most bytes of slabs that there ever were.
     pub peak_reserved_bytes: u64,
+    /// The most bytes that blocks ever had at a time, in use or kept for their class: no less than
+    /// what was in use at its peak, and more by what threads and bins kept then. (The peak itself
+    /// would cost each allocation a word of all threads;
+    /// [`Statistics`](crate::adaptors::Statistics) has it.)
+    pub peak_block_bytes: u64,
     /// Bytes of blocks in use, as handed out: rounded up to their class.
     pub live_bytes: u64,
     /// Blocks in use, those included that wait for a fence.
@@ -27,8 +33,28 @@ pub struct PoolStats {
     pub cached_bytes: u64,
     /// Blocks handed out since the start.
     pub allocations: u64,
+    /// Of these, the ones that took the pool's lock: neither the thread's magazines nor a bin had
+    /// them.
+    pub slow_allocations: u64,
     /// Blocks taken back since the start.
     pub frees: u64,
+}
+
+impl PoolStats {
+    /// The part of all allocations that took no lock; 0 before the first.
+    pub fn hit_rate(&self) -> f64 {
+        if self.allocations == 0 { 0.0 } else { 1.0 - part(self.slow_allocations, self.allocations) }
+    }
+
+    /// Bytes in use by bytes reserved, 0 to 1; 0 of an empty pool.
+    pub fn efficiency(&self) -> f64 {
+        part(self.live_bytes, self.reserved_bytes)
+    }
+}
+
+/// 0 of nothing.
+pub(crate) fn part(one: u64, all: u64) -> f64 {
+    if all == 0 { 0.0 } else { one as f64 / all as f64 }
 }
 
 /// What a pool knows when an allocation is about to fail: [`Pool::on_shortage`](crate::Pool::on_shortage).

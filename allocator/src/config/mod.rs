@@ -1,28 +1,38 @@
-//! What a device pool can be told, by one table: from the environment
-//! (`PINYARD_POOL_*`), and as `key=value` from a command line. The builder's methods of
-//! the same names set the same things.
+//! What a pool can be told, by one table: from the environment (`PINYARD_POOL_*` for device
+//! pools, `PINYARD_HOST_POOL_*` for host and pinned ones), and as `key=value` from a command line.
+//! The builders' methods of the same names set the same things.
 //!
 //! The environment has the last word: who runs a program knows the machine. It is not
 //! read by a program that runs with more rights than its caller (`AT_SECURE`,
-//! getauxval(3)), nor where [`DeviceBuilder::ignore_environment`] says so.
-//!
-//! [`DeviceBuilder::ignore_environment`]: crate::device::DeviceBuilder::ignore_environment
+//! getauxval(3)), nor where the builder's `ignore_environment` says so.
 #![allow(unsafe_code)] // getauxval(3)
 
 mod table;
 mod value;
 
-pub use self::table::{Setting, TABLE, markdown};
+pub use self::table::{OfHost, Setting, TABLE, markdown};
 pub use self::value::Part;
 use self::value::Value;
 use crate::device::MarkKind;
+use crate::pressure::{Bound, Watermarks};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
 
-/// What every name begins with.
+/// What the names for device pools begin with.
 pub const PREFIX: &str = "PINYARD_POOL_";
+/// What those for host pools begin with.
+pub const HOST_PREFIX: &str = "PINYARD_HOST_POOL_";
+
+/// Whose settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pools {
+    /// Of [`DevicePool`](crate::device::DevicePool)s.
+    Device,
+    /// Of [`Pool`](crate::Pool)s, pinned ones too.
+    Host,
+}
 
 /// A setting that is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -82,23 +92,29 @@ pub struct Overrides {
 }
 
 impl Overrides {
-    /// From this process's environment: nothing if it runs with more rights than its
-    /// caller.
-    pub fn from_environment() -> Result<Overrides, ConfigError> {
+    /// From this process's environment, for these pools: nothing if it runs with more rights
+    /// than its caller.
+    pub fn from_environment(pools: Pools) -> Result<Overrides, ConfigError> {
         // SAFETY: getauxval(3) has no conditions.
         if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
             return Ok(Overrides::default());
         }
-        Overrides::from_variables(std::env::vars_os())
+        Overrides::from_variables(pools, std::env::vars_os())
     }
 
-    /// From variables, of which those that do not begin with [`PREFIX`] are none of ours.
+    /// From variables, of which those that do not begin with [`PREFIX`] (of host pools:
+    /// [`HOST_PREFIX`]) are none of ours.
     pub fn from_variables(
+        pools: Pools,
         variables: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Overrides, ConfigError> {
+        let prefix = match pools {
+            Pools::Device => PREFIX,
+            Pools::Host => HOST_PREFIX,
+        };
         let mut overrides = Overrides::default();
         for (name, value) in variables {
-            if let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) {
+            if let Some(name) = name.to_str().filter(|name| name.starts_with(prefix)) {
                 overrides.set(name, &value.to_string_lossy())?;
             }
         }
@@ -115,13 +131,26 @@ impl Overrides {
         Ok(overrides)
     }
 
+    /// The marks, where `before` are those of the builder. One alone is both.
+    pub(crate) fn watermarks(&self, before: Option<Watermarks>) -> Option<Watermarks> {
+        let low = self.low_mark.map(Bound::from).or(before.map(|marks| marks.low));
+        let high = self.high_mark.map(Bound::from).or(before.map(|marks| marks.high));
+        Some(Watermarks { low: low.or(high)?, high: high.or(low)? })
+    }
+
     /// Sets one, by its name or its key.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
-        let Some(setting) = TABLE.iter().find(|setting| setting.name == name || setting.key() == name) else {
-            let names = |setting: &Setting| {
-                if name.starts_with(PREFIX) { setting.name.to_owned() } else { setting.key() }
-            };
-            let known = TABLE.iter().map(names).collect::<Vec<_>>().join(", ");
+        let as_given = |setting: &Setting| {
+            if name.starts_with(HOST_PREFIX) {
+                setting.name_for(Pools::Host).map(str::to_owned)
+            } else if name.starts_with(PREFIX) {
+                Some(setting.name.to_owned())
+            } else {
+                Some(setting.key())
+            }
+        };
+        let Some(setting) = TABLE.iter().find(|setting| as_given(setting).as_deref() == Some(name)) else {
+            let known = TABLE.iter().filter_map(as_given).collect::<Vec<_>>().join(", ");
             return Err(ConfigError::Unknown { name: name.to_owned(), known });
         };
         let refused = || ConfigError::Value {
@@ -169,7 +198,31 @@ mod tests {
             let mut again = Overrides::default();
             again.set(&setting.key(), setting.example).unwrap();
             assert_eq!(again, overrides);
+            let Some(of_host) = setting.name_for(Pools::Host) else { continue };
+            assert_eq!(of_host.strip_prefix(HOST_PREFIX), setting.name.strip_prefix(PREFIX));
+            let mut host = Overrides::default();
+            host.set(of_host, setting.example).unwrap();
+            assert_eq!(host, overrides);
         }
+    }
+
+    #[test]
+    fn what_host_pools_do_not_have_is_refused_for_them_alone() {
+        let variables = || {
+            [("PINYARD_HOST_POOL_LIMIT", "1G"), ("PINYARD_POOL_MARKS", "events")]
+                .map(|(name, value)| (name.into(), value.into()))
+        };
+        let of_host = Overrides::from_variables(Pools::Host, variables()).unwrap();
+        assert_eq!(of_host, Overrides { limit: Some(Part::Bytes(1 << 30)), ..Overrides::default() });
+        let of_devices = Overrides::from_variables(Pools::Device, variables()).unwrap();
+        assert_eq!(of_devices, Overrides { marks: Some(MarkKind::Events), ..Overrides::default() });
+        let refused =
+            Overrides::from_variables(Pools::Host, [("PINYARD_HOST_POOL_MARKS".into(), "events".into())]);
+        let refused = refused.unwrap_err().to_string();
+        assert!(
+            refused.contains("there are PINYARD_HOST_POOL_LIMIT,") && !refused.contains("HOST_POOL_STALL"),
+            "{refused}"
+        );
     }
 
     #[test]
@@ -190,7 +243,7 @@ mod tests {
         assert!(error("slab_bytes=99999999999T").contains("refused"));
         let variables =
             [("PINYARD_POOL_SLAB", "1"), ("HOME", "/")].map(|(name, value)| (name.into(), value.into()));
-        let unknown = Overrides::from_variables(variables).unwrap_err().to_string();
+        let unknown = Overrides::from_variables(Pools::Device, variables).unwrap_err().to_string();
         assert!(
             unknown.contains("\"PINYARD_POOL_SLAB\":") && unknown.contains("PINYARD_POOL_SLAB_BYTES"),
             "{unknown}"

@@ -1,12 +1,12 @@
 //! The table, from which everything else about settings comes, the book's page too.
 
-use super::PREFIX;
 use super::value::{Kind, MOST};
+use super::{PREFIX, Pools};
 use crate::device::TraceOptions;
 
-/// A setting of a device pool.
+/// A setting of a pool.
 pub struct Setting {
-    /// The variable of the environment.
+    /// The variable of the environment, for device pools.
     pub name: &'static str,
     /// What it sets.
     pub meaning: &'static str,
@@ -14,13 +14,33 @@ pub struct Setting {
     pub default: &'static str,
     /// A value that it may have.
     pub example: &'static str,
+    /// Of host pools, which do not have all.
+    pub host: Option<OfHost>,
     pub(crate) kind: Kind,
+}
+
+/// A setting as host pools have it.
+pub struct OfHost {
+    /// The variable of the environment.
+    pub name: &'static str,
+    /// What it sets.
+    pub meaning: &'static str,
+    /// What holds where it is not given.
+    pub default: &'static str,
 }
 
 impl Setting {
     /// Its name on a command line.
     pub fn key(&self) -> String {
         self.name.strip_prefix(PREFIX).unwrap_or(self.name).to_ascii_lowercase()
+    }
+
+    /// The variable for these pools, if they have the setting.
+    pub fn name_for(&self, pools: Pools) -> Option<&'static str> {
+        match pools {
+            Pools::Device => Some(self.name),
+            Pools::Host => self.host.as_ref().map(|host| host.name),
+        }
     }
 
     /// Which values it may have.
@@ -40,6 +60,11 @@ pub const TABLE: &[Setting] = &[
         meaning: "slabs of a pool together",
         default: "what the device has",
         example: "80%",
+        host: Some(OfHost {
+            name: "PINYARD_HOST_POOL_LIMIT",
+            meaning: "slabs of a pool together; a part is of what there is, of memory whose source says it",
+            default: "none",
+        }),
         kind: Kind::Part(1),
     },
     Setting {
@@ -47,6 +72,11 @@ pub const TABLE: &[Setting] = &[
         meaning: "a slab at most, but for a longer block's",
         default: "64M",
         example: "128M",
+        host: Some(OfHost {
+            name: "PINYARD_HOST_POOL_SLAB_BYTES",
+            meaning: "a slab, but for a longer block's",
+            default: "64M",
+        }),
         kind: Kind::Bytes(1, MOST / 2),
     },
     Setting {
@@ -54,6 +84,11 @@ pub const TABLE: &[Setting] = &[
         meaning: "how long an allocation that would fail waits for streams",
         default: "10000",
         example: "500",
+        host: Some(OfHost {
+            name: "PINYARD_HOST_POOL_PATIENCE_MS",
+            meaning: "how long an allocation that would fail waits for deferred blocks",
+            default: "10000",
+        }),
         kind: Kind::Milliseconds(86_400_000),
     },
     Setting {
@@ -61,6 +96,7 @@ pub const TABLE: &[Setting] = &[
         meaning: "how long a stream is behind before busy streams share without it; 0: they never share",
         default: "1000",
         example: "200",
+        host: None,
         kind: Kind::Milliseconds(86_400_000),
     },
     Setting {
@@ -68,6 +104,7 @@ pub const TABLE: &[Setting] = &[
         meaning: "age at which slabs that lie idle are given back; 0: they are kept",
         default: "0",
         example: "30000",
+        host: None,
         kind: Kind::Milliseconds(86_400_000),
     },
     Setting {
@@ -75,6 +112,11 @@ pub const TABLE: &[Setting] = &[
         meaning: "memory left below which it is short; alone it is the high mark as well",
         default: "none",
         example: "5%",
+        host: Some(OfHost {
+            name: "PINYARD_HOST_POOL_LOW_MARK",
+            meaning: "memory left below which it is short; alone it is the high mark as well",
+            default: "none",
+        }),
         kind: Kind::Part(1),
     },
     Setting {
@@ -82,6 +124,11 @@ pub const TABLE: &[Setting] = &[
         meaning: "memory left above which it is short no more; alone it is the low mark as well",
         default: "none",
         example: "10%",
+        host: Some(OfHost {
+            name: "PINYARD_HOST_POOL_HIGH_MARK",
+            meaning: "memory left above which it is short no more; alone it is the low mark as well",
+            default: "none",
+        }),
         kind: Kind::Part(1),
     },
     Setting {
@@ -89,6 +136,7 @@ pub const TABLE: &[Setting] = &[
         meaning: "how streams tell how far they have come: words where the device can, or events",
         default: "best",
         example: "events",
+        host: None,
         kind: Kind::Choice(&["best", "events"]),
     },
     Setting {
@@ -96,6 +144,7 @@ pub const TABLE: &[Setting] = &[
         meaning: "events that the trace keeps",
         default: "0",
         example: "65536",
+        host: None,
         kind: events(&TraceOptions::EVENTS),
     },
     Setting {
@@ -103,6 +152,7 @@ pub const TABLE: &[Setting] = &[
         meaning: "the trace keeps stacks as well",
         default: "0",
         example: "1",
+        host: None,
         kind: Kind::Flag,
     },
     Setting {
@@ -110,6 +160,7 @@ pub const TABLE: &[Setting] = &[
         meaning: "the trace is written there, with the process and a number appended, when the pool's last handle goes",
         default: "nowhere",
         example: "/tmp/pool",
+        host: None,
         kind: Kind::Path,
     },
     Setting {
@@ -117,22 +168,36 @@ pub const TABLE: &[Setting] = &[
         meaning: "writes to freed memory are looked for",
         default: "0",
         example: "1",
+        host: Some(OfHost {
+            name: "PINYARD_HOST_POOL_POISON",
+            meaning: "writes to freed memory are looked for, and leaks have their places",
+            default: "0",
+        }),
         kind: Kind::Flag,
     },
     Setting {
         name: "PINYARD_POOL_LEAKS",
-        meaning: "blocks that outlive their pool's last handle are told on stderr",
+        meaning: "blocks that outlive their pool's last handle, or the process, are told on stderr",
         default: "0",
         example: "1",
+        host: Some(OfHost {
+            name: "PINYARD_HOST_POOL_LEAKS",
+            meaning: "blocks that outlive their pool's last handle, or the process, are told on stderr",
+            default: "0",
+        }),
         kind: Kind::Flag,
     },
 ];
 
 /// The table as the book has it.
-pub fn markdown() -> String {
+pub fn markdown(pools: Pools) -> String {
     let mut text = "| variable | values | default | meaning |\n| --- | --- | --- | --- |\n".to_owned();
     for setting in TABLE {
-        let Setting { name, meaning, default, .. } = setting;
+        let (name, meaning, default) = match (pools, &setting.host) {
+            (Pools::Device, _) => (setting.name, setting.meaning, setting.default),
+            (Pools::Host, Some(host)) => (host.name, host.meaning, host.default),
+            (Pools::Host, None) => continue,
+        };
         text += &format!("| `{name}` | {} | {default} | {meaning} |\n", setting.allowed());
     }
     text

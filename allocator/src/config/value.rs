@@ -82,7 +82,7 @@ impl Kind {
         const UNITS: &str = "with K, M, G or T for powers of 1024";
         match self {
             Kind::Bytes(least, most) => format!("bytes from {least} to {most}, {UNITS}"),
-            Kind::Part(least) => format!("bytes from {least}, {UNITS}, or 1% to 100% of the device"),
+            Kind::Part(least) => format!("bytes from {least}, {UNITS}, or 1% to 100% of what there is"),
             Kind::CountOrNone(least, most) => format!("0 for none, or {least} to {most}"),
             Kind::Milliseconds(most) => format!("milliseconds, 0 to {most}"),
             Kind::Flag => "0 or 1".to_owned(),

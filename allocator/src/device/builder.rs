@@ -7,8 +7,9 @@ use super::registered::Registered;
 use super::slab::Registrar;
 use super::watch::{TraceOptions, Watch};
 use super::worker;
-use crate::config::Overrides;
+use crate::config::{Overrides, Pools};
 use crate::error::BuildError;
+use crate::exit;
 use crate::fork;
 use crate::pressure::{Bound, Watermarks};
 use crate::source::{DriverToken, Source};
@@ -29,6 +30,8 @@ pub struct DeviceBuilder {
     pub(super) poison: bool,
     pub(super) trace: Option<TraceOptions>,
     pub(super) heir: Option<Heir>,
+    /// Blocks that outlive the process are told as well.
+    pub(super) leaks_at_exit: bool,
     pub(super) environment: bool,
     pub(super) trace_file: Option<PathBuf>,
 }
@@ -52,6 +55,7 @@ impl DeviceBuilder {
             poison: false,
             trace: None,
             heir: None,
+            leaks_at_exit: false,
             environment: true,
             trace_file: None,
         }
@@ -144,7 +148,8 @@ impl DeviceBuilder {
     pub fn build(self) -> Result<DevicePool, BuildError> {
         const MOST: usize = 1 << 45;
         let heeds = self.environment;
-        let environment = if heeds { Overrides::from_environment()? } else { Overrides::default() };
+        let environment =
+            if heeds { Overrides::from_environment(Pools::Device)? } else { Overrides::default() };
         let DeviceBuilder {
             driver,
             sources,
@@ -154,6 +159,7 @@ impl DeviceBuilder {
             poison,
             trace,
             heir,
+            leaks_at_exit,
             trace_file,
             ..
         } = self.configure(&environment);
@@ -203,6 +209,10 @@ impl DeviceBuilder {
         }
         if let Some(heir) = heir {
             let _ = core.heir.set(heir);
+        }
+        if leaks_at_exit {
+            let leaves: std::sync::Weak<Core> = Arc::downgrade(&core);
+            exit::watch(leaves);
         }
         if let Some(path) = trace_file {
             let _ = core.trace_file.set(path);

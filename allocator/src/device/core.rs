@@ -23,6 +23,7 @@ use super::slab::{Registrar, Slab};
 use super::stream::StreamState;
 use super::waiting::{Passed, Waiting};
 use super::watch::Watch;
+use crate::exit;
 use crate::fork;
 use crate::inbox::Inbox;
 use crate::pressure::{Told, Watermarks};
@@ -182,6 +183,11 @@ impl Core {
     #[inline(always)]
     pub(super) fn is_forked(&self) -> bool {
         self.forks != fork::generation()
+    }
+
+    /// Whether the lock is to be had: not where a thread has ended that held it.
+    pub(super) fn is_lockable(&self) -> bool {
+        self.central.try_lock_for(exit::PATIENCE).is_some()
     }
 
     /// The pool's lock. The token is not to be had while it is held.

@@ -3,8 +3,10 @@
 use super::core::Core;
 use super::misuse::Place;
 use super::snapshot::BlockState;
+use crate::exit::Leaves;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::Ordering::SeqCst;
 
 /// The blocks of a pool that are in use, by who holds them, the most bytes first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,6 +34,16 @@ pub struct Holder {
     pub dropped: u64,
     /// Where the oldest of them was allocated, if the pool was watched then.
     pub allocated: Option<Place>,
+}
+
+impl Leaves for Core {
+    fn left(&self) -> Option<String> {
+        if self.is_forked() || self.closed.load(SeqCst) || !self.is_lockable() {
+            return None;
+        }
+        let leaks = self.leaks();
+        (leaks.blocks > 0).then(|| format!("at the process's end, {leaks}"))
+    }
 }
 
 impl Core {
@@ -74,11 +86,8 @@ impl fmt::Display for Leaks {
             if *dropped > 0 {
                 write!(f, ", {dropped} of them dropped, waiting for other users")?;
             }
-            if let Some(Place { thread, time_ns, stack }) = allocated {
-                write!(f, ", the first by thread {thread} at {:.6} s", *time_ns as f64 / 1e9)?;
-                for frame in stack {
-                    write!(f, "\n    {frame}")?;
-                }
+            if let Some(place) = allocated {
+                write!(f, ", the first {place}")?;
             }
         }
         Ok(())

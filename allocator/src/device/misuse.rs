@@ -15,6 +15,14 @@ pub struct Place {
     pub stack: Vec<String>,
 }
 
+impl fmt::Display for Place {
+    /// Who and when, and a line for each frame.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "by thread {} at {:.6} s", self.thread, self.time_ns as f64 / 1e9)?;
+        self.stack.iter().try_for_each(|frame| write!(f, "\n    {frame}"))
+    }
+}
+
 impl From<&Note> for Place {
     fn from(note: &Note) -> Place {
         Place { thread: note.thread, time_ns: note.time_ns, stack: note.stack.names() }
@@ -110,10 +118,8 @@ impl fmt::Display for Misuse {
         let noticed = ("noticed", Some(&self.noticed));
         for (what, place) in [("allocated", self.allocated.as_ref()), ("freed", self.freed.as_ref()), noticed]
         {
-            let Some(Place { thread, time_ns, stack }) = place else { continue };
-            write!(f, "\n{what} by thread {thread} at {:.6} s", *time_ns as f64 / 1e9)?;
-            for frame in stack {
-                write!(f, "\n    {frame}")?;
+            if let Some(place) = place {
+                write!(f, "\n{what} {place}")?;
             }
         }
         Ok(())

@@ -65,7 +65,7 @@ mod waiting;
 mod watch;
 mod worker;
 
-pub(crate) use self::ledger::{Ledger, Note, Past};
+pub(crate) use self::ledger::{Ledger, Life, Note, Past};
 pub use self::{
     buf::DeviceBuf,
     builder::DeviceBuilder,

@@ -5,8 +5,9 @@ use super::census::Census;
 use super::classes::Class;
 use super::core::Core;
 use super::counts::{SLOTS, most_of, slot_of};
-use super::stats::{DeviceStats, Hits, part};
+use super::stats::{DeviceStats, Hits};
 use crate::source::DriverToken;
+use crate::stats::part;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 

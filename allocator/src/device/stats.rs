@@ -2,6 +2,7 @@
 
 use super::core::{Central, Core};
 use crate::source::DriverToken;
+use crate::stats::part;
 use pinyard_trace::counters::{Counters, Publisher};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::Ordering::Relaxed;
@@ -101,10 +102,6 @@ impl Hits {
         self.squeeze += other.squeeze;
         self.failures += other.failures;
     }
-}
-
-pub(super) fn part(one: u64, all: u64) -> f64 {
-    if all == 0 { 0.0 } else { one as f64 / all as f64 }
 }
 
 impl Publisher for Core {

@@ -1,15 +1,15 @@
 //! What looks into a device pool from outside: traces, leaks, misuse; and settings.
 
 use super::builder::DeviceBuilder;
+use super::core::Heir;
 use super::leaks::Leaks;
 use super::misuse::Misuse;
 use super::pool::DevicePool;
 use super::watch::{TraceOptions, Watch};
 use crate::config::{Overrides, Part};
-use crate::pressure::{Bound, Watermarks};
+use crate::exit;
 use crate::trace::Trace;
 use pinyard_driver::Driver;
-use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -102,13 +102,7 @@ impl DeviceBuilder {
         if let Some(age) = settings.keep_idle {
             self.settings.keep_idle = Some(age).filter(|age| !age.is_zero());
         }
-        let (low, high) = (settings.low_mark.map(Bound::from), settings.high_mark.map(Bound::from));
-        let before = self.settings.watermarks;
-        let low = low.or(before.map(|marks| marks.low));
-        let high = high.or(before.map(|marks| marks.high));
-        if let (Some(low), Some(high)) = (low.or(high), high.or(low)) {
-            self.settings.watermarks = Some(Watermarks { low, high });
-        }
+        self.settings.watermarks = settings.watermarks(self.settings.watermarks);
         self.marks = settings.marks.unwrap_or(self.marks);
         self.poison = settings.poison.unwrap_or(self.poison);
         self.trace_file = settings.trace_file.clone().or(self.trace_file);
@@ -124,12 +118,9 @@ impl DeviceBuilder {
         if let (Some(options), Some(stacks)) = (&mut self.trace, settings.stacks) {
             options.stacks = stacks;
         }
-        match settings.leaks {
-            Some(true) => {
-                self.heir = Some(Box::new(|leaks| _ = writeln!(std::io::stderr(), "pinyard: {leaks}")))
-            }
-            Some(false) => self.heir = None,
-            None => {}
+        if let Some(leaks) = settings.leaks {
+            self.leaks_at_exit = leaks;
+            self.heir = leaks.then(|| -> Heir { Box::new(exit::tell) });
         }
         self
     }

@@ -17,6 +17,7 @@ mod tables;
 mod variables;
 
 use mdbook_driver::MDBook;
+use pinyard::allocator::config::{self, Pools};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -42,7 +43,8 @@ fn book(root: &Path, update: bool) -> Vec<String> {
     problems.extend(blocks::check(root));
     for (page, mark, wanted) in [
         ("hooks.md", "table", pinyard_coverage::promised()),
-        ("pools.md", "settings", pinyard::allocator::config::markdown()),
+        ("pools.md", "settings", config::markdown(Pools::Device)),
+        ("pools.md", "host settings", config::markdown(Pools::Host)),
         ("reports.md", "trace", pinyard_trace::settings::markdown()),
         ("tuning.md", "variables", pinyard::environment::markdown()),
         ("tuning.md", "test variables", variables::markdown()),

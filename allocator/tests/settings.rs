@@ -2,12 +2,13 @@
 //! itself again.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use pinyard_allocator::BuildError;
-use pinyard_allocator::config::{Overrides, TABLE};
+use pinyard_allocator::config::{Overrides, Pools, TABLE};
 use pinyard_allocator::device::{DevicePool, TraceOptions};
 use pinyard_allocator::replay::{self, Configuration};
 use pinyard_allocator::trace::{Event, Reader, Trace};
+use pinyard_allocator::{BuildError, Pool};
 use pinyard_driver::{Driver, DriverToken, Simulated};
+use pinyard_registry::{Events, MemoryKey, Registry, backend::Custom};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -20,7 +21,9 @@ fn child(name: &str, variables: &[(&str, &str)]) -> (bool, String) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--ignored", "--exact", name, "--nocapture"]);
     for setting in TABLE {
-        command.env_remove(setting.name);
+        for name in [Pools::Device, Pools::Host].into_iter().filter_map(|pools| setting.name_for(pools)) {
+            command.env_remove(name);
+        }
     }
     let output = command.envs(variables.iter().copied()).output().unwrap();
     let text =
@@ -90,6 +93,82 @@ fn leaks_and_the_trace_come_from_the_environment() {
     let events = events.unwrap();
     assert!(events.iter().any(|event| event.bytes == 777 && !event.stack.is_empty()), "{events:?}");
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+#[ignore = "started by the others"]
+fn uses_a_host_pool() {
+    let backend = Custom::new("none", |_, _| Ok(MemoryKey::default()), |_, _| Ok(()));
+    let registry = Registry::builder().backend(backend).events(Events::NotifyOnly).build().unwrap();
+    let builder = || Pool::host(&registry).limit(512 * MIB);
+    let pool = match builder().build() {
+        Ok(pool) => pool,
+        Err(error) => return println!("refused: {error}"),
+    };
+    println!("large: {}", pool.alloc::<u8>(20 * MIB).is_ok());
+    println!("slabs of {}", pool.slab_bytes());
+    let left = pool.alloc::<u8>(777).unwrap();
+    drop(pool);
+    drop(left);
+    // One that no handle's end tells of, as in a static.
+    let pool = builder().build().unwrap();
+    std::mem::forget((pool.alloc::<u8>(5000).unwrap(), pool));
+    let untold = builder().ignore_environment().build().unwrap();
+    println!("untold: {}", untold.alloc::<u8>(20 * MIB).is_ok());
+    std::mem::forget(untold.alloc::<u8>(6000).unwrap());
+}
+
+#[test]
+fn host_pools_have_names_of_their_own() {
+    let (ok, text) = child("uses_a_host_pool", &[("PINYARD_POOL_LIMIT", "8M"), ("PINYARD_POOL_LEAKS", "1")]);
+    assert!(ok && text.contains("large: true") && text.contains("slabs of 67108864"), "{text}");
+    assert!(!text.contains("are in use"), "{text}");
+    let variables = [("PINYARD_HOST_POOL_LIMIT", "8M"), ("PINYARD_HOST_POOL_SLAB_BYTES", "3M")];
+    let (ok, text) = child("uses_a_host_pool", &variables);
+    assert!(ok && text.contains("large: false") && text.contains("untold: true"), "{text}");
+    assert!(text.contains("slabs of 4194304"), "{text}");
+    // A part of what the process may have: of any machine's memory that is more than 20 MiB.
+    let (ok, text) = child("uses_a_host_pool", &[("PINYARD_HOST_POOL_LIMIT", "90%")]);
+    assert!(ok && text.contains("large: true"), "{text}");
+    let (ok, text) = child("uses_a_host_pool", &[("PINYARD_HOST_POOL_LIMITS", "1G")]);
+    assert!(
+        ok && text.contains(
+            "no setting \"PINYARD_HOST_POOL_LIMITS\": there are PINYARD_HOST_POOL_LIMIT, PINYARD_HOST_POOL_SLAB_BYTES"
+        ),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_a_host_pool_leaves_is_told_at_its_end_or_the_processs() {
+    let (ok, text) = child("uses_a_host_pool", &[("PINYARD_HOST_POOL_LEAKS", "1")]);
+    assert!(ok && text.contains("pinyard: 1 blocks of 832 bytes are in use\n1 of 832 bytes each"), "{text}");
+    assert!(text.contains("pinyard: at the process's end, 1 blocks of 5120 bytes are in use"), "{text}");
+    assert!(!text.contains("6144"), "it will not be told: {text}");
+    let variables = [("PINYARD_HOST_POOL_LEAKS", "1"), ("PINYARD_HOST_POOL_POISON", "1")];
+    let (ok, text) = child("uses_a_host_pool", &variables);
+    assert!(ok && text.contains("1 of 832 bytes each, the first by thread "), "{text}");
+    assert_eq!(text.matches("uses_a_host_pool at ").count(), 2, "{text}");
+}
+
+#[test]
+#[ignore = "started by the others"]
+fn leaves_a_device_pool() {
+    let gpu = Arc::new(Simulated::new(1 << 30));
+    let pool = DevicePool::builder(gpu.clone()).build().unwrap();
+    let stream = pool.stream(gpu.stream_create(&DriverToken::at_entry()).unwrap()).unwrap();
+    std::mem::forget((pool.alloc(777, &stream).unwrap(), stream, pool));
+    let done = DevicePool::builder(gpu).build().unwrap();
+    drop(done);
+}
+
+#[test]
+fn what_a_device_pool_leaves_is_told_at_the_processs_end() {
+    let (ok, text) = child("leaves_a_device_pool", &[("PINYARD_POOL_LEAKS", "1")]);
+    assert!(ok && text.contains("pinyard: at the process's end, 1 blocks of 777 bytes are in use"), "{text}");
+    assert_eq!(text.matches("are in use").count(), 1, "{text}");
+    let (ok, text) = child("leaves_a_device_pool", &[]);
+    assert!(ok && !text.contains("are in use"), "{text}");
 }
 
 #[test]

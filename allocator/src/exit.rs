@@ -1,0 +1,55 @@
+//! What is still in use when the process ends. A pool that lives as long as the program, as
+//! in a static or in C, has no last handle that would tell; where `PINYARD_POOL_LEAKS` or
+//! `PINYARD_HOST_POOL_LEAKS` asks for it, exit(3) does.
+#![allow(unsafe_code)] // atexit(3)
+
+use parking_lot::Mutex;
+use std::fmt::Display;
+use std::io::{Write, stderr};
+use std::sync::{Once, Weak};
+use std::time::Duration;
+
+/// For a pool's lock, at the end of the process.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A pool that may be left.
+pub(crate) trait Leaves: Send + Sync {
+    /// What is in use, unless nothing is, or its last handle is gone and has told. Waits
+    /// [`PATIENCE`] for its lock: a thread that was cancelled may hold it for ever.
+    fn left(&self) -> Option<String>;
+}
+
+static LEFT: Mutex<Vec<Weak<dyn Leaves>>> = Mutex::new(Vec::new());
+
+/// Has what this pool leaves told on stderr when the process ends by exit(3) or by main's
+/// return; not by a signal or _exit(2), nor in a child that was forked.
+pub(crate) fn watch(pool: Weak<dyn Leaves>) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: a plain function that does not unwind. Refused, nothing is told at exit.
+        let _ = unsafe { libc::atexit(tell_all) };
+    });
+    let mut left = LEFT.lock();
+    left.retain(|pool| pool.strong_count() > 0);
+    left.push(pool);
+}
+
+extern "C" fn tell_all() {
+    let Some(left) = LEFT.try_lock() else { return };
+    let pools: Vec<_> = left.iter().filter_map(Weak::upgrade).collect();
+    drop(left);
+    for pool in &pools {
+        // No panic may cross into C.
+        let text = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| pool.left()));
+        if let Ok(Some(text)) = text {
+            tell(&text);
+        }
+    }
+    // A pool's end is not for here: its sources and drivers may be gone.
+    std::mem::forget(pools);
+}
+
+/// On stderr. Where that is closed there is nobody to tell.
+pub(crate) fn tell(leaks: &impl Display) {
+    _ = writeln!(stderr(), "pinyard: {leaks}");
+}
