@@ -86,6 +86,14 @@ pub enum AllocError {
     },
 }
 
+impl AllocError {
+    /// Whether more memory, or less in use, would help: the limit, the source or the backend has
+    /// refused.
+    pub(crate) fn is_shortage(&self) -> bool {
+        matches!(self, AllocError::Limit { .. } | AllocError::Source { .. } | AllocError::Registration { .. })
+    }
+}
+
 /// Why a pool was not made.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]

@@ -13,6 +13,7 @@ use crate::source::DriverToken;
 use crate::trace;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
+use std::time::Duration;
 
 /// Fences asked on the way of an allocation, so that many that do not pass cost
 /// each a little.
@@ -33,13 +34,31 @@ impl Handle {
     /// A block for `want`.
     #[cold]
     pub(crate) fn alloc_slow(&self, want: Want) -> Result<BlockRef, AllocError> {
+        self.alloc_or(want, |error, token| self.squeeze(want, error, self.patience, token))
+    }
+
+    /// The same without waiting for a fence, and without a word to anybody.
+    pub(crate) fn alloc_now(&self, want: Want) -> Result<BlockRef, AllocError> {
+        self.alloc_or(want, |error, token| self.squeeze_once(want, error, Duration::ZERO, token))
+    }
+
+    /// The same without waiting, where nothing is to be hoped for: observers are told.
+    pub(crate) fn alloc_at_last(&self, want: Want) -> Result<BlockRef, AllocError> {
+        self.alloc_or(want, |error, token| self.squeeze(want, error, Duration::ZERO, token))
+    }
+
+    fn alloc_or(
+        &self,
+        want: Want,
+        short: impl FnOnce(AllocError, &mut DriverToken) -> Result<BlockRef, AllocError>,
+    ) -> Result<BlockRef, AllocError> {
         self.check_fork()?;
         let mut token = DriverToken::at_entry();
         let found = match self.search(want, &mut token)? {
             Some(block) => Ok(block),
             None => self.grow_for(want, &mut token),
         };
-        let block = found.or_else(|error| self.squeeze(want, error, &mut token))?;
+        let block = found.or_else(|error| short(error, &mut token))?;
         self.core.counters.add(Counts::allocation(want.block_bytes()));
         self.core.slow.fetch_add(1, Relaxed);
         Ok(block)

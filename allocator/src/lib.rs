@@ -57,6 +57,8 @@ mod classes;
 #[cfg(not(loom))]
 mod close;
 #[cfg(not(loom))]
+mod coming;
+#[cfg(not(loom))]
 pub mod config;
 #[cfg(not(loom))]
 mod counters;
@@ -95,6 +97,8 @@ mod relief;
 #[cfg(not(loom))]
 pub mod replay;
 #[cfg(not(loom))]
+mod requests;
+#[cfg(not(loom))]
 mod shared;
 #[cfg(not(loom))]
 mod slab;
@@ -129,6 +133,7 @@ mod span {
 pub use self::{
     buf::PoolBuf,
     builder::Builder,
+    coming::AllocFuture,
     error::{AllocError, BuildError, Error},
     fence::{AtomicFence, Fence, Poll},
     host::HostSource,

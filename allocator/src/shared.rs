@@ -11,6 +11,7 @@
 
 use crate::block::BlockRef;
 use crate::classes::{self, Class};
+use crate::coming::PoolRequests;
 use crate::counters::{Counters, Counts};
 use crate::cut::Cut;
 use crate::deferred::Deferred;
@@ -62,6 +63,8 @@ pub(crate) struct Core {
     pub(crate) has_worker: AtomicBool,
     /// The pool is the worker's to end.
     pub(crate) left_to_worker: AtomicBool,
+    /// Allocations that wait without a thread.
+    pub(crate) requests: PoolRequests,
     /// Told of shortages.
     pub(crate) observers: Mutex<Vec<Observer>>,
     /// Signalled when a thread has ended its attempt to add a slab.
@@ -108,6 +111,7 @@ impl Core {
             sleep: Sleep::new(),
             has_worker: AtomicBool::new(false),
             left_to_worker: AtomicBool::new(false),
+            requests: PoolRequests::default(),
             observers: Mutex::default(),
             grown: Condvar::new(),
             cold: Mutex::new(Cold::default()),

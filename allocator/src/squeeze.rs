@@ -23,9 +23,10 @@ impl Handle {
         &self,
         want: Want,
         error: AllocError,
+        patience: Duration,
         token: &mut DriverToken,
     ) -> Result<BlockRef, AllocError> {
-        let error = match self.squeeze_once(want, error, token) {
+        let error = match self.squeeze_once(want, error, patience, token) {
             Ok(block) => return Ok(block),
             Err(error) => error,
         };
@@ -36,7 +37,7 @@ impl Handle {
             let (wanted, limit) = (want.bytes(), self.limit());
             let shortage = PoolShortage { wanted, limit, stats: self.core.stats() };
             observers.iter().for_each(|observer| observer(&shortage));
-            match self.squeeze_once(want, error, token) {
+            match self.squeeze_once(want, error, patience, token) {
                 Ok(block) => return Ok(block),
                 Err(error) => error,
             }
@@ -46,14 +47,16 @@ impl Handle {
         Err(error)
     }
 
-    fn squeeze_once(
+    pub(crate) fn squeeze_once(
         &self,
         want: Want,
         mut error: AllocError,
+        patience: Duration,
         token: &mut DriverToken,
     ) -> Result<BlockRef, AllocError> {
         let core = &self.core;
         let began = Instant::now();
+        let over = || began.elapsed() >= patience;
         loop {
             let passed = core.deferred.passed();
             core.poll_fences(usize::MAX);
@@ -70,9 +73,7 @@ impl Handle {
                     Ok(block) => return Ok(block),
                     Err(refused) => error = refused,
                 }
-            } else if began.elapsed() >= self.patience
-                || !self.wait_for_fence(want, &error, passed, began, token)
-            {
+            } else if over() || !self.wait_for_fence(want, &error, passed, over, token) {
                 return Err(error);
             }
         }
@@ -92,14 +93,13 @@ impl Handle {
         }
     }
 
-    /// Whether a deferred block has come back since there were `passed`, while the patience
-    /// lasts.
+    /// Whether a deferred block has come back since there were `passed`, until it is `over`.
     fn wait_for_fence(
         &self,
         want: Want,
         error: &AllocError,
         passed: u64,
-        began: Instant,
+        over: impl Fn() -> bool,
         token: &mut DriverToken,
     ) -> bool {
         let core = &self.core;
@@ -113,7 +113,7 @@ impl Handle {
         }
         let mut pause = SHORTEST;
         while core.deferred.passed() == passed {
-            if core.deferred.count() == 0 || began.elapsed() >= self.patience {
+            if core.deferred.count() == 0 || over() {
                 return core.deferred.passed() != passed;
             }
             thread::sleep(pause);

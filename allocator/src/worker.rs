@@ -1,9 +1,10 @@
 //! The thread of a host pool: it asks the fences of deferred blocks while nobody uses
-//! the pool, and when the last handle is gone it waits for the last block.
+//! the pool, serves requests for memory to come, and when the last handle is gone it waits
+//! for the last block.
 //!
 //! It begins with the pool's first slab. It sleeps without a timeout while no block
-//! waits for a fence that it may ask; a deferred block wakes it. While there are any, it
-//! looks after pauses that double from 50 us to 5 ms, and begin anew when one has passed.
+//! waits for a fence that it may ask, and no request for memory; either wakes it. While there
+//! are any, it looks after pauses that double from 50 us to 5 ms, and begin anew when one has passed.
 //! Of a closed pool it asks all fences, since nobody else is left.
 
 use crate::deferred::Asker;
@@ -56,14 +57,16 @@ impl Core {
             if self.ask_fences(Asker::Pool) > 0 {
                 pause = SHORTEST;
             }
-            if self.deferred.count_for(Asker::Pool) > 0 {
+            let waits = self.serve();
+            if waits || self.deferred.count_for(Asker::Pool) > 0 {
                 thread::park_timeout(pause);
                 pause = (pause * 2).min(LONGEST);
                 continue;
             }
             pause = SHORTEST;
             self.sleep.announced(|| {
-                if self.deferred.count_for(Asker::Pool) == 0 && !self.left_to_worker.load(SeqCst) {
+                let idle = self.deferred.count_for(Asker::Pool) == 0 && self.requests.is_empty();
+                if idle && !self.left_to_worker.load(SeqCst) {
                     thread::park();
                 }
             });

@@ -14,8 +14,8 @@ use super::buf::DeviceBuf;
 use super::core::Core;
 use super::error::CopyError;
 use super::pool::PoolStream;
-use super::worker;
 use crate::buf::PoolBuf;
+use crate::requests::guarded;
 use crate::source::DriverToken;
 use bytemuck::Pod;
 use parking_lot::Mutex;
@@ -162,7 +162,7 @@ impl Core {
             let done: Vec<_> = queue.marked.drain(..count).collect();
             drop(queue);
             let sources: usize = done.iter().map(|(_, sources)| sources.len()).sum();
-            worker::guarded("the drop of a copy's source", || drop(done));
+            guarded("the drop of a copy's source", || drop(done));
             self.copies.fetch_sub(sources, SeqCst);
         }
     }

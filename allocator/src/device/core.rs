@@ -18,7 +18,7 @@ use super::hub::{Hub, NEVER, Seen};
 use super::leaks::Leaks;
 use super::marks::Words;
 use super::places::Departed;
-use super::requests::Requests;
+use super::requests::DeviceRequests;
 use super::slab::{Registrar, Slab};
 use super::stream::StreamState;
 use super::waiting::{Passed, Waiting};
@@ -72,7 +72,7 @@ pub(super) struct Core {
     pub(super) coming: AtomicUsize,
     /// Sources of copies that have not passed.
     pub(super) copies: AtomicUsize,
-    pub(super) requests: Requests,
+    pub(super) requests: DeviceRequests,
     pub(super) observers: Mutex<Vec<Observer>>,
     pub(super) pressure: Told,
     pub(super) grown: Condvar,
@@ -146,7 +146,7 @@ impl Core {
             dropped: Inbox::new(),
             coming: AtomicUsize::new(0),
             copies: AtomicUsize::new(0),
-            requests: Requests::default(),
+            requests: DeviceRequests::default(),
             observers: Mutex::default(),
             pressure: Told::default(),
             grown: Condvar::new(),

@@ -10,8 +10,8 @@
 
 use super::core::Core;
 use super::stream::StreamState;
-use super::worker;
 use crate::pressure::{Pressure, Watermarks};
+use crate::requests::guarded;
 use crate::source::DriverToken;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst};
@@ -100,7 +100,7 @@ impl Core {
         }
         if ticked {
             if let (Some(marks), true) = (self.settings.watermarks, self.pressure.is_pressed()) {
-                worker::guarded("an observer of pressure", || {
+                guarded("an observer of pressure", || {
                     self.relieve(marks, 0, token);
                 });
             }

@@ -1,59 +1,20 @@
-//! Allocations that wait for memory without a thread: a future, or a callback, served
-//! by the pool's thread in the order of asking.
-//!
-//! Nobody is overtaken: while requests wait, a new one queues behind them, also one
-//! that would fit. (Plain `alloc` does not queue: it has the patience of its thread.)
-//! While any wait, the pool's thread looks every few milliseconds at most, since a block
-//! that is dropped tells nobody; with none it sleeps.
+//! Allocations that wait for memory without a thread ([`crate::requests`]).
 
 use super::alloc::Effort;
 use super::buf::DeviceBuf;
 use super::core::Core;
 use super::error::DeviceError;
 use super::pool::PoolStream;
-use super::worker;
+use crate::requests::{Requests, Ticket, To};
 use crate::source::DriverToken;
 use crate::trace::Kind;
-use parking_lot::Mutex;
-use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 type Answer = Result<DeviceBuf, DeviceError>;
-
-enum Slot {
-    Waiting(Option<Waker>),
-    Answered(Answer),
-    /// The answer was taken, or the future is gone: an answer has no use.
-    Done,
-}
-
-enum To {
-    Future(Arc<Mutex<Slot>>),
-    Callback(Box<dyn FnOnce(Answer) + Send>),
-}
-
-struct Request {
-    stream: PoolStream,
-    bytes: usize,
-    to: To,
-}
-
-#[derive(Default)]
-pub(super) struct Requests {
-    queue: Mutex<VecDeque<Request>>,
-    /// Without an answer, the one included that is being tried.
-    open: AtomicUsize,
-}
-
-impl Requests {
-    pub(super) fn is_empty(&self) -> bool {
-        self.open.load(SeqCst) == 0
-    }
-}
+/// Of bytes, in a stream's order.
+pub(super) type DeviceRequests = Requests<(PoolStream, usize), Answer>;
 
 /// Resolves to a block when memory has come free; see [`PoolStream::alloc_async`]. It
 /// needs no executor's support. Dropping it withdraws the request; a block that it had
@@ -62,47 +23,28 @@ impl Requests {
 pub struct AllocFuture {
     stream: PoolStream,
     bytes: usize,
-    slot: Option<Arc<Mutex<Slot>>>,
+    ticket: Option<Ticket<Answer>>,
 }
 
 impl Future for AllocFuture {
     type Output = Answer;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
-        let Some(slot) = self.slot.clone() else {
-            let (core, _) = self.stream.parts();
-            if core.requests.is_empty()
-                && let Some(answer) = core.answer(&self.stream, self.bytes)
-            {
-                self.slot = Some(Arc::new(Mutex::new(Slot::Done)));
-                return Poll::Ready(answer);
-            }
-            let slot = Arc::new(Mutex::new(Slot::Waiting(Some(context.waker().clone()))));
-            self.slot = Some(slot.clone());
-            let (core, _) = self.stream.parts();
-            core.ask(self.stream.clone(), self.bytes, To::Future(slot));
-            return Poll::Pending;
-        };
-        let mut slot = slot.lock();
-        match std::mem::replace(&mut *slot, Slot::Done) {
-            Slot::Answered(answer) => Poll::Ready(answer),
-            Slot::Waiting(_) => {
-                *slot = Slot::Waiting(Some(context.waker().clone()));
-                Poll::Pending
-            }
-            // Polled after it was ready: nothing will come.
-            Slot::Done => Poll::Pending,
+        if let Some(ticket) = &self.ticket {
+            return ticket.poll(context);
         }
-    }
-}
-
-impl Drop for AllocFuture {
-    fn drop(&mut self) {
-        if let Some(slot) = &self.slot {
-            // The answer, if there is one, is dropped with the slot unlocked.
-            let answer = std::mem::replace(&mut *slot.lock(), Slot::Done);
-            drop(answer);
+        let (stream, bytes) = (self.stream.clone(), self.bytes);
+        let (core, _) = stream.parts();
+        if core.requests.is_empty()
+            && let Some(answer) = core.answer(&stream, bytes)
+        {
+            self.ticket = Some(Ticket::done());
+            return Poll::Ready(answer);
         }
+        let (ticket, to) = Ticket::new(context);
+        self.ticket = Some(ticket);
+        core.ask(stream.clone(), bytes, to);
+        Poll::Pending
     }
 }
 
@@ -111,7 +53,7 @@ impl PoolStream {
     /// waits. Fails, soon, only with what waiting does not mend: a size beyond the limit,
     /// or a shortage while no block of the pool's is in use.
     pub fn alloc_async(&self, bytes: usize) -> AllocFuture {
-        AllocFuture { stream: self.clone(), bytes, slot: None }
+        AllocFuture { stream: self.clone(), bytes, ticket: None }
     }
 
     /// The same for a callback, called once: now, on this thread, or later on the pool's,
@@ -132,10 +74,9 @@ impl PoolStream {
 }
 
 impl Core {
-    fn ask(&self, stream: PoolStream, bytes: usize, to: To) {
+    fn ask(&self, stream: PoolStream, bytes: usize, to: To<Answer>) {
         self.watch.event(Kind::Wait, stream.id(), bytes, 0);
-        self.requests.open.fetch_add(1, SeqCst);
-        self.requests.queue.lock().push_back(Request { stream, bytes, to });
+        self.requests.push((stream, bytes), to);
         self.wake();
     }
 
@@ -165,35 +106,6 @@ impl Core {
 
     /// Serves requests from the first on, until one has to wait; whether any does.
     pub(super) fn serve(&self) -> bool {
-        loop {
-            // Only this thread takes requests out, so the first stays the first.
-            let Some(request) = self.requests.queue.lock().pop_front() else { return false };
-            if let To::Future(slot) = &request.to
-                && matches!(*slot.lock(), Slot::Done)
-            {
-                self.requests.open.fetch_sub(1, SeqCst);
-                continue;
-            }
-            let Some(answer) = self.answer(&request.stream, request.bytes) else {
-                self.requests.queue.lock().push_front(request);
-                return true;
-            };
-            self.requests.open.fetch_sub(1, SeqCst);
-            match request.to {
-                To::Callback(then) => worker::guarded("a callback", || then(answer)),
-                To::Future(slot) => {
-                    let mut slot = slot.lock();
-                    if let Slot::Waiting(waker) = &mut *slot {
-                        let waker = waker.take();
-                        *slot = Slot::Answered(answer);
-                        drop(slot);
-                        if let Some(waker) = waker {
-                            worker::guarded("a waker", || waker.wake());
-                        }
-                    }
-                    // Else withdrawn: the block goes back as this ends.
-                }
-            }
-        }
+        self.requests.serve(|(stream, bytes)| self.answer(stream, *bytes))
     }
 }

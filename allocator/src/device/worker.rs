@@ -9,7 +9,6 @@ use super::core::Core;
 use crate::source::DriverToken;
 use pinyard_hooks::SignalsBlocked;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
@@ -27,13 +26,6 @@ pub(super) fn spawn(core: Arc<Core>) -> io::Result<()> {
     let _ = core.worker.set(thread.thread().clone());
     core.wake();
     Ok(())
-}
-
-/// Runs what belongs to the program on the pool's thread, which a panic of it must not end.
-pub(super) fn guarded(what: &str, run: impl FnOnce()) {
-    if catch_unwind(AssertUnwindSafe(run)).is_err() {
-        tracing::error!("{what} panicked on the thread of a device pool");
-    }
 }
 
 fn work(core: Arc<Core>) {
