@@ -4,8 +4,8 @@
 # its allocator), RMM, CUB and cuMemAllocAsync, and for what is left of the time, at most
 # $RANDOM_MOST seconds (600), random use with checked contents. Takes what
 # ci/gpu/pools-carry.sh collected; results under $OUT. Arguments go to `pinyard bench`:
-# `pools.streams` for these rows alone. BENCH_ONLY=1 leaves the rest out, and
-# BENCH_MOST is what the benchmark may take in seconds (420).
+# `pools.streams` for these rows alone. BENCH_ONLY=1 leaves the rest out, RANDOM_ONLY=1 the
+# benchmark, and BENCH_MOST is what that may take in seconds (420).
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 [ -x "$here/pinyard-bench" ] || here=$here/../../carried/pools
@@ -40,10 +40,30 @@ step() {
     [ "$code" -eq 0 ] || status=1
     echo "pools: $name: status $code after $((SECONDS - began)) s" | tee -a "$out/machine.txt"
 }
+# It ends by itself: what is left, less what starting and ending six pools takes.
+random_use() {
+    local seconds=$((budget - SECONDS - 20))
+    [ "$seconds" -gt "${RANDOM_MOST:-600}" ] && seconds=${RANDOM_MOST:-600}
+    if [ "$seconds" -lt 6 ]; then
+        echo "pools: no time left for random use" | tee -a "$out/machine.txt"
+        status=1
+        return
+    fi
+    PINYARD_TEST_DRIVER=cuda PINYARD_TEST_SECONDS=$seconds step 600 "random use for $seconds s" "$here/random" --nocapture > "$out/random.log" 2>&1
+    tail -20 "$out/random.log"
+}
+ends() {
+    grep ^pools: "$out/machine.txt"
+    exit $status
+}
 if [ -z "${BENCH_ONLY:-}" ]; then
     step 60 driver "$here/driver" --nocapture > "$out/driver.log" 2>&1
     PINYARD_TEST_DRIVER=cuda step 180 conformance "$here/conformance" > "$out/conformance.log" 2>&1
     grep -hE 'FAILED|panicked|^test result' -A3 "$out/driver.log" "$out/conformance.log" | head -60
+fi
+if [ -n "${RANDOM_ONLY:-}" ]; then
+    random_use
+    ends
 fi
 
 cuda=$(dirname "$(dirname "$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)")")
@@ -104,12 +124,5 @@ if [ "${#saves[@]}" -gt 0 ]; then
     python3 "$here/pools_table.py" "${saves[@]}" > "$out/table.md" || status=1
 fi
 
-# It ends by itself: what is left, less what starting and ending six pools takes.
-seconds=$((budget - SECONDS - 20))
-[ "$seconds" -gt "${RANDOM_MOST:-600}" ] && seconds=${RANDOM_MOST:-600}
-if [ -z "${BENCH_ONLY:-}" ] && [ "$seconds" -ge 6 ]; then
-    PINYARD_TEST_DRIVER=cuda PINYARD_TEST_SECONDS=$seconds step 600 "random use for $seconds s" "$here/random" --nocapture > "$out/random.log" 2>&1
-    tail -20 "$out/random.log"
-fi
-grep ^pools: "$out/machine.txt"
-exit $status
+[ -n "${BENCH_ONLY:-}" ] || random_use
+ends
