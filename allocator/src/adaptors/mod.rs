@@ -1,4 +1,4 @@
-//! Parts that go around a device pool, one task each, in any order:
+//! Parts that go around a pool, of host or of device memory, one task each, in any order:
 //! `Statistics::new(Limit::new(pool, bytes))` limits first and counts what passed.
 //!
 //! An adaptor is a type around another's type. What is not used is neither in the type
@@ -6,6 +6,8 @@
 //! allocation is told ([`Terms`]) and how it fails ([`Refusal`]) are types of the innermost
 //! pool's. The manner is RMM's (rapidsai/rmm, `mr/*_adaptor.hpp`), whose adaptors are
 //! resources around resources.
+//!
+//! Around a device pool an allocation has its stream:
 //!
 //! ```
 //! use pinyard_allocator::adaptors::{Allocate, Limit, Statistics};
@@ -24,10 +26,31 @@
 //! assert_eq!((part.counts().peak_bytes, part.counts().live_bytes), (600_000, 0));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! Around a host pool, pinned or of the program's own source as well, it has an alignment,
+//! or elements of a type; the block is a slice:
+//!
+//! ```
+//! use pinyard_allocator::Pool;
+//! use pinyard_allocator::adaptors::{Align, Allocate, AllocateHost, HostBlock, Limit, Statistics};
+//! use pinyard_registry::{Registry, backend::Mlock};
+//!
+//! let registry = Registry::builder().backend(Mlock::new()).build()?;
+//! let pool = Pool::host(&registry).slab_bytes(2 << 20).build()?;
+//! let part = Statistics::new(Limit::new(&pool, 1 << 20));
+//! let mut halo = part.alloc_slice::<f32>(1000)?;
+//! halo.fill(0.5);
+//! assert_eq!(halo.buf().key(), pool.alloc::<u8>(4000)?.key()); // of one slab
+//! assert!(part.alloc(1 << 20, &Align(64)).is_err());
+//! drop(halo);
+//! assert_eq!((part.counts().peak_bytes, part.counts().failures), (4000, 1));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod device;
 mod fault;
 mod held;
+mod host;
 mod limit;
 mod retry;
 mod statistics;
@@ -37,6 +60,7 @@ pub use self::{
     device::DeviceBlock,
     fault::Fault,
     held::Held,
+    host::{Align, AllocateHost, HostBlock},
     limit::Limit,
     retry::Retry,
     statistics::{Statistics, StatisticsCounts},
@@ -54,14 +78,16 @@ pub trait Allocate: Send + Sync {
     type Error: Refusal;
 
     /// A block of `bytes` bytes, at least one. See [`DevicePool::alloc`], whose terms are a
-    /// stream, one of the innermost pool's. Fails as the innermost pool does, or as an adaptor does.
+    /// stream, one of the innermost pool's; and [`Pool::alloc_aligned`], whose terms are an
+    /// [`Align`]. Fails as the innermost pool does, or as an adaptor does.
     ///
     /// [`DevicePool::alloc`]: crate::device::DevicePool::alloc
+    /// [`Pool::alloc_aligned`]: crate::Pool::alloc_aligned
     fn alloc(&self, bytes: usize, terms: &Self::Terms) -> Result<Self::Block, Self::Error>;
 }
 
 /// A block in use. Dropping it is the pool's drop: from any thread, with any lock held,
-/// without a call of the driver. More of it: [`DeviceBlock`].
+/// without a call of the driver. More of it: [`DeviceBlock`], [`HostBlock`].
 pub trait Block: Send {
     /// Where it begins, in the address space of the device or of the process.
     fn address(&self) -> u64;
