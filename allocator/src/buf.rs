@@ -84,6 +84,20 @@ impl<T: Pod> PoolBuf<T> {
         ManuallyDrop::new(self).block
     }
 
+    /// The same memory, as it is, as elements of another type. If it does not begin where a
+    /// `U` may lie, or is no whole number of them, it comes back.
+    pub fn cast<U: Pod>(self) -> Result<PoolBuf<U>, PoolBuf<T>> {
+        let bytes = size_of_val::<[T]>(&self);
+        let elements =
+            bytes.checked_div(size_of::<U>()).filter(|elements| elements * size_of::<U>() == bytes);
+        match elements {
+            Some(elements) if self.start.cast::<U>().is_aligned() => {
+                Ok(PoolBuf::new(self.into_block(), elements))
+            }
+            _ => Err(self),
+        }
+    }
+
     /// Gives the block up: it is reused only after `fence` has passed. Takes no
     /// lock, asks the fence nothing and waits for nothing.
     pub fn defer_until(self, fence: Fence) {
@@ -124,5 +138,33 @@ impl<T: Pod> std::fmt::Debug for PoolBuf<T> {
             .field("elements", &self.elements)
             .field("key", &self.key())
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Pool;
+    use pinyard_registry::{Events, MemoryKey, Registry, backend::Custom};
+
+    /// Sizes that are whole numbers of a type have classes that are aligned for it; a cast
+    /// does not rely on that.
+    #[test]
+    fn a_cast_looks_where_the_block_begins() {
+        let backend = Custom::new("none", |_, _| Ok(MemoryKey::default()), |_, _| Ok(()));
+        let registry = Registry::builder().backend(backend).events(Events::NotifyOnly).build().unwrap();
+        let pool = Pool::host(&registry).slab_bytes(2 << 20).fence_thread(false).build().unwrap();
+        // Blocks of 88 bytes, of which every second one begins between two multiples of 16.
+        let blocks = [(); 4].map(|_| pool.alloc::<u8>(81).unwrap().into_block());
+        let casts = blocks.map(|block| PoolBuf::<u8>::new(block, 80).cast::<u128>());
+        for cast in &casts {
+            match cast {
+                Ok(words) => assert_eq!((words.len(), words.start.addr().get() % 16), (5, 0)),
+                Err(bytes) => assert_eq!((bytes.len(), bytes.start.addr().get() % 16), (80, 8)),
+            }
+        }
+        assert_eq!(casts.iter().filter(|cast| cast.is_ok()).count(), 2);
+        drop(casts);
+        assert_eq!(pool.stats().live_blocks, 0);
     }
 }

@@ -73,6 +73,26 @@ pub enum AllocError {
         /// The cause.
         source: Box<GetError>,
     },
+    /// A share of a pool: [`adaptors::Limit`](crate::adaptors::Limit).
+    #[error(
+        "share of {limit} bytes used up: {wanted} wanted, {used} in use; free blocks, or raise the share"
+    )]
+    Share {
+        /// The share.
+        limit: usize,
+        /// Bytes asked for.
+        wanted: usize,
+        /// Bytes in use.
+        used: usize,
+    },
+    /// A failure that was asked for: [`adaptors::Fault`](crate::adaptors::Fault).
+    #[error("allocation {number}, of {wanted} bytes, fails on purpose")]
+    Injected {
+        /// Its number, from 0.
+        number: u64,
+        /// Bytes asked for.
+        wanted: usize,
+    },
     /// This process is a fork of the one that made the pool.
     #[error(
         "this pool belongs to the parent process: its registrations do not survive a fork; make a pool after forking"
@@ -87,10 +107,21 @@ pub enum AllocError {
 }
 
 impl AllocError {
-    /// Whether more memory, or less in use, would help: the limit, the source or the backend has
-    /// refused.
-    pub(crate) fn is_shortage(&self) -> bool {
-        matches!(self, AllocError::Limit { .. } | AllocError::Source { .. } | AllocError::Registration { .. })
+    /// Whether freeing blocks may help: also where it is the registration that was refused for
+    /// want of room, since a pool gives back free slabs before it fails.
+    pub fn is_shortage(&self) -> bool {
+        use AllocError::{Injected, Limit, Registration, Share, Source};
+        match self {
+            Limit { .. } | Source { .. } | Share { .. } | Injected { .. } => true,
+            Registration { source, .. } => match &**source {
+                GetError::Memlock { .. } | GetError::Budget { .. } | GetError::TooManyRegions { .. } => true,
+                GetError::Backend { source, .. } => {
+                    matches!(source.errno, libc::ENOMEM | libc::EAGAIN | libc::ENOSPC)
+                }
+                _ => false,
+            },
+            _ => false,
+        }
     }
 }
 

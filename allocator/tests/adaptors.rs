@@ -1,11 +1,11 @@
 //! Adaptors around a device pool, alone and around each other.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use pinyard_allocator::adaptors::{Allocate, Block, Fault, Limit, Retry, Statistics, Traced};
+use pinyard_allocator::adaptors::{Allocate, Block, DeviceBlock, Fault, Limit, Retry, Statistics, Traced};
 use pinyard_allocator::device::{DeviceBuf, DeviceError, DevicePool, PoolStream};
 use pinyard_allocator::trace::Kind;
 use pinyard_allocator::{AtomicFence, Fence};
-use pinyard_driver::{DevicePtr, Driver, DriverToken, Simulated};
+use pinyard_driver::{Driver, DriverToken, Simulated};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -83,18 +83,16 @@ impl Drop for Only {
 }
 
 impl Block for Only {
-    fn ptr(&self) -> DevicePtr {
-        DevicePtr(4096)
+    fn address(&self) -> u64 {
+        4096
     }
-    fn len(&self) -> usize {
-        MIB
-    }
-    fn record_use(&mut self, _: &PoolStream) {}
     fn defer_until(self, _: Fence) {}
 }
 
 impl Allocate for Single {
     type Block = Only;
+    type Terms = PoolStream;
+    type Error = DeviceError;
     fn alloc(&self, _: usize, _: &PoolStream) -> Result<Only, DeviceError> {
         Ok(Only(self.0.clone()))
     }

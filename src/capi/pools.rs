@@ -193,7 +193,9 @@ impl From<AllocError> for Failure {
             AllocError::Empty { .. } | AllocError::Overflow { .. } | AllocError::Alignment { .. } => {
                 Failure::new(PNY_ERR_INVALID, text)
             }
-            AllocError::Limit { .. } | AllocError::TooManyBlocks { .. } => Failure::new(PNY_ERR_LIMIT, text),
+            AllocError::Limit { .. } | AllocError::Share { .. } | AllocError::TooManyBlocks { .. } => {
+                Failure::new(PNY_ERR_LIMIT, text)
+            }
             AllocError::Registration { source, .. } => Failure { cause: text, ..Failure::from(*source) },
             AllocError::Forked => Failure::new(PNY_ERR_FORKED, text),
             _ => Failure::new(PNY_ERR_RESOURCES, text),

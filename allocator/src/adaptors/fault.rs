@@ -1,8 +1,7 @@
 //! Lets allocations fail on purpose: what a program does without memory is tested like
 //! anything else.
 
-use super::Allocate;
-use crate::device::{DeviceError, PoolStream};
+use super::{Allocate, Refusal};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Lets the allocations fail that a rule names by their number.
@@ -32,13 +31,15 @@ impl<A, F: Fn(u64, usize) -> bool + Send + Sync> Fault<A, F> {
 
 impl<A: Allocate, F: Fn(u64, usize) -> bool + Send + Sync> Allocate for Fault<A, F> {
     type Block = A::Block;
+    type Terms = A::Terms;
+    type Error = A::Error;
 
-    fn alloc(&self, bytes: usize, stream: &PoolStream) -> Result<A::Block, DeviceError> {
+    fn alloc(&self, bytes: usize, terms: &A::Terms) -> Result<A::Block, A::Error> {
         let number = self.number.fetch_add(1, Relaxed);
         if (self.fails)(number, bytes) {
-            return Err(DeviceError::Injected { number, wanted: bytes });
+            return Err(A::Error::injected(number, bytes));
         }
-        self.upstream.alloc(bytes, stream)
+        self.upstream.alloc(bytes, terms)
     }
 }
 

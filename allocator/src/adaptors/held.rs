@@ -1,18 +1,16 @@
 //! A block, and what is owed when it goes.
 
 use super::Block;
-use crate::device::PoolStream;
 use crate::fence::Fence;
-use pinyard_driver::DevicePtr;
 
 /// A block of an adaptor. When it goes, first what counts it as in use does, then the
 /// block, then what it had taken.
 #[derive(Debug)]
 pub struct Held<B, T, E = ()> {
     // In this order they are dropped.
-    early: E,
-    block: B,
-    owed: T,
+    pub(super) early: E,
+    pub(super) block: B,
+    pub(super) owed: T,
 }
 
 impl<B, T> Held<B, T> {
@@ -35,16 +33,8 @@ impl<B, T, E> Held<B, T, E> {
 }
 
 impl<B: Block, T: Send, E: Send> Block for Held<B, T, E> {
-    fn ptr(&self) -> DevicePtr {
-        self.block.ptr()
-    }
-
-    fn len(&self) -> usize {
-        self.block.len()
-    }
-
-    fn record_use(&mut self, stream: &PoolStream) {
-        self.block.record_use(stream);
+    fn address(&self) -> u64 {
+        self.block.address()
     }
 
     /// The adaptor counts it as freed now: the fence is the pool's matter.

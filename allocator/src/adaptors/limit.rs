@@ -1,8 +1,7 @@
 //! Refuses what exceeds a number of bytes in use: a share of a pool for a part of a
 //! program. A pool's own limit is of its slabs.
 
-use super::{Allocate, Held};
-use crate::device::{DeviceError, PoolStream};
+use super::{Allocate, Held, Refusal};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -47,16 +46,15 @@ impl Drop for Share {
 
 impl<A: Allocate> Allocate for Limit<A> {
     type Block = Held<A::Block, Share>;
+    type Terms = A::Terms;
+    type Error = A::Error;
 
-    fn alloc(&self, bytes: usize, stream: &PoolStream) -> Result<Self::Block, DeviceError> {
+    fn alloc(&self, bytes: usize, terms: &A::Terms) -> Result<Self::Block, A::Error> {
         let take = |used: usize| used.checked_add(bytes).filter(|&sum| sum <= self.limit);
-        self.used.fetch_update(Relaxed, Relaxed, take).map_err(|used| DeviceError::Share {
-            limit: self.limit,
-            wanted: bytes,
-            used,
-        })?;
+        let refuse = |used: usize| A::Error::share(self.limit, bytes, used);
+        self.used.fetch_update(Relaxed, Relaxed, take).map_err(refuse)?;
         // Before the allocation, so that a failed one gives them back.
         let share = Share { bytes, used: self.used.clone() };
-        Ok(Held::new(self.upstream.alloc(bytes, stream)?, share))
+        Ok(Held::new(self.upstream.alloc(bytes, terms)?, share))
     }
 }

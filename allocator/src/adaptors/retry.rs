@@ -1,8 +1,7 @@
 //! Asks somebody when memory is out, and tries again: as often as the answer is that
 //! it helped.
 
-use super::Allocate;
-use crate::device::{DeviceError, PoolStream};
+use super::{Allocate, Refusal};
 use std::fmt;
 
 /// Tries again. The question is asked without a lock held, and may free blocks.
@@ -11,7 +10,7 @@ pub struct Retry<A, F> {
     help: F,
 }
 
-impl<A, F: Fn(usize, &DeviceError) -> bool + Send + Sync> Retry<A, F> {
+impl<A: Allocate, F: Fn(usize, &A::Error) -> bool + Send + Sync> Retry<A, F> {
     /// When memory is out, `help` is asked, with the bytes and the error: `true`, and the
     /// allocation is tried again; `false`, and it fails.
     pub fn new(upstream: A, help: F) -> Retry<A, F> {
@@ -24,12 +23,14 @@ impl<A, F: Fn(usize, &DeviceError) -> bool + Send + Sync> Retry<A, F> {
     }
 }
 
-impl<A: Allocate, F: Fn(usize, &DeviceError) -> bool + Send + Sync> Allocate for Retry<A, F> {
+impl<A: Allocate, F: Fn(usize, &A::Error) -> bool + Send + Sync> Allocate for Retry<A, F> {
     type Block = A::Block;
+    type Terms = A::Terms;
+    type Error = A::Error;
 
-    fn alloc(&self, bytes: usize, stream: &PoolStream) -> Result<A::Block, DeviceError> {
+    fn alloc(&self, bytes: usize, terms: &A::Terms) -> Result<A::Block, A::Error> {
         loop {
-            match self.upstream.alloc(bytes, stream) {
+            match self.upstream.alloc(bytes, terms) {
                 Err(error) if error.is_shortage() && (self.help)(bytes, &error) => {}
                 result => return result,
             }

@@ -1,8 +1,7 @@
-//! Counts what passes, with the exact peak over all streams: one lock's worth of
+//! Counts what passes, with the exact peak over all threads and streams: one lock's worth of
 //! shared writes per block, which a pool by itself does not pay.
 
 use super::{Allocate, Held};
-use crate::device::{DeviceError, PoolStream};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
@@ -68,10 +67,12 @@ impl Drop for Counted {
 
 impl<A: Allocate> Allocate for Statistics<A> {
     type Block = Held<A::Block, (), Counted>;
+    type Terms = A::Terms;
+    type Error = A::Error;
 
-    fn alloc(&self, bytes: usize, stream: &PoolStream) -> Result<Self::Block, DeviceError> {
+    fn alloc(&self, bytes: usize, terms: &A::Terms) -> Result<Self::Block, A::Error> {
         // The upstream is called without the lock.
-        let block = self.upstream.alloc(bytes, stream).inspect_err(|_| self.counts.lock().failures += 1)?;
+        let block = self.upstream.alloc(bytes, terms).inspect_err(|_| self.counts.lock().failures += 1)?;
         let bytes = bytes as u64;
         let mut counts = self.counts.lock();
         counts.allocations += 1;

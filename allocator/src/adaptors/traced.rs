@@ -1,8 +1,7 @@
 //! Records what passes, in the format of a pool's trace: of one part of a program, or
 //! of what an inner adaptor lets through.
 
-use super::{Allocate, Block, Held};
-use crate::device::{DeviceError, PoolStream};
+use super::{Allocate, Block, Held, Terms};
 use crate::trace::{Event, Kind, Record, Ring, Trace};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -73,13 +72,15 @@ impl Drop for Recorded {
 
 impl<A: Allocate> Allocate for Traced<A> {
     type Block = Held<A::Block, Recorded>;
+    type Terms = A::Terms;
+    type Error = A::Error;
 
-    fn alloc(&self, bytes: usize, stream: &PoolStream) -> Result<Self::Block, DeviceError> {
-        let (shared, id, wanted) = (&self.shared, stream.id(), bytes as u64);
-        let failed = |_: &DeviceError| shared.push(Kind::Oom, id, wanted, 0, 0);
-        let block = self.upstream.alloc(bytes, stream).inspect_err(failed)?;
+    fn alloc(&self, bytes: usize, terms: &A::Terms) -> Result<Self::Block, A::Error> {
+        let (shared, id, wanted) = (&self.shared, terms.stream_id(), bytes as u64);
+        let failed = |_: &A::Error| shared.push(Kind::Oom, id, wanted, 0, 0);
+        let block = self.upstream.alloc(bytes, terms).inspect_err(failed)?;
         let number = shared.blocks.fetch_add(1, Relaxed) + 1;
-        let address = block.ptr().0;
+        let address = block.address();
         shared.push(Kind::Alloc, id, wanted, number, address);
         let owed = Recorded { block: number, bytes: wanted, stream: id, address, shared: shared.clone() };
         Ok(Held::new(block, owed))
