@@ -1,8 +1,9 @@
-//! Buffers between cudarc and MPI, on real devices: filled by its copies and its kernels on
-//! several streams, moved by ours, read by its copies again. Ends with 77 and the reason
-//! where there is no device.
+//! Buffers between cudarc and MPI, on real devices: filled by its copies, its kernels and its
+//! cuBLAS on several streams, moved by ours, read by its copies again. Ends with 77 and the
+//! reason where there is no device; without libcublas it says so, and leaves that out.
 #![allow(unsafe_code)] // launches kernels
 
+use cudarc::cublas::{CudaBlas, Gemm, GemmConfig, sys as cublas};
 use cudarc::driver::{CudaContext, CudaModule, CudaStream, DeviceSlice, LaunchConfig, PushKernelArg};
 use cudarc::nvrtc::Ptx;
 use mpi::topology::SimpleCommunicator;
@@ -83,7 +84,8 @@ fn main() -> ExitCode {
         world.abort(1);
     }
     if world.rank() == 0 {
-        println!("gpu-cudarc: {} lengths by {} ranks are right", LENGTHS.len(), world.size());
+        let with = if has_cublas() { "with cuBLAS" } else { "without cuBLAS: there is no libcublas" };
+        println!("gpu-cudarc: {} lengths by {} ranks are right, {with}", LENGTHS.len(), world.size());
     }
     ExitCode::SUCCESS
 }
@@ -91,6 +93,11 @@ fn main() -> ExitCode {
 fn skipped(reason: &str) -> ExitCode {
     println!("skipped: {reason}");
     ExitCode::from(SKIPPED)
+}
+
+fn has_cublas() -> bool {
+    // SAFETY: opens the library, whose initialisers are NVIDIA's, or fails.
+    unsafe { cublas::is_culib_present() }
 }
 
 fn checks(world: &SimpleCommunicator, devices: i32) -> Outcome {
@@ -102,6 +109,11 @@ fn checks(world: &SimpleCommunicator, devices: i32) -> Outcome {
     let module = context.load_module(Ptx::from_src(TWICE))?;
     let bench = Bench { ranks, gpu, stream, other, module };
     bench.refusals(&context, devices)?;
+    if has_cublas() {
+        for side in [1, 33, 512] {
+            bench.a_product_of_cublas(side)?;
+        }
+    }
     for length in LENGTHS {
         bench.kernel_then_broadcast(length)?;
         bench.two_streams(length)?;
@@ -145,6 +157,39 @@ impl Bench {
         let expected: Vec<f32> = pattern(length, 0).iter().map(|element| 2.0 * element).collect();
         same(&self.stream.clone_dtoh(&to)?, &expected, "a kernel's result, broadcast")?;
         same(&self.stream.clone_dtoh(&from)?, &pattern(length, rank), "what the kernel read")
+    }
+
+    /// cuBLAS on another stream multiplies what was broadcast with what each rank has, into a
+    /// buffer that is summed over all.
+    fn a_product_of_cublas(&self, side: usize) -> Outcome {
+        // Whole numbers so small that sums of products are exact.
+        let matrix = |seed: usize| -> Vec<f32> {
+            (0..side * side).map(|at| ((at * 31 + at / side + seed * 5) % 7) as f32).collect()
+        };
+        let (rank, size) = (self.ranks.rank() as usize, self.ranks.size() as usize);
+        let mut shared = self.filled(&matrix(rank))?;
+        self.ranks.broadcast_into(0, &mut shared.settle_mut()?)?;
+        let mine = self.filled(&matrix(rank))?;
+        let mut product = self.gpu.alloc_cuda::<f32>(side * side, &self.stream)?;
+        let (blas, n) = (CudaBlas::new(self.other.clone())?, side as i32);
+        let (transa, transb) =
+            (cublas::cublasOperation_t::CUBLAS_OP_N, cublas::cublasOperation_t::CUBLAS_OP_N);
+        let whole =
+            GemmConfig { transa, transb, m: n, n, k: n, alpha: 1.0, lda: n, ldb: n, beta: 0.0, ldc: n };
+        // SAFETY: square matrices of these sides, which the buffers have.
+        unsafe { blas.gemm(whole, &shared, &mine, &mut product) }?;
+        self.ranks.all_reduce_in_place(&mut product.settle_mut()?, Reduction::Sum)?;
+        // By columns, as cuBLAS has them.
+        let mut expected = vec![0.0; side * side];
+        let a = matrix(0);
+        for b in (0..size).map(matrix) {
+            for (column, sums) in expected.chunks_exact_mut(side).enumerate() {
+                for (inner, factor) in b[column * side..][..side].iter().enumerate() {
+                    sums.iter_mut().zip(&a[inner * side..][..side]).for_each(|(sum, a)| *sum += a * factor);
+                }
+            }
+        }
+        same(&self.stream.clone_dtoh(&product)?, &expected, "a product of cuBLAS's, summed")
     }
 
     /// Another stream than the buffer's writes a part of it and reads the sum.
