@@ -585,7 +585,7 @@ typedef struct pny_pool_config {
 /*
  * Makes a pool and stores its handle in `*pool`. It has no slab yet: see pny_pool_warmup.
  * `config` may go afterwards. A device pool starts a thread, and heeds the environment's
- * PINYARD_POOL_ settings.
+ * PINYARD_POOL_ settings; a host or pinned pool those that begin with PINYARD_HOST_POOL_.
  *
  * PNY_ERR_INVALID    the configuration contradicts itself
  * PNY_ERR_STALE      `registry` is none

@@ -170,8 +170,8 @@ fn host_pools() -> Group {
         })
     };
     let title = "Host and pinned pools";
-    let rule = "Read when such a pool is made, those of MPI's chunks among them; otherwise as the settings of \
-                device pools.";
+    let rule = "Read when such a pool is made, as the settings of device pools. The pinned pool of a `Gpu`, \
+                which has MPI's chunks, is not told.";
     Group { title, rule, variables: config::TABLE.iter().filter_map(variable).collect() }
 }
 

@@ -29,8 +29,8 @@ pub struct Builder {
     fence_thread: bool,
     watermarks: Option<Watermarks>,
     pub(crate) heir: Option<Heir>,
-    /// Blocks that outlive the process are told as well.
-    leaks_at_exit: bool,
+    /// On stderr, when the pool ends or the process does.
+    tells_leaks: bool,
     environment: bool,
 }
 
@@ -47,7 +47,7 @@ impl Builder {
             fence_thread: true,
             watermarks: None,
             heir: None,
-            leaks_at_exit: false,
+            tells_leaks: false,
             environment: true,
         }
     }
@@ -105,7 +105,8 @@ impl Builder {
     /// Whether a thread of the pool's asks the fences of deferred blocks while nobody uses
     /// the pool ([`Poll::any_thread`](crate::Poll::any_thread)). It begins with the first
     /// slab and sleeps while no block is deferred. Default: it does. Without it they are
-    /// asked by allocations, [`trim`](Pool::trim) and [`poll_fences`](Pool::poll_fences).
+    /// asked by allocations, [`trim`](Pool::trim) and [`poll_fences`](Pool::poll_fences), until a
+    /// request has had to wait ([`Pool::alloc_async`]), which the thread serves.
     pub fn fence_thread(mut self, fence_thread: bool) -> Builder {
         self.fence_thread = fence_thread;
         self
@@ -134,10 +135,7 @@ impl Builder {
         self.patience = settings.patience.unwrap_or(self.patience);
         self.watermarks = settings.watermarks(self.watermarks);
         self.poison = settings.poison.unwrap_or(self.poison);
-        if let Some(leaks) = settings.leaks {
-            self.leaks_at_exit = leaks;
-            self.heir = leaks.then(|| -> Heir { Box::new(exit::tell) });
-        }
+        self.tells_leaks = settings.leaks.unwrap_or(self.tells_leaks);
         self
     }
 
@@ -185,7 +183,7 @@ impl Builder {
             fence_thread,
             watermarks,
             heir,
-            leaks_at_exit,
+            tells_leaks,
             ..
         } = self;
         let traced = Traced::new(source.name());
@@ -194,13 +192,15 @@ impl Builder {
         let core = Core::new(largest, poison, traced);
         let publisher: std::sync::Weak<Core> = Arc::downgrade(&core);
         pinyard_trace::counters::publish(publisher);
-        if leaks_at_exit {
+        let told = tells_leaks.then(|| -> Heir { Box::new(exit::tell) });
+        let heirs = heir.into_iter().chain(told).collect();
+        if tells_leaks {
             let leaves: std::sync::Weak<Core> = Arc::downgrade(&core);
             exit::watch(leaves);
         }
         let (limit, pressure) = (limit.into(), Told::default());
         let handle =
-            Handle { core, supplier, slab_bytes, limit, patience, watermarks, pressure, fence_thread, heir };
+            Handle { core, supplier, slab_bytes, limit, patience, watermarks, pressure, fence_thread, heirs };
         Ok(Pool { handle: Arc::new(handle) })
     }
 }

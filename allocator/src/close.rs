@@ -5,6 +5,7 @@
 //! the pool's thread waits for them, parked: a dropped block wakes it. It ends with the
 //! last slab.
 
+use crate::requests::guarded;
 use crate::shared::Core;
 use crate::source::DriverToken;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ impl Core {
             }
         }
         drop(cold);
-        self.poll_fences(usize::MAX);
+        guarded("a fence", || self.poll_fences(usize::MAX));
         let ended = self.release_free(&mut token);
         if !ended && !self.start_worker() {
             tracing::warn!("no thread to wait for the blocks of a closed pool: its memory stays");

@@ -1,18 +1,20 @@
 //! Memory to come, of a host pool: allocations that wait without a thread
 //! ([`requests`](crate::requests)).
 
+use crate::block::BlockRef;
 use crate::buf::PoolBuf;
 use crate::carve::Want;
 use crate::error::AllocError;
 use crate::pool::{Handle, Pool};
 use crate::requests::{Requests, Ticket, To};
-use crate::shared::Core;
+use crate::shared::{Cold, Core};
 use crate::source::DriverToken;
 use bytemuck::Pod;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 /// A block's bytes, of whatever type.
 type Answer = Result<PoolBuf<u8>, AllocError>;
@@ -23,7 +25,23 @@ pub(crate) struct Request {
     pool: Pool,
     want: Want,
     bytes: usize,
+    /// How the pool was before the last attempt, and when that ended.
+    tried: Option<(Seen, Instant)>,
 }
+
+/// What decides whether an attempt can end otherwise than the last one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    frees: u64,
+    passed: u64,
+    reserved: usize,
+    limit: usize,
+}
+
+/// Between two attempts, which take back what every thread keeps.
+const SHORTEST: Duration = Duration::from_millis(1);
+/// After so long whatever was seen: the source may have more, of which the pool knows nothing.
+const LONGEST: Duration = Duration::from_millis(100);
 
 /// Resolves to a block when memory has come free; see [`Pool::alloc_async`]. It needs no
 /// executor's support. Dropping it withdraws the request; a block that it had been given
@@ -41,6 +59,9 @@ impl<T: Pod> Future for AllocFuture<T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let elements = self.elements;
+        if self.pool.handle.core.is_forked() {
+            return Poll::Ready(Err(AllocError::Forked));
+        }
         if let Some(ticket) = &self.ticket {
             return ticket.poll(context).map(|answer| typed(answer, elements));
         }
@@ -64,18 +85,27 @@ impl<T: Pod> Future for AllocFuture<T> {
     }
 }
 
+impl<T: Pod> Drop for AllocFuture<T> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take_if(|_| self.pool.handle.core.is_forked()) {
+            ticket.forget();
+        }
+    }
+}
+
 /// As many elements were asked for, at their alignment.
 fn typed<T: Pod>(answer: Answer, elements: usize) -> Result<PoolBuf<T>, AllocError> {
     answer.map(|bytes| PoolBuf::new(bytes.into_block(), elements))
 }
 
 impl Pool {
-    /// A block of `elements` elements when there is memory for it, without a thread that waits.
-    /// Fails, soon, only with what waiting does not mend: a size beyond the limit, a shortage while
-    /// no block of the pool's is in use, or where a request would wait and the pool's thread cannot
-    /// be made. That thread begins with the first request that waits
-    /// ([`Builder::fence_thread`](crate::Builder::fence_thread) is of fences alone, which it then
-    /// asks as well). A request that waits keeps the pool.
+    /// A block of `elements` elements when there is memory for it, without a thread that waits for
+    /// others to free theirs. Fails, soon, only with what waiting does not mend: a size beyond the
+    /// limit, a shortage while no block of the pool's is in use, or where a request would wait and
+    /// the pool's thread cannot be made. The first to wait tells `on_shortage` observers. The
+    /// pool's thread serves it, and begins for that where it has not
+    /// ([`Builder::fence_thread`](crate::Builder::fence_thread)); it asks fences that any thread may
+    /// ask. A request that waits keeps the pool.
     pub fn alloc_async<T: Pod>(&self, elements: usize) -> AllocFuture<T> {
         AllocFuture { pool: self.clone(), elements, ticket: None, of: PhantomData }
     }
@@ -99,23 +129,33 @@ impl Pool {
 
     fn request<T: Pod>(&self, elements: usize) -> Result<Request, AllocError> {
         let want = self.want::<T>(elements, align_of::<T>())?;
-        Ok(Request { pool: self.clone(), want, bytes: elements * size_of::<T>() })
+        Ok(Request { pool: self.clone(), want, bytes: elements * size_of::<T>(), tried: None })
     }
 }
 
 impl Request {
     /// The answer, unless it has to wait, for others or for memory.
     fn now(&self) -> Option<Answer> {
-        let core = &self.pool.handle.core;
-        if !core.requests.is_empty() && !core.is_forked() {
+        let Request { pool, want, .. } = self;
+        let core = &pool.handle.core;
+        let waits = !core.requests.is_empty() && !core.is_forked() && pool.handle.is_possible(*want);
+        if !waits {
+            if let Want::Class(class) = *want
+                && let Some(block) = core.alloc_fast(class)
+            {
+                return Some(Ok(self.handed_out(block)));
+            }
+            // Observers are told now, as by any allocation that is about to fail.
+            match self.of(pool.handle.alloc_without_patience(*want)) {
+                Some(answer) => return Some(answer),
+                None if core.start_worker() => return None,
+                None => {}
+            }
+        } else if core.start_worker() {
             return None;
         }
-        match self.answer() {
-            Ok(answer) => Some(answer),
-            Err(_) if core.start_worker() => None,
-            // Nobody would serve it.
-            Err(error) => Some(Err(error)),
-        }
+        // Nobody would serve it.
+        Some(pool.handle.alloc_without_patience(*want).map(|block| self.handed_out(block)))
     }
 
     fn ask(self, to: To<Answer>) {
@@ -124,41 +164,68 @@ impl Request {
         core.sleep.wake(core.worker.get());
     }
 
-    /// Tries once, without waiting; why not, where waiting may help.
-    fn answer(&self) -> Result<Answer, AllocError> {
-        let Request { pool, want, bytes } = self;
-        let handle = &pool.handle;
-        let block = match handle.alloc_now(*want) {
-            Ok(block) => block,
-            Err(error) if error.is_shortage() && handle.may_come(*want) => return Err(error),
-            // Looked at after the attempt: a block dropped in between makes room.
-            Err(error) if error.is_shortage() => match handle.alloc_at_last(*want) {
-                Ok(block) => block,
-                Err(error) => return Ok(Err(error)),
-            },
-            Err(error) => return Ok(Err(error)),
-        };
-        let buf = PoolBuf::new(block, *bytes);
-        if handle.core.watched {
-            pool.inspect(buf.block(), *bytes);
+    /// Tries again, if what the pool has may have become more. On the pool's thread.
+    fn again(&mut self) -> Option<Answer> {
+        let handle = &self.pool.handle;
+        let mut token = DriverToken::at_entry();
+        let seen = handle.seen(&handle.core.lock(&mut token));
+        let (before, at) = self.tried.unzip();
+        let since = at.map(|at: Instant| at.elapsed());
+        if since.is_some_and(|since| since < SHORTEST) || before == Some(seen) && since < Some(LONGEST) {
+            return None;
         }
-        Ok(Ok(buf))
+        let answer = self.of(handle.alloc_now(self.want));
+        self.tried = Some((seen, Instant::now()));
+        answer
+    }
+
+    /// Of an attempt: `None` where waiting may help.
+    fn of(&self, found: Result<BlockRef, AllocError>) -> Option<Answer> {
+        match found {
+            Ok(block) => Some(Ok(self.handed_out(block))),
+            Err(error) if error.is_shortage() && self.pool.handle.may_come(self.want) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    fn handed_out(&self, block: BlockRef) -> PoolBuf<u8> {
+        let buf = PoolBuf::new(block, self.bytes);
+        if self.pool.handle.core.watched {
+            self.pool.inspect(buf.block(), self.bytes);
+        }
+        buf
     }
 }
 
 impl Handle {
-    /// Whether blocks that are given back can make room for it.
-    fn may_come(&self, want: Want) -> bool {
+    /// Whether the limit leaves room for it in an empty pool.
+    fn is_possible(&self, want: Want) -> bool {
         let exact = want.bytes().checked_next_multiple_of(self.supplier.source.granularity());
+        exact.is_some_and(|exact| exact <= self.limit())
+    }
+
+    /// Whether something in the pool can still come free for it.
+    fn may_come(&self, want: Want) -> bool {
         let mut token = DriverToken::at_entry();
-        let counts = self.core.counts(&self.core.lock(&mut token));
-        counts.live_blocks() > 0 && exact.is_some_and(|exact| exact <= self.limit())
+        let mut cold = self.core.lock(&mut token);
+        // What is free becomes ranges. What stays cut is in use, or in the hands of a thread that
+        // takes or frees it; slabs that are not in the map come, go, or are leased.
+        self.core.gather_all(&mut cold, true);
+        let slabs: usize = cold.slabs.values().map(|slab| slab.bounds().bytes).sum();
+        self.is_possible(want) && (cold.cut.bytes() > 0 || cold.reserved > slabs)
+    }
+
+    /// Under the lock.
+    fn seen(&self, cold: &Cold) -> Seen {
+        let core = &self.core;
+        let frees = core.counts(cold).frees;
+        Seen { frees, passed: core.deferred.passed(), reserved: cold.reserved, limit: self.limit() }
     }
 }
 
 impl Core {
     /// Serves requests from the first on, until one has to wait; whether any does.
     pub(crate) fn serve(&self) -> bool {
-        self.requests.serve(|request| request.answer().ok())
+        self.requests.serve(Request::again)
     }
 }

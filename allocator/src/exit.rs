@@ -22,14 +22,16 @@ pub(crate) trait Leaves: Send + Sync {
 static LEFT: Mutex<Vec<Weak<dyn Leaves>>> = Mutex::new(Vec::new());
 
 /// Has what this pool leaves told on stderr when the process ends by exit(3) or by main's
-/// return; not by a signal or _exit(2), nor in a child that was forked.
+/// return; not by a signal or _exit(2), nor in a child that was forked. What others free in
+/// handlers or destructors that are older than the first pool, is in use still.
 pub(crate) fn watch(pool: Weak<dyn Leaves>) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // SAFETY: a plain function that does not unwind. Refused, nothing is told at exit.
         let _ = unsafe { libc::atexit(tell_all) };
     });
-    let mut left = LEFT.lock();
+    // In a child that was forked under it, it is held for ever.
+    let Some(mut left) = LEFT.try_lock_for(PATIENCE) else { return };
     left.retain(|pool| pool.strong_count() > 0);
     left.push(pool);
 }

@@ -37,13 +37,13 @@ impl Handle {
         self.alloc_or(want, |error, token| self.squeeze(want, error, self.patience, token))
     }
 
-    /// The same without waiting for a fence, and without a word to anybody.
+    /// The same without waiting for a fence, and without a word to observers of shortages.
     pub(crate) fn alloc_now(&self, want: Want) -> Result<BlockRef, AllocError> {
         self.alloc_or(want, |error, token| self.squeeze_once(want, error, Duration::ZERO, token))
     }
 
-    /// The same without waiting, where nothing is to be hoped for: observers are told.
-    pub(crate) fn alloc_at_last(&self, want: Want) -> Result<BlockRef, AllocError> {
+    /// The same with a word to them.
+    pub(crate) fn alloc_without_patience(&self, want: Want) -> Result<BlockRef, AllocError> {
         self.alloc_or(want, |error, token| self.squeeze(want, error, Duration::ZERO, token))
     }
 
@@ -270,6 +270,10 @@ impl Core {
     pub(crate) fn poll_fences(&self, most: usize) -> usize {
         if self.is_forked() {
             return 0;
+        }
+        if self.is_worker() {
+            // It keeps no blocks, and asks what any thread may ask.
+            return self.deferred.poll(Asker::Pool, most, |block| self.free_for_all(block));
         }
         self.deferred.poll(Asker::User, most, Core::free)
     }

@@ -49,7 +49,7 @@ impl Pool {
 impl Builder {
     /// Has `report` called when the last handle goes while blocks are in use, by the thread that
     /// drops it and without a lock; fences are asked before. A pool that poisons says where they
-    /// were allocated.
+    /// were allocated. A panic of it goes to the log.
     pub fn on_leak(mut self, report: impl Fn(&PoolLeaks) + Send + Sync + 'static) -> Builder {
         self.heir = Some(Box::new(report));
         self
@@ -59,22 +59,31 @@ impl Builder {
 impl Handle {
     /// The last one goes.
     pub(crate) fn tell_leaks(&self) {
-        let Some(heir) = &self.heir else { return };
+        if self.heirs.is_empty() {
+            return;
+        }
         self.core.poll_fences(usize::MAX);
         let leaks = self.core.leaks();
         if leaks.blocks > 0 {
-            heir(&leaks);
+            self.heirs.iter().for_each(|heir| heir(&leaks));
         }
     }
 }
 
 impl Leaves for Core {
     fn left(&self) -> Option<String> {
-        if self.is_forked() || self.closed.load(Relaxed) || !self.is_lockable() {
+        if self.is_forked() || self.closed.load(Relaxed) {
             return None;
         }
-        let leaks = self.leaks();
-        (leaks.blocks > 0).then(|| format!("at the process's end, {leaks}"))
+        let cold = self.lock_at_exit()?;
+        let counts = self.counts(&cold);
+        drop(cold);
+        // By size it would wait for threads that go on.
+        let holders = self.poison.as_ref().map(|poison| poison.holders()).unwrap_or_default();
+        let (blocks, bytes, deferred) =
+            (counts.live_blocks(), counts.live_bytes, self.deferred.count() as u64);
+        let leaks = PoolLeaks { blocks, bytes, deferred, holders };
+        (blocks > 0).then(|| format!("at the process's end, {leaks}"))
     }
 }
 
@@ -84,6 +93,8 @@ impl Core {
             return PoolLeaks::default();
         }
         let mut holders = match &self.poison {
+            // Where the kernel refuses to take back what threads keep, that looks like in use.
+            _ if self.stats().live_blocks == 0 => Vec::new(),
             Some(poison) => poison.holders(),
             None => self.holders_by_size(),
         };

@@ -11,6 +11,7 @@ use crate::error::AllocError;
 use crate::host::HostSource;
 use crate::leaks::Heir;
 use crate::pressure::{Told, Watermarks};
+use crate::requests::guarded;
 use crate::shared::Core;
 use crate::slab::Supplier;
 use crate::source::HostMemory;
@@ -55,7 +56,7 @@ pub(crate) struct Handle {
     /// Whether the pool has a thread that asks fences.
     pub(crate) fence_thread: bool,
     /// Told of blocks that outlive the pool.
-    pub(crate) heir: Option<Heir>,
+    pub(crate) heirs: Vec<Heir>,
 }
 
 /// Bytes of a slab at most: well below what an address space has, so that no sum
@@ -70,7 +71,8 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.tell_leaks();
+        // Blocks in use rely on the end.
+        guarded("the report of a pool's leaks", || self.tell_leaks());
         self.core.close();
     }
 }

@@ -90,15 +90,24 @@ impl Ranges {
         self.insert(first, end - first, slab);
     }
 
+    /// Slabs that are free from end to end.
+    fn whole_slabs(&self) -> impl Iterator<Item = Bounds> {
+        let whole = self
+            .by_start
+            .iter()
+            .filter(|&(&start, range)| range.slab == Bounds { start, bytes: range.bytes });
+        whole.map(|(_, range)| range.slab)
+    }
+
+    /// Their bytes.
+    pub(crate) fn whole_slab_bytes(&self) -> usize {
+        self.whole_slabs().map(|slab| slab.bytes).sum()
+    }
+
     /// Takes out slabs that are free from end to end: the shortest that has `bytes`, or
     /// the longest until they do.
     pub(crate) fn take_whole_slabs(&mut self, bytes: usize) -> Vec<Bounds> {
-        let mut whole: Vec<Bounds> = self
-            .by_start
-            .iter()
-            .filter(|&(&start, range)| range.slab == Bounds { start, bytes: range.bytes })
-            .map(|(_, range)| range.slab)
-            .collect();
+        let mut whole: Vec<Bounds> = self.whole_slabs().collect();
         whole.sort_unstable_by_key(|slab| (slab.bytes, slab.start));
         let suffices = whole.partition_point(|slab| slab.bytes < bytes);
         if suffices < whole.len() {

@@ -49,23 +49,35 @@ impl<A> Ticket<A> {
     }
 
     pub(crate) fn poll(&self, context: &Context<'_>) -> Poll<A> {
+        // Wakers are the program's: neither cloned nor dropped with the slot locked.
+        let mut waker = Some(context.waker().clone());
         let mut slot = self.0.lock();
-        match std::mem::replace(&mut *slot, Slot::Done) {
-            Slot::Answered(answer) => Poll::Ready(answer),
-            Slot::Waiting(_) => {
-                *slot = Slot::Waiting(Some(context.waker().clone()));
-                Poll::Pending
-            }
-            // Polled after it was ready: nothing will come.
-            Slot::Done => Poll::Pending,
+        if let Slot::Waiting(old) = &mut *slot {
+            std::mem::swap(old, &mut waker);
+            drop(slot);
+            return Poll::Pending;
         }
+        let before = std::mem::replace(&mut *slot, Slot::Done);
+        drop(slot);
+        match before {
+            Slot::Answered(answer) => Poll::Ready(answer),
+            // Polled after it was ready: nothing will come.
+            _ => Poll::Pending,
+        }
+    }
+
+    /// In a forked child, whose parent's thread may hold the slot's lock.
+    pub(crate) fn forget(self) {
+        std::mem::forget(self);
     }
 }
 
 impl<A> Drop for Ticket<A> {
     fn drop(&mut self) {
         // The answer, if there is one, is dropped with the slot unlocked.
-        let answer = std::mem::replace(&mut *self.0.lock(), Slot::Done);
+        let mut slot = self.0.lock();
+        let answer = std::mem::replace(&mut *slot, Slot::Done);
+        drop(slot);
         drop(answer);
     }
 }
@@ -83,36 +95,53 @@ impl<R, A> Requests<R, A> {
 
     /// The last in the queue. Whoever pushes wakes the pool's thread.
     pub(crate) fn push(&self, request: R, to: To<A>) {
+        let mut queue = self.queue.lock();
+        queue.push_back((request, to));
         self.open.fetch_add(1, SeqCst);
-        self.queue.lock().push_back((request, to));
     }
 
     /// Answers requests from the first on, until one has to wait (`None`); whether any does.
-    /// Only by the pool's thread.
-    pub(crate) fn serve(&self, mut answer: impl FnMut(&R) -> Option<A>) -> bool {
+    /// Only by the pool's thread. An answer that panics (a source, a fence) is tried again.
+    pub(crate) fn serve(&self, mut answer: impl FnMut(&mut R) -> Option<A>) -> bool {
+        self.forget_withdrawn();
         loop {
             // Only this thread takes requests out, so the first stays the first.
-            let Some((request, to)) = self.queue.lock().pop_front() else { return false };
-            if let To::Future(slot) = &to
-                && matches!(*slot.lock(), Slot::Done)
-            {
-                self.open.fetch_sub(1, SeqCst);
-                continue;
-            }
-            let Some(answer) = answer(&request) else {
+            let Some((mut request, to)) = self.queue.lock().pop_front() else { return false };
+            let Some(answer) = guarded("an allocation", || answer(&mut request)).flatten() else {
                 self.queue.lock().push_front((request, to));
                 return true;
             };
             self.open.fetch_sub(1, SeqCst);
             to.tell(answer);
+            end(request);
         }
+    }
+
+    /// Whose futures are gone.
+    fn forget_withdrawn(&self) {
+        let mut queue = self.queue.lock();
+        let (gone, left): (VecDeque<_>, _) =
+            std::mem::take(&mut *queue).into_iter().partition(|(_, to)| to.is_withdrawn());
+        *queue = left;
+        self.open.fetch_sub(gone.len(), SeqCst);
+        drop(queue);
+        gone.into_iter().for_each(|(request, _)| end(request));
     }
 }
 
+/// A request may hold the pool's last handle, whose end tells the program of leaks.
+fn end<R>(request: R) {
+    guarded("the end of a request", || drop(request));
+}
+
 impl<A> To<A> {
+    fn is_withdrawn(&self) -> bool {
+        matches!(self, To::Future(slot) if matches!(*slot.lock(), Slot::Done))
+    }
+
     fn tell(self, answer: A) {
         match self {
-            To::Callback(then) => guarded("a callback", || then(answer)),
+            To::Callback(then) => _ = guarded("a callback", || then(answer)),
             To::Future(slot) => {
                 let mut slot = slot.lock();
                 if let Slot::Waiting(waker) = &mut *slot {
@@ -129,9 +158,10 @@ impl<A> To<A> {
     }
 }
 
-/// Runs what belongs to the program on a pool's thread, which a panic of it must not end.
-pub(crate) fn guarded(what: &str, run: impl FnOnce()) {
-    if catch_unwind(AssertUnwindSafe(run)).is_err() {
-        tracing::error!("{what} panicked on the thread of a pool");
-    }
+/// Runs what belongs to the program where a panic of it must not go on: on a pool's thread,
+/// and at a pool's end. `None`: it panicked, and the log was told.
+pub(crate) fn guarded<T>(what: &str, run: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(run))
+        .inspect_err(|_| tracing::error!("{what} panicked in the hands of a pool"))
+        .ok()
 }

@@ -44,7 +44,7 @@ pub(crate) struct Core {
     /// What threads did that have no magazines here, or none any more.
     pub(crate) counters: Counters,
     pub(crate) registrations: AtomicU64,
-    /// Allocations that neither a magazine nor a bin has served.
+    /// Allocations that took the lock.
     pub(crate) slow: AtomicU64,
     /// No handle is left, so nobody allocates.
     pub(crate) closed: AtomicBool,
@@ -60,7 +60,7 @@ pub(crate) struct Core {
     pub(crate) worker: OnceLock<Thread>,
     pub(crate) sleep: Sleep,
     /// The worker was started, or is being.
-    pub(crate) has_worker: AtomicBool,
+    pub(crate) has_worker: Mutex<bool>,
     /// The pool is the worker's to end.
     pub(crate) left_to_worker: AtomicBool,
     /// Allocations that wait without a thread.
@@ -109,7 +109,7 @@ impl Core {
             forks: fork::generation(),
             worker: OnceLock::new(),
             sleep: Sleep::new(),
-            has_worker: AtomicBool::new(false),
+            has_worker: Mutex::new(false),
             left_to_worker: AtomicBool::new(false),
             requests: PoolRequests::default(),
             observers: Mutex::default(),
@@ -128,9 +128,9 @@ impl Core {
         self.cold.try_lock()
     }
 
-    /// Whether the lock is to be had: not where a thread has ended that held it.
-    pub(crate) fn is_lockable(&self) -> bool {
-        self.cold.try_lock_for(exit::PATIENCE).is_some()
+    /// Where a thread may have ended that held the lock: `None`.
+    pub(crate) fn lock_at_exit(&self) -> Option<MutexGuard<'_, Cold>> {
+        self.cold.try_lock_for(exit::PATIENCE)
     }
 
     /// The pool's lock. The token is not to be had while it is held.
@@ -360,6 +360,8 @@ impl Core {
 
     /// Under the lock.
     pub(crate) fn stats_of(&self, cold: &Cold) -> PoolStats {
+        // First: it is never more than all.
+        let slow_allocations = self.slow.load(Relaxed);
         let counts = self.counts(cold);
         PoolStats {
             slabs: cold.slabs.len() as u64,
@@ -373,7 +375,7 @@ impl Core {
             free_bytes: cold.ranges.free_bytes() as u64,
             cached_bytes: self.cached_bytes(cold) as u64,
             allocations: counts.allocations,
-            slow_allocations: self.slow.load(Relaxed),
+            slow_allocations,
             frees: counts.frees,
         }
     }

@@ -18,6 +18,14 @@ use std::time::{Duration, Instant};
 const SHORTEST: Duration = Duration::from_micros(20);
 const LONGEST: Duration = Duration::from_millis(1);
 
+/// Bytes to give back.
+enum Missing {
+    /// As the limit has it.
+    Limit(usize),
+    /// So that the source or the backend may have as many; how many it has, nobody knows.
+    Memory(usize),
+}
+
 impl Handle {
     pub(crate) fn squeeze(
         &self,
@@ -65,8 +73,12 @@ impl Handle {
             if let Some(block) = core.take(&mut cold, want)? {
                 return Ok(block);
             }
-            let Some(missing) = self.missing(&cold, want) else { return Err(error) };
-            let slabs = cold.detach_free_slabs(missing);
+            let slabs = match self.missing(&cold, want) {
+                None => return Err(error),
+                // For nothing: they would be registered anew.
+                Some(Missing::Limit(bytes)) if cold.ranges.whole_slab_bytes() < bytes => Vec::new(),
+                Some(Missing::Limit(bytes) | Missing::Memory(bytes)) => cold.detach_free_slabs(bytes),
+            };
             drop(cold);
             if core.release(slabs, token) > 0 {
                 match self.grow_for(want, token) {
@@ -81,15 +93,15 @@ impl Handle {
 
     /// Bytes of slabs to give back before one that has what is wanted may be had; `None`
     /// if the limit is against it for ever.
-    fn missing(&self, cold: &Cold, want: Want) -> Option<usize> {
+    fn missing(&self, cold: &Cold, want: Want) -> Option<Missing> {
         let exact = want.bytes().checked_next_multiple_of(self.supplier.source.granularity())?;
         let limit = self.limit();
         match cold.reserved.checked_add(exact)?.saturating_sub(limit) {
             _ if exact > limit => None,
             // With room it was the source or the backend that refused.
-            0 => Some(exact),
+            0 => Some(Missing::Memory(exact)),
             // More than that where the limit was lowered.
-            over => Some(over),
+            over => Some(Missing::Limit(over)),
         }
     }
 

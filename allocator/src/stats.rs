@@ -33,8 +33,7 @@ pub struct PoolStats {
     pub cached_bytes: u64,
     /// Blocks handed out since the start.
     pub allocations: u64,
-    /// Of these, the ones that took the pool's lock: neither the thread's magazines nor a bin had
-    /// them.
+    /// Of these, the ones that took the pool's lock: the thread's magazines did not have them.
     pub slow_allocations: u64,
     /// Blocks taken back since the start.
     pub frees: u64,
@@ -43,12 +42,12 @@ pub struct PoolStats {
 impl PoolStats {
     /// The part of all allocations that took no lock; 0 before the first.
     pub fn hit_rate(&self) -> f64 {
-        if self.allocations == 0 { 0.0 } else { 1.0 - part(self.slow_allocations, self.allocations) }
+        if self.allocations == 0 { 0.0 } else { 1.0 - part(self.slow_allocations, self.allocations).min(1.0) }
     }
 
     /// Bytes in use by bytes reserved, 0 to 1; 0 of an empty pool.
     pub fn efficiency(&self) -> f64 {
-        part(self.live_bytes, self.reserved_bytes)
+        part(self.live_bytes, self.reserved_bytes).min(1.0)
     }
 }
 

@@ -2,7 +2,7 @@
 //! the pool, serves requests for memory to come, and when the last handle is gone it waits
 //! for the last block.
 //!
-//! It begins with the pool's first slab. It sleeps without a timeout while no block
+//! It begins with the pool's first slab, or the first request that waits. It sleeps without a timeout while no block
 //! waits for a fence that it may ask, and no request for memory; either wakes it. While there
 //! are any, it looks after pauses that double from 50 us to 5 ms, and begin anew when one has passed.
 //! Of a closed pool it asks all fences, since nobody else is left.
@@ -26,7 +26,9 @@ const LEASED: Duration = Duration::from_millis(100);
 impl Core {
     /// Starts it unless it was; a refusal is told, and tried again by the next call.
     pub(crate) fn start_worker(self: &Arc<Self>) -> bool {
-        if self.has_worker.swap(true, SeqCst) {
+        // Of two threads that start it, neither goes on before it is there or refused.
+        let mut has_worker = self.has_worker.lock();
+        if *has_worker {
             return true;
         }
         let core = self.clone();
@@ -34,17 +36,22 @@ impl Core {
         let spawned = thread::Builder::new().name("pinyard-fences".to_owned()).spawn(move || core.work());
         match spawned {
             Ok(thread) => {
+                *has_worker = true;
                 let _ = self.worker.set(thread.thread().clone());
                 // What came before it was known.
                 self.sleep.wake(self.worker.get());
                 true
             }
             Err(error) => {
-                self.has_worker.store(false, SeqCst);
                 tracing::warn!(%error, "no thread for a pool: blocks that wait for fences come back by use only");
                 false
             }
         }
+    }
+
+    /// Whether this is that thread.
+    pub(crate) fn is_worker(&self) -> bool {
+        self.worker.get().is_some_and(|worker| worker.id() == thread::current().id())
     }
 
     fn work(&self) {

@@ -3,9 +3,11 @@
 
 mod common;
 
-use common::{Books, builder, pool};
+use common::{Books, builder, pool, wait_for};
 use pinyard_allocator::{AllocError, AtomicFence, Bound};
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 
 const MIB: usize = 1 << 20;
@@ -117,4 +119,31 @@ fn a_child_makes_pools_of_its_own() {
         books.assert_balanced();
         Ok(())
     });
+}
+
+/// Futures that wait when the process forks: in the child they have failed, whatever lock the
+/// parent's thread held, and their drops do nothing.
+#[test]
+fn a_future_that_waits_fails_in_a_child() {
+    let books = Books::new();
+    let pool = pool(&books, 64 * MIB);
+    let held = pool.alloc::<u8>(48 * MIB).unwrap();
+    let mut context = Context::from_waker(Waker::noop());
+    let mut future = Box::pin(pool.alloc_async::<u8>(40 * MIB));
+    assert!(future.as_mut().poll(&mut context).is_pending());
+    let mut future = Some(future);
+    for _ in 0..20 {
+        in_child(|| {
+            let mut future = future.take().ok_or("no future")?;
+            let answer = future.as_mut().poll(&mut context);
+            expect(matches!(answer, Poll::Ready(Err(AllocError::Forked))), "no answer in the child")?;
+            drop(future);
+            let again = Box::pin(pool.alloc_async::<u8>(MIB)).as_mut().poll(&mut context);
+            expect(matches!(again, Poll::Ready(Err(AllocError::Forked))), "a request in the child")
+        });
+    }
+    drop(held);
+    let mut future = future.unwrap();
+    wait_for("the answer", || pool.stats().live_blocks == 1);
+    assert!(matches!(future.as_mut().poll(&mut context), Poll::Ready(Ok(_))));
 }

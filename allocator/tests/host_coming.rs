@@ -5,7 +5,7 @@ mod common;
 
 use common::{Books, builder, wait_for};
 use parking_lot::Mutex;
-use pinyard_allocator::{AllocError, AtomicFence, Pool};
+use pinyard_allocator::{AllocError, AtomicFence, Fence, Pool};
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -219,5 +219,141 @@ fn many_requests_beside_threads_that_allocate_end_all() {
     wait_for("all requests", || served.load(SeqCst) == 3 * REQUESTS);
     assert_eq!(pool.stats().live_blocks, 0);
     drop(pool);
+    assert_ended(&books);
+}
+
+/// Asked by the program's threads alone; counts who asked.
+struct OfTheProgram {
+    passes: Arc<AtomicBool>,
+    program: thread::ThreadId,
+    elsewhere: Arc<AtomicUsize>,
+}
+
+impl pinyard_allocator::Poll for OfTheProgram {
+    fn passed(&mut self) -> bool {
+        if thread::current().id() != self.program {
+            self.elsewhere.fetch_add(1, SeqCst);
+        }
+        self.passes.load(SeqCst)
+    }
+
+    fn any_thread(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_fence_of_the_programs_threads_is_not_asked_by_the_pools_for_a_request() {
+    let (books, pool) = bed();
+    let (passes, elsewhere) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let program = thread::current().id();
+    let fence = OfTheProgram { passes: passes.clone(), program, elsewhere: elsewhere.clone() };
+    pool.alloc::<u8>(40 * MIB).unwrap().defer_until(Fence::poll(fence));
+    let served = Arc::new(AtomicBool::new(false));
+    let told = served.clone();
+    pool.alloc_then::<u8>(40 * MIB, move |block| told.store(block.is_ok(), SeqCst));
+    passes.store(true, SeqCst);
+    thread::sleep(Duration::from_millis(30));
+    assert_eq!((served.load(SeqCst), elsewhere.load(SeqCst)), (false, 0));
+    assert_eq!(pool.poll_fences(), 1);
+    wait_for("the answer", || served.load(SeqCst));
+    drop(pool);
+    assert_ended(&books);
+}
+
+#[test]
+fn a_fence_that_panics_loses_no_request() {
+    struct Panics;
+    impl pinyard_allocator::Poll for Panics {
+        fn passed(&mut self) -> bool {
+            panic!("on purpose")
+        }
+    }
+    let (books, pool) = bed();
+    let held = pool.alloc::<u8>(40 * MIB).unwrap();
+    let served = Arc::new(AtomicUsize::new(0));
+    let request = || {
+        let served = served.clone();
+        pool.alloc_then::<u8>(40 * MIB, move |block| {
+            _ = served.fetch_add(usize::from(block.is_ok()), SeqCst)
+        });
+    };
+    request();
+    // On the pool's thread, which serves on. The block stays in use.
+    pool.alloc::<u8>(MIB).unwrap().defer_until(Fence::poll(Panics));
+    wait_for("the panic", || pool.stats().deferred_blocks == 0);
+    request();
+    drop(held);
+    wait_for("both", || served.load(SeqCst) == 2);
+    assert_eq!(pool.stats().live_blocks, 1);
+    drop((pool, books));
+}
+
+#[test]
+fn a_report_of_leaks_that_panics_ends_the_pool_all_the_same() {
+    let books = Books::new();
+    for fence_thread in [false, true] {
+        let builder = builder(&books, 64 * MIB).fence_thread(fence_thread);
+        let pool = builder.on_leak(|_| panic!("on purpose")).build().unwrap();
+        // Whole pages: no thread has magazines that would keep the pool.
+        let mut block = pool.alloc::<u8>(33 * MIB).unwrap();
+        drop(pool);
+        block.fill(7);
+        drop(block);
+        assert_ended(&books);
+    }
+}
+
+#[test]
+fn a_request_that_waits_has_no_slab_registered_anew() {
+    let (books, pool) = bed();
+    let held = pool.alloc::<u8>(48 * MIB).unwrap();
+    drop(pool.alloc::<u8>(6 * MIB).unwrap());
+    let served = Arc::new(AtomicBool::new(false));
+    let told = served.clone();
+    pool.alloc_then::<u8>(40 * MIB, move |block| told.store(block.is_ok(), SeqCst));
+    let before = pool.stats().registrations;
+    for _ in 0..20 {
+        // Whole pages of a slab that is free in between, and would not suffice.
+        drop(pool.alloc::<u8>(6 * MIB).unwrap());
+        thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!((pool.stats().registrations, served.load(SeqCst)), (before, false));
+    drop(held);
+    wait_for("the answer", || served.load(SeqCst));
+    drop(pool);
+    assert_ended(&books);
+}
+
+#[test]
+fn what_an_observer_frees_serves_a_request_at_once() {
+    let (books, pool) = bed();
+    let cached = Arc::new(Mutex::new(vec![pool.alloc::<u8>(40 * MIB).unwrap()]));
+    let of = cached.clone();
+    pool.on_shortage(move |_| of.lock().clear());
+    let count = Arc::new(Count::default());
+    let mut future = Box::pin(pool.alloc_async::<u8>(48 * MIB));
+    assert!(matches!(poll(future.as_mut(), &count), Poll::Ready(Ok(_))));
+    drop((future, pool));
+    assert_ended(&books);
+}
+
+#[test]
+fn those_that_were_withdrawn_are_forgotten_behind_one_that_waits_and_the_impossible_does_not_queue() {
+    let (books, pool) = bed();
+    let count = Arc::new(Count::default());
+    let held = pool.alloc::<u8>(48 * MIB).unwrap();
+    let mut first = Box::pin(pool.alloc_async::<u8>(40 * MIB));
+    assert!(poll(first.as_mut(), &count).is_pending());
+    for _ in 0..100 {
+        let mut gone = Box::pin(pool.alloc_async::<u8>(MIB));
+        assert!(poll(gone.as_mut(), &count).is_pending());
+    }
+    let too_much = poll(pin!(pool.alloc_async::<u8>(65 * MIB)), &count);
+    assert!(matches!(too_much, Poll::Ready(Err(AllocError::Limit { .. }))), "{too_much:?}");
+    drop(held);
+    wait_for("the first", || count.0.load(SeqCst) == 1);
+    drop((first, pool));
+    // None of them holds a handle.
     assert_ended(&books);
 }

@@ -30,8 +30,8 @@ pub struct DeviceBuilder {
     pub(super) poison: bool,
     pub(super) trace: Option<TraceOptions>,
     pub(super) heir: Option<Heir>,
-    /// Blocks that outlive the process are told as well.
-    pub(super) leaks_at_exit: bool,
+    /// On stderr, when the pool ends or the process does.
+    pub(super) tells_leaks: bool,
     pub(super) environment: bool,
     pub(super) trace_file: Option<PathBuf>,
 }
@@ -55,7 +55,7 @@ impl DeviceBuilder {
             poison: false,
             trace: None,
             heir: None,
-            leaks_at_exit: false,
+            tells_leaks: false,
             environment: true,
             trace_file: None,
         }
@@ -159,7 +159,7 @@ impl DeviceBuilder {
             poison,
             trace,
             heir,
-            leaks_at_exit,
+            tells_leaks,
             trace_file,
             ..
         } = self.configure(&environment);
@@ -207,10 +207,9 @@ impl DeviceBuilder {
             let publisher: std::sync::Weak<Core> = Arc::downgrade(&core);
             pinyard_trace::counters::publish(publisher);
         }
-        if let Some(heir) = heir {
-            let _ = core.heir.set(heir);
-        }
-        if leaks_at_exit {
+        let told = tells_leaks.then(|| -> Heir { Box::new(exit::tell) });
+        let _ = core.heirs.set(heir.into_iter().chain(told).collect());
+        if tells_leaks {
             let leaves: std::sync::Weak<Core> = Arc::downgrade(&core);
             exit::watch(leaves);
         }

@@ -83,7 +83,7 @@ pub(super) struct Core {
     pub(super) tallies: Tallies,
     pub(super) counted: Arc<Counted>,
     pub(super) watch: Watch,
-    pub(super) heir: OnceLock<Heir>,
+    pub(super) heirs: OnceLock<Vec<Heir>>,
     pub(super) trace_file: OnceLock<PathBuf>,
     forks: u32,
     central: Mutex<Central>,
@@ -156,7 +156,7 @@ impl Core {
             tallies: Tallies::default(),
             counted,
             watch,
-            heir: OnceLock::new(),
+            heirs: OnceLock::new(),
             trace_file: OnceLock::new(),
             forks: fork::generation(),
             central: Mutex::new(Central {

@@ -13,6 +13,7 @@ use super::stats::DeviceStats;
 use super::stream::StreamState;
 use crate::fence::{Fence, Poll};
 use crate::pressure::Pressure;
+use crate::requests::guarded;
 use crate::source::{DriverToken, Source, SourceError};
 use crate::sources::{DeviceSource, VirtualSource};
 use pinyard_driver::{Counted, Driver, DriverError, Stream};
@@ -45,7 +46,8 @@ impl Drop for Handle {
     fn drop(&mut self) {
         // In a fork the locks may be held for ever.
         if !self.core.is_forked() {
-            self.report();
+            // Blocks in use rely on the end.
+            guarded("the report of a pool's leaks", || self.report());
         }
         self.core.watch.close();
         self.core.closed.store(true, SeqCst);
@@ -55,10 +57,10 @@ impl Drop for Handle {
 
 impl Handle {
     fn report(&self) {
-        if let Some(heir) = self.core.heir.get() {
+        if let Some(heirs) = self.core.heirs.get().filter(|heirs| !heirs.is_empty()) {
             let leaks = self.core.leaks();
             if leaks.blocks > 0 {
-                heir(&leaks);
+                heirs.iter().for_each(|heir| heir(&leaks));
             }
         }
         if let Some(path) = self.core.trace_file.get() {

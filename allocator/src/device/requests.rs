@@ -30,11 +30,14 @@ impl Future for AllocFuture {
     type Output = Answer;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
+        let (stream, bytes) = (self.stream.clone(), self.bytes);
+        let (core, _) = stream.parts();
+        if core.is_forked() {
+            return Poll::Ready(Err(DeviceError::Forked));
+        }
         if let Some(ticket) = &self.ticket {
             return ticket.poll(context);
         }
-        let (stream, bytes) = (self.stream.clone(), self.bytes);
-        let (core, _) = stream.parts();
         if core.requests.is_empty()
             && let Some(answer) = core.answer(&stream, bytes)
         {
@@ -45,6 +48,14 @@ impl Future for AllocFuture {
         self.ticket = Some(ticket);
         core.ask(stream.clone(), bytes, to);
         Poll::Pending
+    }
+}
+
+impl Drop for AllocFuture {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take_if(|_| self.stream.parts().0.is_forked()) {
+            ticket.forget();
+        }
     }
 }
 

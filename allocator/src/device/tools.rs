@@ -1,13 +1,11 @@
 //! What looks into a device pool from outside: traces, leaks, misuse; and settings.
 
 use super::builder::DeviceBuilder;
-use super::core::Heir;
 use super::leaks::Leaks;
 use super::misuse::Misuse;
 use super::pool::DevicePool;
 use super::watch::{TraceOptions, Watch};
 use crate::config::{Overrides, Part};
-use crate::exit;
 use crate::trace::Trace;
 use pinyard_driver::Driver;
 use std::sync::Arc;
@@ -118,10 +116,7 @@ impl DeviceBuilder {
         if let (Some(options), Some(stacks)) = (&mut self.trace, settings.stacks) {
             options.stacks = stacks;
         }
-        if let Some(leaks) = settings.leaks {
-            self.leaks_at_exit = leaks;
-            self.heir = leaks.then(|| -> Heir { Box::new(exit::tell) });
-        }
+        self.tells_leaks = settings.leaks.unwrap_or(self.tells_leaks);
         self
     }
 }

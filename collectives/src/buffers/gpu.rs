@@ -96,7 +96,9 @@ impl Gpu {
             None => device,
         };
         let device = device.build()?;
-        let pinned = Pool::pinned(registry, driver.clone()).slab_bytes(16 << 20).build()?;
+        // A limit of the program's own pools would fail MPI's chunks.
+        let pinned = Pool::pinned(registry, driver.clone()).slab_bytes(16 << 20).ignore_environment();
+        let pinned = pinned.build()?;
         Ok(Gpu {
             inner: Arc::new(Inner {
                 driver,
