@@ -63,8 +63,9 @@ impl std::fmt::Debug for Fence {
 /// A fence of the caller's own.
 ///
 /// Asked by one thread at a time, but by whichever thread uses the pool, by the
-/// pool's own, or by the one that outlives it: a fence on an MPI request needs
-/// `MPI_THREAD_MULTIPLE`, or an answer that the progress thread leaves in a word.
+/// pool's own, or by the one that outlives it. So a fence on an MPI request asks MPI on any
+/// thread with `MPI_THREAD_MULTIPLE` alone, and below that on one, as pinyard-mpi's
+/// `RequestFence` does; or the progress thread leaves the answer in a word.
 pub trait Poll: Send + 'static {
     /// Whether it has passed. Does not wait. Not asked again after `true`.
     fn passed(&mut self) -> bool;

@@ -46,6 +46,7 @@ mod called;
 mod calls;
 mod communicator;
 mod error;
+mod fence;
 mod immediate;
 mod nodes;
 mod operations;
@@ -67,6 +68,7 @@ pub use self::{
     },
     communicator::{Builder, DeviceCommunicator},
     error::{BufferError, CommunicatorError, Error, Failure, MpiError, OpenError},
+    fence::RequestFence,
     immediate::{After, AfterMut, OwnedRequest, Receiving, Request, Returned, Scope, Sending, scope},
     operations::{
         Epoch, EpochMemory, Got, Lock, LockWindow, Locked, LockedAll, Number, Own, Partition, Reduction,

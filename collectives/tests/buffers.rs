@@ -2,13 +2,14 @@
 #![allow(unsafe_code, clippy::unwrap_used)]
 
 use mpi::datatype::{Collection, Pointer, PointerMut};
+use pinyard_allocator::AtomicFence;
 use pinyard_driver::{Driver, DriverToken, Simulated};
-use pinyard_mpi::{BufferError, CudaAware, DeviceBuf, Gpu};
+use pinyard_mpi::{BufferError, CudaAware, DeviceBuf, Gpu, PinnedBuf};
 use pinyard_registry::backend::{BackendError, Custom, MemoryKey};
 use pinyard_registry::{Access, Events, Registry};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn gpu() -> (Arc<Simulated>, Gpu) {
     let simulated = Arc::new(Simulated::new(256 << 20));
@@ -81,6 +82,44 @@ fn pinned_memory_that_a_copy_still_reads_is_not_given_out_again() {
         other.settle_mut().unwrap().fill(0xee);
         assert!(buffer.to_vec().unwrap().iter().all(|&byte| byte == round));
     }
+}
+
+#[test]
+fn what_is_given_up_is_not_given_out_again_before_its_fence_has_passed() {
+    let (simulated, gpu) = gpu();
+    let (stream, sent) = (gpu.stream().unwrap(), AtomicFence::new());
+    let buffer: DeviceBuf<u8> = gpu.alloc(1 << 16, &stream).unwrap();
+    let mut pinned = gpu.alloc_pinned::<u8>(1 << 16).unwrap();
+    pinned.copy_from(&buffer).unwrap();
+    let place = |pinned: &mut PinnedBuf<u8>| pinned.settle_mut().unwrap().as_ptr().addr();
+    let (at, host) = (buffer.ptr(), place(&mut pinned));
+    pinned.copy_from(&buffer).unwrap();
+    buffer.defer_until(sent.at(1));
+    pinned.defer_until(sent.at(1));
+    let mut held = Vec::new();
+    let mut again = || {
+        let mut others = (gpu.alloc::<u8>(1 << 16, &stream).unwrap(), gpu.alloc_pinned(1 << 16).unwrap());
+        let are = [others.0.ptr() == at, place(&mut others.1) == host];
+        held.push(others);
+        are
+    };
+    for _ in 0..20 {
+        // The copy has passed, and nothing else.
+        simulated.advance(1_000_000);
+        assert_eq!(again(), [false; 2]);
+    }
+    sent.signal(1);
+    let (began, mut both) = (Instant::now(), [false; 2]);
+    while both != [true; 2] {
+        assert!(began.elapsed() < Duration::from_secs(10), "given out again: {both:?}");
+        simulated.advance(1_000_000);
+        let now = again();
+        both = [both[0] || now[0], both[1] || now[1]];
+    }
+    // Nothing to give up.
+    gpu.alloc::<u8>(0, &stream).unwrap().defer_until(sent.at(2));
+    gpu.alloc_pinned::<u8>(0).unwrap().defer_until(sent.at(2));
+    assert_eq!(simulated.offences(), Vec::<String>::new());
 }
 
 #[test]

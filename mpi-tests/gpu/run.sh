@@ -63,6 +63,14 @@ soak() {
 	grep -q '^soak: 300 rounds' "$temporary/out"
 }
 
+# fences LEVEL: blocks that are given up with requests, at that thread level.
+fences() {
+	program=("$programs/gpu-ranks" --fences "$1")
+	ranks 2 X=1 >"$temporary/out" || return 1
+	cat "$temporary/out"
+	[ "$(grep -c "^gpu-ranks: 5 messages, fences with MPI_THREAD_${1^^}\$" "$temporary/out")" -eq 2 ]
+}
+
 # apart: ranks that see no process of each other, so that none can map another's memory:
 # neither of a device nor of chunks.
 apart() {
@@ -215,6 +223,8 @@ for mpi in "$@"; do
 		PINYARD_MPI_CHUNKS=2 PINYARD_MPI_CHUNK_BYTES=4096
 	check "$name: the operations of each rank's trace" traced
 	check "$name: random operations" soak 2
+	check "$name: blocks that a request uses, MPI_THREAD_SINGLE" fences single
+	check "$name: blocks that a request uses, MPI_THREAD_MULTIPLE" fences multiple
 	flags=(--no-peers)
 	check "$name: devices without peer access" operations 2 auto 'staged: rank [01] could not copy from another.s device'
 	flags=()

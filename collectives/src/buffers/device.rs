@@ -6,8 +6,8 @@ use super::settled::{Place, Settled, SettledMut};
 use crate::error::BufferError;
 use bytemuck::Pod;
 use parking_lot::Mutex;
-use pinyard_allocator::DriverToken;
 use pinyard_allocator::device::{DeviceBuf as Block, PoolStream};
+use pinyard_allocator::{DriverToken, Fence};
 use pinyard_driver::DevicePtr;
 use pinyard_registry::backend::MemoryKey;
 use std::marker::PhantomData;
@@ -171,6 +171,16 @@ impl<T: Pod, S: BufferStream> DeviceBuf<T, S> {
         self.wait(&DriverToken::at_entry())?;
         self.record_users();
         Ok(SettledMut::new(self.place(), self.elements))
+    }
+
+    /// Gives it up: its memory is reused only after the streams that use it, and after `fence` has
+    /// passed, such as a [`RequestFence`](crate::RequestFence) of an MPI that takes device pointers.
+    /// Without elements there is no memory, and the fence is dropped.
+    pub fn defer_until(mut self, fence: Fence) {
+        self.record_users();
+        if let Some(block) = self.block.take() {
+            block.defer_until(fence);
+        }
     }
 
     /// The pool is told of the streams, and they are waited for no more.

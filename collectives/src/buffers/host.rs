@@ -6,7 +6,7 @@ use super::settled::count;
 use bytemuck::Pod;
 use mpi::Count;
 use mpi::datatype::{AsDatatype, Buffer, BufferMut, Collection, Equivalence, Pointer, PointerMut};
-use pinyard_allocator::PoolBuf;
+use pinyard_allocator::{Fence, PoolBuf};
 use std::ffi::c_void;
 use std::ops::{Deref, DerefMut};
 
@@ -39,6 +39,12 @@ impl<T: Pod> HostBuf<T> {
     /// The pool's block.
     pub fn into_inner(self) -> PoolBuf<T> {
         self.0
+    }
+
+    /// [`PoolBuf::defer_until`]: gives it up, and its memory is reused only after `fence` has
+    /// passed, such as a [`RequestFence`](crate::RequestFence).
+    pub fn defer_until(self, fence: Fence) {
+        self.0.defer_until(fence);
     }
 }
 

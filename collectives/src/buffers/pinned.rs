@@ -93,6 +93,17 @@ impl<T: Pod> PinnedBuf<T> {
         Ok(())
     }
 
+    /// Gives it up: its memory is reused only after its copies and `fence` have passed, such as a
+    /// [`RequestFence`](crate::RequestFence). Without elements there is no memory, and the fence is
+    /// dropped.
+    pub fn defer_until(mut self, fence: Fence) {
+        let mut fences: Vec<Fence> = self.copies.drain(..).map(|(_, fence)| fence).collect();
+        if let Some(block) = self.block.take() {
+            fences.push(fence);
+            block.defer_until(Fence::poll(fences));
+        }
+    }
+
     fn wait(&mut self) -> Result<(), BufferError> {
         self.copies_passed()?;
         self.copies.clear();

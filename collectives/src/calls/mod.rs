@@ -6,6 +6,7 @@
 
 mod collectives;
 mod communicator;
+mod given;
 mod messages;
 mod own;
 pub(crate) mod progress;
@@ -16,6 +17,7 @@ mod windows;
 pub(crate) use self::{
     collectives::{Listed, Operand, Rooted},
     communicator::Comm,
+    given::Given,
     own::OwnOperations,
     request::Request,
     windows::Win,

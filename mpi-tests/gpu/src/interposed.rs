@@ -5,6 +5,7 @@
 use mpi::ffi;
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// What fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub(crate) enum Fails {
     Collective,
     /// The same, once it was started: whoever waits for it is told so when it is done.
     Late,
+    /// `MPI_Test`, which says nothing of the request.
+    Test,
 }
 
 #[derive(Clone, Copy)]
@@ -41,6 +44,19 @@ thread_local! {
     static NEXT: Cell<Option<Next>> = const { Cell::new(None) };
     /// Started, and to fail when it is done.
     static LATE: Cell<Option<ffi::MPI_Request>> = const { Cell::new(None) };
+    static IS_ASKER: Cell<bool> = const { Cell::new(false) };
+}
+
+static ASKED_ELSEWHERE: AtomicUsize = AtomicUsize::new(0);
+
+/// The calls of `MPI_Test` by others are counted.
+pub(crate) fn this_thread_asks() {
+    IS_ASKER.set(true);
+}
+
+/// Calls of `MPI_Test` by threads of which nobody has said that they ask.
+pub(crate) fn asked_elsewhere() -> usize {
+    ASKED_ELSEWHERE.load(Relaxed)
 }
 
 /// The next ones of so many bytes or elements fail, so many `times`.
@@ -165,6 +181,12 @@ interposed! {
     };
     MPI_Test = PMPI_Test(request: Started, done: *mut c_int, status: *mut ffi::MPI_Status)
     |real| {
+        if !IS_ASKER.get() {
+            ASKED_ELSEWHERE.fetch_add(1, Relaxed);
+        }
+        if fails(Fails::Test, 0) {
+            return ffi::MPI_ERR_OTHER as c_int;
+        }
         // SAFETY: the caller's contract.
         let is_late = unsafe { is_late(request) };
         let code = real();

@@ -5,14 +5,16 @@
 //! On the simulated device unless `--cuda` is given; with `--no-peers` on simulated devices
 //! that do not open each other's memory, with `--no-one-sided` where MPI has no one-sided
 //! operations. `--soak ROUNDS` does random operations in place
-//! of all.
+//! of all, and `--fences LEVEL` nothing but blocks that MPI's requests use, at that thread level.
 
 mod bench;
 mod checks;
+mod fences;
 mod interposed;
 mod soak;
 
 use bench::Bench;
+use mpi::topology::SimpleCommunicator;
 use mpi::traits::Communicator;
 use pinyard_driver::{Call, Simulated};
 use pinyard_mpi::{Awareness, AwarenessError, DeviceCommunicator, Gpu, Source};
@@ -23,6 +25,22 @@ use std::sync::Arc;
 const PEER_ACCESS_UNSUPPORTED: i32 = 217;
 
 fn main() -> ExitCode {
+    if let Some(level) = following("--fences") {
+        return match fences::all(&level) {
+            Ok(messages) => {
+                println!("gpu-ranks: {messages} messages, fences with MPI_THREAD_{}", level.to_uppercase());
+                ExitCode::SUCCESS
+            }
+            Err(text) => {
+                eprintln!("fences: {text}");
+                if mpi::is_initialized() && !mpi::is_finalized() {
+                    // The other rank may wait for this one.
+                    SimpleCommunicator::world().abort(1);
+                }
+                ExitCode::FAILURE
+            }
+        };
+    }
     let early = Awareness::detect();
     let Some(universe) = mpi::initialize() else {
         eprintln!("MPI_Init: MPI is initialised already");
@@ -90,7 +108,12 @@ fn may_be_told_early(told: &Result<Awareness, AwarenessError>) -> bool {
 
 /// What `--soak` says.
 fn soak_rounds() -> Option<usize> {
-    std::env::args().skip_while(|argument| argument != "--soak").nth(1)?.parse().ok()
+    following("--soak")?.parse().ok()
+}
+
+/// The argument behind this one.
+fn following(word: &str) -> Option<String> {
+    std::env::args().skip_while(|argument| argument != word).nth(1)
 }
 
 fn open(simulated: &Option<Arc<Simulated>>, world: &impl Communicator) -> Result<Bench, String> {
