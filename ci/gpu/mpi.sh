@@ -121,8 +121,10 @@ done
 program=("$here/gpu_bcast" "${gpus[@]}")
 step 60 c-example PINYARD_MPI_PATH=auto
 if [ -z "${DRY:-}" ]; then
+    # cuBLAS is CUDA's, or in a wheel of Python's.
+    cublas=$(find /usr/local/cuda*/lib64 "$(python3 -c 'import site; print(site.getsitepackages()[0])')" -name 'libcublas.so*' -printf '%h\n' 2> /dev/null | sort -u | paste -sd:)
     program=("$here/gpu-cudarc")
-    step 60 cudarc PINYARD_MPI_PATH=auto
+    step 60 cudarc PINYARD_MPI_PATH=auto LD_LIBRARY_PATH="$cublas${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 fi
 program=("$here/gpu-bandwidth" "${quick[@]}")
 step 150 bandwidth PINYARD_MPI_CHUNKS=4

@@ -8,11 +8,11 @@
 # benchmark, and BENCH_MOST is what that may take in seconds (420).
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-[ -x "$here/pinyard-bench" ] || here=$here/../../carried/pools
+[ -x "$here/random" ] || here=$here/../../carried/pools
 out=${OUT:?where to: OUT=folder ci/gpu/pools.sh}
 budget=${BUDGET:-480}
 mkdir -p "$out"
-if [ ! -x "$here/pinyard-bench" ]; then
+if [ ! -x "$here/random" ]; then
     echo "pools: nothing in carried/pools: run ci/gpu/pools-carry.sh where Rust is" >&2
     exit 1
 fi
