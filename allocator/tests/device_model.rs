@@ -6,10 +6,10 @@
 
 mod device_common;
 
-use device_common::{MIB, Random, token, wait_for};
+use device_common::{ALL, MIB, Over, Random, assert_one_is_left, token, wait_for};
 use parking_lot::Mutex;
 use pinyard_allocator::device::{DeviceBuf, DevicePool, MarkKind, PoolStream};
-use pinyard_driver::{Call, Driver, Simulated, Stream};
+use pinyard_driver::{Driver, Simulated, Stream};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::Duration;
@@ -195,21 +195,13 @@ proptest! {
     }
 }
 
-/// A short life of a pool: returns how many allocations worked.
-fn script(gpu: &Arc<Simulated>, virtual_memory: bool, marks: MarkKind) -> usize {
+/// A short life of a pool: how many streams were made for it, and how many allocations worked.
+fn script(gpu: &Arc<Simulated>, over: Over, patience: Duration) -> (usize, usize) {
     let token = token();
     let raw: Vec<_> = (0..2).filter_map(|_| gpu.stream_create(&token).ok()).collect();
-    let builder = if virtual_memory {
-        match DevicePool::virtual_memory(gpu.clone(), true) {
-            Ok(builder) => builder,
-            Err(_) => return 0,
-        }
-    } else {
-        DevicePool::builder(gpu.clone())
-    };
-    let patience = Duration::from_millis(5);
-    let builder = builder.limit(24 * MIB).slab_bytes(4 * MIB).patience(patience).marks(marks);
-    let Ok(pool) = builder.build() else { return 0 };
+    let Ok(builder) = over.try_builder(gpu.clone()) else { return (raw.len(), 0) };
+    let builder = builder.limit(24 * MIB).slab_bytes(4 * MIB).patience(patience);
+    let Ok(pool) = builder.build() else { return (raw.len(), 0) };
     let streams: Vec<PoolStream> = raw.iter().filter_map(|&raw| pool.stream(raw).ok()).collect();
     let mut random = Random(3);
     let mut live: Vec<DeviceBuf> = Vec::new();
@@ -223,6 +215,15 @@ fn script(gpu: &Arc<Simulated>, virtual_memory: bool, marks: MarkKind) -> usize 
             {
                 block.record_use(other);
             }
+            if step % 4 == 1
+                && let Ok(fence) = stream.fence()
+            {
+                block.defer_until(fence);
+            }
+        }
+        if step == 40 {
+            live.truncate(2);
+            pool.trim(Duration::from_millis(1));
         }
         if let Ok(block) = pool.alloc(random.size(1000, 6 * MIB), stream) {
             for other in &live {
@@ -233,52 +234,33 @@ fn script(gpu: &Arc<Simulated>, virtual_memory: bool, marks: MarkKind) -> usize 
             live.push(block);
         }
     }
-    // The pool works once the driver does.
-    gpu.fail_never();
     drop(live);
-    if let Some(stream) = streams.first() {
+    // The pool works once the driver does. A call that is still to fail is one of its end.
+    if let Some(stream) = streams.first()
+        && gpu.failed_at().is_some()
+    {
+        wait_for("the blocks' return", || pool.stats().live_bytes == 0);
         pool.trim(Duration::from_millis(50));
         pool.alloc(20 * MIB, stream).unwrap();
     }
-    worked
+    (raw.len(), worked)
 }
-
-/// Calls that give something back, which stays when they fail.
-const GIVES_BACK: [Call; 7] = [
-    Call::MemFree,
-    Call::PhysicalRelease,
-    Call::AddressFree,
-    Call::Unmap,
-    Call::HostFree,
-    Call::StreamDestroy,
-    Call::EventDestroy,
-];
 
 #[test]
 fn every_call_of_the_driver_may_fail() {
-    for (virtual_memory, marks) in
-        [(false, MarkKind::Best), (false, MarkKind::Events), (true, MarkKind::Best), (true, MarkKind::Events)]
-    {
+    for over in ALL {
         let gpu = Simulated::new(1 << 30).running();
-        assert_eq!(script(&gpu, virtual_memory, marks), 60);
-        let calls = gpu.all_calls();
-        assert!(calls > 20, "{calls}");
-        // Not only out of memory: codes of every kind.
-        for (number, code) in (0..calls).zip([2, 1, 999, 700, 400].into_iter().cycle()) {
+        assert_eq!(script(&gpu, over, Duration::from_secs(10)), (2, 60));
+        // Not only out of memory: codes of every kind. Until no call is left that has the number.
+        for (number, code) in (0..).zip([2, 1, 999, 700, 400].into_iter().cycle()) {
             let gpu = Simulated::new(1 << 30).running();
             gpu.fail_at(number, code);
-            script(&gpu, virtual_memory, marks);
-            // What the one failed call should have given back stays, and nothing else.
-            let few = || {
-                let left = gpu.outstanding();
-                let kept = usize::from(gpu.failed_at().is_some_and(|call| GIVES_BACK.contains(&call)));
-                let made = left.split(", ").filter(|part| !part.is_empty() && !part.ends_with(" streams"));
-                made.map(|part| part.starts_with("1 ")).eq(std::iter::repeat_n(true, kept))
-                    && gpu.used_bytes() <= kept * 8 * MIB
-            };
-            let failed = gpu.failed_at();
-            wait_for(&format!("the end after call {number}, {failed:?}, failed with {code}"), few);
-            assert_eq!(gpu.offences(), Vec::<String>::new(), "after call {number} failed with {code}");
+            let (streams, _) = script(&gpu, over, Duration::from_millis(5));
+            assert_one_is_left(&gpu, streams, 8 * MIB, &format!("call {number} over {over:?} with {code}"));
+            if gpu.failed_at().is_none() {
+                assert!(number > 20, "{over:?}: {number} calls");
+                break;
+            }
         }
     }
 }

@@ -72,13 +72,15 @@ impl PinnedSource {
         Ok(())
     }
 
-    /// Unpins the pieces below `end`.
+    /// Unpins the pieces below `end`, all that it can; the first error.
     fn unregister(&self, segment: Segment, end: usize, token: &DriverToken) -> Result<(), SourceError> {
+        let mut first = Ok(());
         for (start, _) in pieces(segment).take_while(|&(start, _)| start < end) {
             // SAFETY: registered by `register`; nobody uses it.
-            unsafe { self.driver.host_unregister(pointer(start), token) }?;
+            let ended = unsafe { self.driver.host_unregister(pointer(start), token) };
+            first = first.and(ended);
         }
-        Ok(())
+        Ok(first?)
     }
 }
 
@@ -175,5 +177,37 @@ mod tests {
             Some(address(end)? - address(start)?)
         });
         assert!(lengths.max() >= Some(bytes), "{maps}");
+    }
+
+    /// One piece that the driver does not unpin keeps the mapping, and no other pinned.
+    #[test]
+    fn every_registration_and_its_end_may_fail() {
+        let token = DriverToken::at_entry();
+        for number in 0.. {
+            let gpu = Arc::new(Simulated::new(1 << 30));
+            let source = PinnedSource::new(gpu.clone());
+            gpu.fail_at(number, 999);
+            let grown = source.grow(3 * PIECE, &token);
+            // SAFETY: nobody uses it.
+            let ended = grown.as_ref().map(|&segment| unsafe { source.shrink(segment, &token) });
+            let (left, what) = (gpu.outstanding(), format!("call {number}"));
+            match gpu.failed_at() {
+                Some(Call::HostRegister) => assert!(grown.is_err() && left.is_empty(), "{what}: {left}"),
+                Some(_) => {
+                    assert!(matches!(ended, Ok(Err(_))), "{what}: {ended:?}");
+                    assert_eq!(left, "1 host registrations", "{what}");
+                }
+                None => {
+                    assert_eq!((number, left.as_str()), (6, ""));
+                    break;
+                }
+            }
+            assert_eq!(gpu.offences(), Vec::<String>::new(), "{what}");
+            // The source works again.
+            let again = source.grow(PIECE, &token).unwrap();
+            // SAFETY: nobody uses it.
+            unsafe { source.shrink(again, &token) }.unwrap();
+            assert_eq!(gpu.outstanding(), left);
+        }
     }
 }

@@ -4,7 +4,7 @@
 
 use pinyard_allocator::device::{DeviceBuilder, DevicePool, MarkKind, PoolStream};
 use pinyard_allocator::{CustomSource, ManagedSource, PinnedSource, Segment, SourceError};
-use pinyard_driver::{Cuda, DevicePtr, Driver, DriverToken, Simulated, Stream};
+use pinyard_driver::{Call, Cuda, DevicePtr, Driver, DriverToken, Simulated, Stream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
@@ -231,19 +231,23 @@ fn custom(driver: Arc<dyn Driver>) -> CustomSource {
 
 impl Over {
     pub(crate) fn builder(self, bed: &Bed) -> DeviceBuilder {
-        let driver = bed.driver.clone();
-        match self {
+        self.try_builder(bed.driver.clone()).unwrap()
+    }
+
+    /// Of a driver that may fail.
+    pub(crate) fn try_builder(self, driver: Arc<dyn Driver>) -> Result<DeviceBuilder, SourceError> {
+        Ok(match self {
             Over::Device => DevicePool::builder(driver),
             Over::DeviceEvents => DevicePool::builder(driver).marks(MarkKind::Events),
-            Over::Virtual => DevicePool::virtual_memory(driver, true).unwrap(),
-            Over::VirtualEvents => DevicePool::virtual_memory(driver, false).unwrap().marks(MarkKind::Events),
+            Over::Virtual => DevicePool::virtual_memory(driver, true)?,
+            Over::VirtualEvents => DevicePool::virtual_memory(driver, false)?.marks(MarkKind::Events),
             Over::Pinned => DevicePool::from_source(driver.clone(), PinnedSource::new(driver).threads(2)),
             Over::Managed => {
-                let source = ManagedSource::new(driver.clone(), 1 << 30).unwrap();
+                let source = ManagedSource::new(driver.clone(), 1 << 30)?;
                 DevicePool::from_source(driver, source)
             }
             Over::Custom => DevicePool::from_source(driver.clone(), custom(driver)),
-        }
+        })
     }
 }
 
@@ -256,6 +260,47 @@ pub(crate) fn over_all(scenario: impl Fn(&Bed, Over)) {
         scenario(&bed, over);
         bed.assert_clean();
     }
+}
+
+/// Calls that give something back, which stays when they fail; and `StreamDestroy` and `Unmap`.
+const GIVES_BACK: [Call; 6] = [
+    Call::MemFree,
+    Call::PhysicalRelease,
+    Call::AddressFree,
+    Call::HostFree,
+    Call::HostUnregister,
+    Call::EventDestroy,
+];
+
+/// What the one call that was to fail ([`Simulated::fail_at`]) should have given back stays, beside
+/// as many streams of the program's, and nothing else: soon.
+pub(crate) fn assert_one_is_left(gpu: &Simulated, streams: usize, slab_bytes: usize, what: &str) {
+    let began = Instant::now();
+    loop {
+        let (failed, left, bytes) = (gpu.failed_at(), gpu.outstanding(), gpu.used_bytes());
+        let parts: Vec<_> = left.split(", ").filter_map(|part| part.split_once(' ')).collect();
+        let of_streams = parts.iter().find(|(_, kind)| *kind == "streams");
+        let streams_left = of_streams.map_or(0, |(count, _)| count.parse().unwrap());
+        let others: Vec<_> = parts.iter().filter(|(_, kind)| *kind != "streams").collect();
+        let kept_streams = usize::from(failed == Some(Call::StreamDestroy));
+        let kept = match failed {
+            // What is mapped has memory, and keeps its addresses.
+            Some(Call::Unmap) => 3,
+            Some(call) => usize::from(GIVES_BACK.contains(&call)),
+            None => 0,
+        };
+        if streams_left == streams + kept_streams
+            && others.len() == kept
+            && others.iter().all(|(count, _)| *count == "1")
+            && bytes <= kept.min(1) * slab_bytes
+        {
+            break;
+        }
+        let late = began.elapsed() > Duration::from_secs(10);
+        assert!(!late, "after {what}, {failed:?}, failed, {left} and {bytes} bytes stay");
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(gpu.offences(), Vec::<String>::new(), "after {what} failed");
 }
 
 /// Waits until `done`, for what another thread does soon.
