@@ -223,6 +223,9 @@ guard 'ordering: a drain is applied before it is finished' registry/src/cache/dr
 guard "host pool: a deferred block wakes the pool's thread" allocator/src/shared.rs \
     $'block_bytes);\n        core.sleep.wake(core.worker.get());' 'block_bytes);' \
     pinyard-allocator --test shortage deferred_blocks_come_back
+guard "host pool: the pool's thread asks no fence of the program's" allocator/src/grow.rs \
+    'if self.is_worker() {' 'if false {' \
+    pinyard-allocator --test host_coming a_fence_of_the_programs_threads
 guard 'device pool: a borrower waits for the lenders' allocator/src/device/hub.rs \
     'self.driver.stream_wait_event(state.stream, begun, token)' '{ let _ = begun; Ok::<(), DriverError>(()) }' \
     pinyard-allocator --test device_footprint a_borrower_waits_on_the_device
