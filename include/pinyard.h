@@ -820,7 +820,8 @@ pny_status pny_pool_free_after(pny_pool pool, void *block, pny_stream stream);
 /*
  * Frees the block, whose memory is reused only after `passed` has answered something else
  * than 0: an MPI request, a queue's counter. It is asked with `user` by whichever thread
- * uses the pool, one at a time and with no lock held, and not again once it has passed; it
+ * uses the pool, and by pinyard's own (of a device pool at any time, of another once it was
+ * destroyed), one at a time and with no lock held, and not again once it has passed; it
  * does not wait, and calls nothing of pinyard's. An allocation that would fail asks it
  * again and again, for the pool's patience.
  *

@@ -25,8 +25,17 @@ pub(crate) struct Request {
     pool: Pool,
     want: Want,
     bytes: usize,
-    /// How the pool was before the last attempt, and when that ended.
-    tried: Option<(Seen, Instant)>,
+    tried: Option<Tried>,
+}
+
+/// The last attempt, in vain.
+struct Tried {
+    /// How the pool was before it.
+    before: Seen,
+    /// Its end.
+    at: Instant,
+    /// It was the limit that refused, of which the pool knows all.
+    by_limit: bool,
 }
 
 /// What decides whether an attempt can end otherwise than the last one.
@@ -40,7 +49,8 @@ struct Seen {
 
 /// Between two attempts, which take back what every thread keeps.
 const SHORTEST: Duration = Duration::from_millis(1);
-/// After so long whatever was seen: the source may have more, of which the pool knows nothing.
+/// Where nothing has changed, or the source or the backend refused: for these, slabs that are free
+/// are given back at each attempt, and they may have more of which the pool knows nothing.
 const LONGEST: Duration = Duration::from_millis(100);
 
 /// Resolves to a block when memory has come free; see [`Pool::alloc_async`]. It needs no
@@ -105,7 +115,8 @@ impl Pool {
     /// the pool's thread cannot be made. The first to wait tells `on_shortage` observers. The
     /// pool's thread serves it, and begins for that where it has not
     /// ([`Builder::fence_thread`](crate::Builder::fence_thread)); it asks fences that any thread may
-    /// ask. A request that waits keeps the pool.
+    /// ask. A request that waits keeps the pool; a slab that somebody leases, or a block whose fence only
+    /// a thread of the program's may ask, is waited for as long as it takes.
     pub fn alloc_async<T: Pod>(&self, elements: usize) -> AllocFuture<T> {
         AllocFuture { pool: self.clone(), elements, ticket: None, of: PhantomData }
     }
@@ -146,10 +157,10 @@ impl Request {
                 return Some(Ok(self.handed_out(block)));
             }
             // Observers are told now, as by any allocation that is about to fail.
-            match self.of(pool.handle.alloc_without_patience(*want)) {
-                Some(answer) => return Some(answer),
-                None if core.start_worker() => return None,
-                None => {}
+            match self.attempt(Handle::alloc_without_patience) {
+                Ok(answer) => return Some(answer),
+                Err(_) if core.start_worker() => return None,
+                Err(_) => {}
             }
         } else if core.start_worker() {
             return None;
@@ -169,22 +180,36 @@ impl Request {
         let handle = &self.pool.handle;
         let mut token = DriverToken::at_entry();
         let seen = handle.seen(&handle.core.lock(&mut token));
-        let (before, at) = self.tried.unzip();
-        let since = at.map(|at: Instant| at.elapsed());
-        if since.is_some_and(|since| since < SHORTEST) || before == Some(seen) && since < Some(LONGEST) {
-            return None;
+        if let Some(Tried { before, at, by_limit }) = &self.tried {
+            let changed = *by_limit && *before != seen;
+            if at.elapsed() < if changed { SHORTEST } else { LONGEST } {
+                return None;
+            }
         }
-        let answer = self.of(handle.alloc_now(self.want));
-        self.tried = Some((seen, Instant::now()));
-        answer
+        match self.attempt(Handle::alloc_now) {
+            Ok(answer) => Some(answer),
+            Err(error) => {
+                let by_limit = matches!(error, AllocError::Limit { .. });
+                self.tried = Some(Tried { before: seen, at: Instant::now(), by_limit });
+                None
+            }
+        }
     }
 
-    /// Of an attempt: `None` where waiting may help.
-    fn of(&self, found: Result<BlockRef, AllocError>) -> Option<Answer> {
-        match found {
-            Ok(block) => Some(Ok(self.handed_out(block))),
-            Err(error) if error.is_shortage() && self.pool.handle.may_come(self.want) => None,
-            Err(error) => Some(Err(error)),
+    /// Tries once; why not, where waiting may help.
+    fn attempt(
+        &self,
+        alloc: fn(&Handle, Want) -> Result<BlockRef, AllocError>,
+    ) -> Result<Answer, AllocError> {
+        let handle = &self.pool.handle;
+        let frees = handle.frees();
+        match alloc(handle, self.want) {
+            Ok(block) => Ok(Ok(self.handed_out(block))),
+            // What was freed since it looked may suffice.
+            Err(error) if error.is_shortage() && (handle.may_come(self.want) || handle.frees() != frees) => {
+                Err(error)
+            }
+            Err(error) => Ok(Err(error)),
         }
     }
 
@@ -213,6 +238,11 @@ impl Handle {
         self.core.gather_all(&mut cold, true);
         let slabs: usize = cold.slabs.values().map(|slab| slab.bounds().bytes).sum();
         self.is_possible(want) && (cold.cut.bytes() > 0 || cold.reserved > slabs)
+    }
+
+    fn frees(&self) -> u64 {
+        let mut token = DriverToken::at_entry();
+        self.core.counts(&self.core.lock(&mut token)).frees
     }
 
     /// Under the lock.

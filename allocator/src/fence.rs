@@ -70,8 +70,9 @@ pub trait Poll: Send + 'static {
     /// Whether it has passed. Does not wait. Not asked again after `true`.
     fn passed(&mut self) -> bool;
 
-    /// Whether the pool's own thread may ask it. If not, its block comes back only when
-    /// a thread of the program uses the pool, or the pool has ended. Default: it may.
+    /// Whether a host pool's own thread may ask it. If not, its block comes back only when
+    /// a thread of the program uses the pool, or the pool has ended. Default: it may. A device
+    /// pool's own thread asks whatever this says.
     fn any_thread(&self) -> bool {
         true
     }

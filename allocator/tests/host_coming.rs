@@ -1,5 +1,5 @@
 //! Memory to come, of a host pool: futures and callbacks that the pool's thread answers.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(unsafe_code, clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
 
@@ -8,11 +8,12 @@ use parking_lot::Mutex;
 use pinyard_allocator::{AllocError, AtomicFence, Fence, Pool};
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
+use tracing_subscriber::layer::SubscriberExt;
 
 const MIB: usize = 1 << 20;
 
@@ -356,4 +357,71 @@ fn those_that_were_withdrawn_are_forgotten_behind_one_that_waits_and_the_impossi
     drop((first, pool));
     // None of them holds a handle.
     assert_ended(&books);
+}
+
+/// Runs the ignored test `name` in a process of its own; its output.
+fn child(name: &str) -> (bool, String) {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    let output = command.args(["--ignored", "--exact", name, "--nocapture"]).output().unwrap();
+    let text =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (output.status.success(), text)
+}
+
+/// A block that is freed between the attempt and the look whether one can be: what tells of the
+/// shortage frees it, and with it all that the pool has.
+#[test]
+fn what_is_freed_after_the_attempt_is_not_missed() {
+    struct Frees(Mutex<Option<pinyard_allocator::PoolBuf<u8>>>);
+    impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Frees {
+        fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+            if *event.metadata().level() == tracing::Level::WARN {
+                drop(self.0.lock().take());
+            }
+        }
+    }
+    let (books, pool) = bed();
+    let held = pool.alloc::<u8>(48 * MIB).unwrap();
+    let subscriber = tracing_subscriber::registry().with(Frees(Mutex::new(Some(held))));
+    let (served, failed) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
+    let (told, error) = (served.clone(), failed.clone());
+    tracing::subscriber::with_default(subscriber, || {
+        pool.alloc_then::<u8>(40 * MIB, move |block| match block {
+            Ok(_) => told.store(true, SeqCst),
+            Err(refused) => *error.lock() = Some(refused),
+        });
+    });
+    wait_for("an answer", || served.load(SeqCst) || failed.lock().is_some());
+    assert!(served.load(SeqCst), "{:?}", failed.lock());
+    drop(pool);
+    assert_ended(&books);
+}
+
+static AT_EXIT: OnceLock<Pool> = OnceLock::new();
+
+extern "C" fn trims() {
+    let pool = AT_EXIT.get().unwrap();
+    println!("trimmed: {}", pool.trim() > 0);
+    println!("allocated: {}", pool.alloc::<u8>(3 * MIB).is_ok());
+}
+
+#[test]
+#[ignore = "started by another"]
+fn uses_a_pool_at_exit() {
+    let (_, pool) = bed();
+    AT_EXIT.set(pool).unwrap();
+    // SAFETY: a plain function; were it refused, nothing would be printed.
+    assert_eq!(unsafe { libc::atexit(trims) }, 0);
+    let exits = thread::spawn(|| {
+        drop(AT_EXIT.get().unwrap().alloc::<u8>(20 * MIB).unwrap());
+        std::process::exit(0)
+    });
+    exits.join().unwrap();
+}
+
+/// On a thread whose locals are gone.
+#[test]
+fn a_pool_serves_what_runs_at_exit() {
+    let (ok, text) = child("uses_a_pool_at_exit");
+    assert!(ok && text.contains("trimmed: true") && text.contains("allocated: true"), "{text}");
 }

@@ -184,7 +184,9 @@ impl Gpu {
         &self.inner.device
     }
 
-    pub(crate) fn pinned_pool(&self) -> &Pool {
+    /// The pool of pinned memory, which has MPI's chunks as well: statistics, trimming, and fences of
+    /// blocks that were given up.
+    pub fn pinned_pool(&self) -> &Pool {
         &self.inner.pinned
     }
 
