@@ -5,7 +5,7 @@ use crate::buffers::{Gpu, Kernels};
 use crate::calls::{Answer, Comm, OwnOperations};
 use crate::error::{BufferError, CommunicatorError, MpiError};
 use crate::immediate::{Desk, Engine};
-use crate::nodes::{Column, Nodes};
+use crate::nodes::{self, Column, Nodes};
 use crate::paths::{Board, Chunks, Imports, MESSAGE, Path, Plan, Ring, Shape, Shared};
 use crate::probe;
 use crate::report::Report;
@@ -124,7 +124,8 @@ impl Builder {
         agree(&whole, prepared.as_ref().err(), failed)?;
         let (((mut settings, awareness), mut state), operations) = prepared?;
         settings.agree(&whole).map_err(failed)?;
-        let nodes = Nodes::find(&whole, settings.ranks_per_node).map_err(failed)?;
+        let spot = nodes::spot(self.gpu.device());
+        let nodes = Nodes::find(&whole, settings.ranks_per_node, spot).map_err(failed)?;
         let aware = whole.largest([u64::from(!awareness.aware)]).map_err(failed)? == [0];
         let (path, reason) = choose(&self.gpu, &settings, aware, &whole, &nodes, &mut state, &token)
             .map_err(failed)?
@@ -137,7 +138,7 @@ impl Builder {
         state.ring = ring?;
         // Of their own for what does not block: blocking collectives overtake those.
         let later = whole.again().map_err(failed)?;
-        let later_nodes = Nodes::find(&later, settings.ranks_per_node).map_err(failed)?;
+        let later_nodes = Nodes::find(&later, settings.ranks_per_node, spot).map_err(failed)?;
         let (mut later_chunks, mut board) = (None, None);
         if path != Path::Direct && whole.size() > 1 {
             let share = |ranks: &Comm, nodes: &Nodes| {

@@ -3,6 +3,7 @@
 use crate::calls::{Answer, Comm};
 use crate::words::{WORD, word};
 use mpi::topology::Rank;
+use pinyard_driver::Device;
 
 /// The nodes of a communicator. Nodes are numbered by their first ranks.
 pub(crate) struct Nodes {
@@ -16,11 +17,28 @@ pub(crate) struct Nodes {
     /// Ranks of the node that has fewest, and of the one that has most.
     least: Rank,
     most: Rank,
+    /// The places on this node, those beside each other whose devices are.
+    beside: Vec<Rank>,
+}
+
+/// Where a device is in its host: by the host's own node, then by PCI, whose numbers are near behind
+/// one switch. Devices of which nothing is known are at 0.
+pub(crate) fn spot(device: &Device) -> u64 {
+    let node = device.host_node.map_or(0, |node| u64::from(node) + 1);
+    node << 48 | device.pci.unwrap_or(0)
+}
+
+/// Ranks by where their devices are; those of one device as they are numbered.
+fn beside(spots: &[u64]) -> Vec<Rank> {
+    let mut order: Vec<Rank> = (0..spots.len() as Rank).collect();
+    order.sort_by_key(|&rank| spots[rank as usize]);
+    order
 }
 
 impl Nodes {
-    /// Those that MPI says can share memory, or `per_node` ranks in a row. Collective.
-    pub(crate) fn find(whole: &Comm, per_node: Option<i32>) -> Answer<Nodes> {
+    /// Those that MPI says can share memory, or `per_node` ranks in a row. This rank's device is at
+    /// `spot`. Collective.
+    pub(crate) fn find(whole: &Comm, per_node: Option<i32>, spot: u64) -> Answer<Nodes> {
         let here = match per_node {
             None => whole.of_node()?,
             // Every rank has a colour, so a communicator.
@@ -49,7 +67,14 @@ impl Nodes {
         }
         let least = ranks.iter().copied().min().unwrap_or(0);
         let most = ranks.iter().copied().max().unwrap_or(0);
-        Ok(Nodes { here, leaders, places, count: first.len() as Rank, least, most })
+        let spots = here.gather_all(&spot.to_le_bytes())?;
+        let spots: Vec<u64> = (0..here.size() as usize).map(|place| word(&spots, place * WORD)).collect();
+        Ok(Nodes { here, leaders, places, count: first.len() as Rank, least, most, beside: beside(&spots) })
+    }
+
+    /// The places on this node, in an order in which neighbours' devices are near each other.
+    pub(crate) fn beside(&self) -> &[Rank] {
+        &self.beside
     }
 
     pub(crate) fn count(&self) -> Rank {
@@ -110,5 +135,36 @@ impl Column {
     /// The rank of a node among them.
     pub(crate) fn rank_of_node(&self, node: Rank) -> Rank {
         self.numbers[node as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pinyard_driver::{Driver, Simulated};
+
+    fn at(host_node: Option<u32>, pci: Option<u64>) -> u64 {
+        let device = Simulated::new(1 << 20).device().clone();
+        spot(&Device { host_node, pci, ..device })
+    }
+
+    #[test]
+    fn ranks_stand_beside_those_whose_devices_are_behind_the_same_switch() {
+        // Two sockets with two switches each, and ranks that a scheduler dealt out by turns; two
+        // ranks share a device.
+        let [left, right] = [Some(0), Some(1)];
+        let spots = [
+            at(left, Some(0x1_0000)),
+            at(right, Some(0x8100)),
+            at(left, Some(0x4100)),
+            at(right, Some(0xc100)),
+            at(left, Some(0x0100)),
+            at(right, Some(0x8200)),
+            at(left, Some(0x4100)),
+        ];
+        assert_eq!(beside(&spots), [4, 2, 6, 0, 1, 5, 3]);
+        // Of which nothing is known, or which are all on one: as they are numbered.
+        assert_eq!(beside(&[at(None, None); 4]), [0, 1, 2, 3]);
+        assert_eq!(beside(&[at(left, Some(0x4100)); 3]), [0, 1, 2]);
     }
 }

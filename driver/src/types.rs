@@ -108,6 +108,9 @@ pub struct Device {
     pub total_bytes: usize,
     /// The host's NUMA node nearest to it, if the system has nodes.
     pub host_node: Option<u32>,
+    /// Its place on PCI, as numbers that are near for devices behind the same switch: the domain
+    /// from bit 16 on, then 8 bits of the bus and 8 of the device (`CU_DEVICE_ATTRIBUTE_PCI_*_ID`).
+    pub pci: Option<u64>,
     /// `cuStreamWriteValue64` and `cuStreamWaitValue64` work.
     pub stream_values: bool,
     /// `cuMemCreate` and its kin work.

@@ -25,7 +25,7 @@ pub(super) async fn chain(
     bytes: usize,
 ) -> Result<(), Error> {
     let node = &desk.nodes.here;
-    let links = Links::of(node.rank(), desk.nodes.place(root), node.size());
+    let links = Links::of(node.rank(), desk.nodes.place(root), desk.nodes.beside());
     let lengths = Lengths { bytes, chunk: desk.plan.chunk_bytes };
     let tags = Tags::of(desk.chains.get());
     desk.chains.set(desk.chains.get().wrapping_add(1));

@@ -24,7 +24,7 @@ impl DeviceCommunicator {
         token: &DriverToken,
     ) -> Result<(), Error> {
         let node = &self.nodes.here;
-        let links = Links::of(node.rank(), root, node.size());
+        let links = Links::of(node.rank(), root, self.nodes.beside());
         let lengths = Lengths { bytes, chunk: self.plan.chunk_bytes };
         let tags = Tags::of(state.chains);
         state.chains = state.chains.wrapping_add(1);

@@ -48,11 +48,18 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    pub(crate) fn of(place: Rank, root: Rank, ranks: Rank) -> Links {
-        let position = (place + ranks - root) % ranks;
+    /// From the root on through `beside`, the places in the order of their devices
+    /// ([`Nodes::beside`]): so that the bytes cross each switch and socket once, or twice where
+    /// the root is amid.
+    ///
+    /// [`Nodes::beside`]: crate::nodes::Nodes::beside
+    pub(crate) fn of(place: Rank, root: Rank, beside: &[Rank]) -> Links {
+        let ranks = beside.len();
+        let at = |place: Rank| beside.iter().position(|&other| other == place).unwrap_or(0);
+        let position = (at(place) + ranks - at(root)) % ranks;
         Links {
-            before: (position > 0).then_some((place + ranks - 1) % ranks),
-            behind: (position < ranks - 1).then_some((place + 1) % ranks),
+            before: (position > 0).then(|| beside[(at(place) + ranks - 1) % ranks]),
+            behind: (position < ranks - 1).then(|| beside[(at(place) + 1) % ranks]),
         }
     }
 }
@@ -307,16 +314,17 @@ mod tests {
 
     #[test]
     fn the_chain_visits_every_rank_once() {
-        for ranks in 3..7 {
-            for root in 0..ranks {
-                assert_eq!(Links::of(root, root, ranks).before, None);
-                let (mut at, mut visited) = (root, 1);
-                while let Some(behind) = Links::of(at, root, ranks).behind {
-                    let links = Links::of(behind, root, ranks);
-                    assert_eq!(links.before, Some(at));
-                    (at, visited) = (behind, visited + 1);
+        for beside in [vec![0, 1, 2], vec![2, 0, 3, 1], vec![4, 1, 0, 2, 3], vec![5, 4, 3, 2, 1, 0]] {
+            for &root in &beside {
+                assert_eq!(Links::of(root, root, &beside).before, None);
+                let mut visited = vec![root];
+                while let Some(behind) = Links::of(visited[visited.len() - 1], root, &beside).behind {
+                    assert_eq!(Links::of(behind, root, &beside).before, visited.last().copied());
+                    visited.push(behind);
                 }
-                assert_eq!(visited, ranks);
+                let first = beside.iter().position(|&place| place == root).unwrap();
+                let turned = [&beside[first..], &beside[..first]].concat();
+                assert_eq!(visited, turned, "neighbours stay neighbours");
             }
         }
     }

@@ -241,6 +241,12 @@ impl Drop for Cuda {
     }
 }
 
+/// `None` where the driver does not say: nothing is at 0:0.0, which is the host's bridge.
+fn pci(domain: c_int, bus: c_int, device: c_int) -> Option<u64> {
+    let [domain, bus, device] = [domain, bus, device].map(|part| u64::try_from(part).ok());
+    Some(domain? << 16 | bus? << 8 | device?).filter(|&place| place > 0)
+}
+
 fn describe(functions: &Functions, handle: sys::DeviceHandle, ordinal: i32) -> Result<Device, DriverError> {
     let attribute = |which: c_int| {
         let mut value = 0;
@@ -266,6 +272,11 @@ fn describe(functions: &Functions, handle: sys::DeviceHandle, ordinal: i32) -> R
         name: unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned(),
         total_bytes,
         host_node: u32::try_from(node).ok().filter(|_| asked == 0),
+        pci: pci(
+            attribute(attribute::PCI_DOMAIN_ID),
+            attribute(attribute::PCI_BUS_ID),
+            attribute(attribute::PCI_DEVICE_ID),
+        ),
         stream_values: functions.write_value.is_some()
             && functions.wait_value.is_some()
             && attribute(attribute::CAN_USE_64_BIT_STREAM_MEM_OPS) != 0,

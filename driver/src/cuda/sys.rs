@@ -14,6 +14,9 @@ pub(super) type HostFunction = extern "C" fn(*mut c_void);
 
 pub(super) mod attribute {
     use std::ffi::c_int;
+    pub(in super::super) const PCI_BUS_ID: c_int = 33;
+    pub(in super::super) const PCI_DEVICE_ID: c_int = 34;
+    pub(in super::super) const PCI_DOMAIN_ID: c_int = 50;
     pub(in super::super) const CONCURRENT_MANAGED_ACCESS: c_int = 89;
     pub(in super::super) const VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: c_int = 102;
     pub(in super::super) const GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED: c_int = 110;

@@ -54,6 +54,7 @@ impl Simulated {
             name: "simulated".to_owned(),
             total_bytes: bytes,
             host_node: None,
+            pci: None,
             stream_values: true,
             virtual_memory: true,
             rdma_virtual_memory: true,
@@ -95,7 +96,7 @@ impl Simulated {
         device
     }
 
-    /// Takes an ability away, for tests of those who do without.
+    /// Takes an ability away, for tests of those who do without; or says otherwise what it is.
     pub fn without(mut self, change: impl FnOnce(&mut Device)) -> Simulated {
         change(&mut self.device);
         self

@@ -10,6 +10,20 @@ use std::sync::Arc;
 /// Elements before and behind what is used, which nobody may write.
 pub(crate) const MARGIN: usize = 3;
 
+/// Where the simulated device of a rank is on PCI: in another order than the ranks.
+pub(crate) fn pci(rank: usize) -> u64 {
+    [2, 0, 3, 1][rank % 4] << 8
+}
+
+/// The ranks of one node as a chain from `root` visits them: in the order of their devices.
+pub(crate) fn chain_from(root: usize, size: usize) -> Vec<usize> {
+    let mut ranks: Vec<usize> = (0..size).collect();
+    ranks.sort_by_key(|&rank| pci(rank));
+    let first = ranks.iter().position(|&rank| rank == root).unwrap_or(0);
+    ranks.rotate_left(first);
+    ranks
+}
+
 pub(crate) struct Bench {
     pub(crate) ranks: DeviceCommunicator,
     pub(crate) gpu: Gpu,

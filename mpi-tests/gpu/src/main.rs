@@ -16,7 +16,7 @@ mod soak;
 use bench::Bench;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::Communicator;
-use pinyard_driver::{Call, Simulated};
+use pinyard_driver::{Call, Device, Simulated};
 use pinyard_mpi::{Awareness, AwarenessError, DeviceCommunicator, Gpu, Source};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -53,7 +53,8 @@ fn main() -> ExitCode {
         world.abort(1);
     }
     let cuda = std::env::args().any(|argument| argument == "--cuda");
-    let simulated = (!cuda).then(|| Arc::new(Simulated::shareable(1 << 30)));
+    let on_pci = |device: &mut Device| device.pci = Some(bench::pci(rank as usize));
+    let simulated = (!cuda).then(|| Arc::new(Simulated::shareable(1 << 30).without(on_pci)));
     if std::env::args().any(|argument| argument == "--no-peers")
         && let Some(simulated) = &simulated
     {

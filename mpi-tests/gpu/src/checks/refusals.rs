@@ -1,7 +1,7 @@
 //! What must be refused, with the rank and the cause, and leave every rank able to go on.
 
 use super::{FORMS, Form, bcast, bcast_by};
-use crate::bench::{Bench, MARGIN, text};
+use crate::bench::{Bench, MARGIN, chain_from, text};
 use crate::interposed::{Fails, fail_next, fail_none};
 use mpi::topology::SimpleCommunicator;
 use pinyard_driver::{Call, Simulated};
@@ -382,14 +382,16 @@ fn copy_of_a_message(bench: &Bench, form: Form, sends: bool, simulated: &Simulat
 /// one before it has written it everything.
 fn copy_on_the_way(bench: &Bench, form: Form, simulated: &Simulated) -> Result<(), String> {
     let mut buffer = zeros(bench, 40 * bench.chunk)?;
-    if bench.rank() == 1 {
+    let (rank, middle) = (bench.rank(), chain_from(0, bench.size())[1]);
+    if rank == middle {
         simulated.fail_next(Call::CopyOnDevice, 1, 1);
     }
     let result = bcast(bench, form, 0, &mut buffer.settle_mut().map_err(text)?);
     simulated.fail_never();
-    let named = match bench.rank() {
-        1 => matches!(&result, Err(Error::Driver { source, .. }) if source.code == 1),
-        _ => matches!(&result, Err(Error::Peer { rank: 1, what: Failure::Driver, .. })),
+    let named = match &result {
+        Err(Error::Driver { source, .. }) => rank == middle && source.code == 1,
+        Err(Error::Peer { rank: of, what: Failure::Driver, .. }) => rank != middle && *of == middle as i32,
+        _ => false,
     };
     bench.check(named, || format!("a refused copy in a long {form:?} broadcast: {result:?}"))?;
     goes_on(bench)
@@ -404,23 +406,27 @@ fn mpi_on_the_way(bench: &Bench, form: Form) -> Result<(), String> {
     if bench.ranks.plan().path != Path::Ipc || bench.size() < 3 {
         return Ok(());
     }
+    let (rank, middle) = (bench.rank(), chain_from(0, bench.size())[1]);
     let all = [(Fails::Send, 1), (Fails::Receive, 1), (Fails::Receive, 2)];
     for ((what, times), bytes) in all.into_iter().flat_map(|what| [(what, WORD), (what, MESSAGE)]) {
         let mut buffer = zeros(bench, 40 * bench.chunk)?;
-        if bench.rank() == 0 {
+        if rank == 0 {
             buffer.write(&vec![5; 40 * bench.chunk]).map_err(text)?;
         }
-        if bench.rank() == 1 {
+        if rank == middle {
             fail_next(what, bytes, times);
         }
         let result = bcast(bench, form, 0, &mut buffer.settle_mut().map_err(text)?);
         bench.check(fail_none(), || {
             format!("no message of {bytes} bytes in a {form:?} broadcast: {what:?}")
         })?;
-        let named = match (bench.rank(), times) {
-            (_, 1) => result.is_ok() && buffer.to_vec().map_err(text)?.iter().all(|&byte| byte == 5),
-            (1, _) => matches!(&result, Err(Error::Mpi { rank: 1, .. })),
-            _ => matches!(&result, Err(Error::Peer { rank: 1, what: Failure::Mpi, .. })),
+        let named = match &result {
+            Ok(_) => times == 1 && buffer.to_vec().map_err(text)?.iter().all(|&byte| byte == 5),
+            Err(Error::Mpi { rank: of, .. }) => times > 1 && rank == middle && *of == middle as i32,
+            Err(Error::Peer { rank: of, what: Failure::Mpi, .. }) => {
+                times > 1 && rank != middle && *of == middle as i32
+            }
+            Err(_) => false,
         };
         bench.check(named, || {
             format!(

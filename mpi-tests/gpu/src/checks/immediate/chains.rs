@@ -2,7 +2,7 @@
 //! several at a time with other operations between them; and when some of them fail.
 
 use super::{bytes, plain};
-use crate::bench::{Bench, text};
+use crate::bench::{Bench, chain_from, text};
 use crate::checks::{Form, bcast};
 use pinyard_driver::Call;
 use pinyard_mpi::{DeviceBuf, Error, Failure, Path, Reduction, SettledMut, scope};
@@ -22,8 +22,8 @@ fn long(bench: &Bench) -> usize {
     12 * bench.chunk + 7
 }
 
-/// Every rank but the chain's last copies to the one behind it; without a chain the root copies
-/// nothing.
+/// Every rank but the chain's last copies to the one behind it, in the order of their devices on PCI;
+/// without a chain the root copies nothing.
 fn is_taken(bench: &Bench) -> Result<(), String> {
     let Some(simulated) = &bench.simulated else { return Ok(()) };
     let (rank, size) = (bench.rank(), bench.size());
@@ -35,7 +35,7 @@ fn is_taken(bench: &Bench) -> Result<(), String> {
         bcast(bench, Form::Immediate, root, &mut settled).map_err(text)?;
         let copies = simulated.calls(Call::CopyOnDevice) - before;
         let is_chain = bench.ranks.plan().path == Path::Ipc && size > 2;
-        let is_last = (rank + 1) % size == root;
+        let is_last = chain_from(root, size).last() == Some(&rank);
         bench.check(!is_chain || if is_last { copies == 0 } else { copies > 2 }, || {
             format!("{copies} copies at rank {rank} of {size} in a chain from {root}")
         })?;
@@ -147,7 +147,7 @@ fn copies(bench: &Bench) -> Result<(), String> {
         return Ok(());
     }
     for call in [Call::CopyOnDevice, Call::EventRecord, Call::EventQuery] {
-        for culprit in [0, 1] {
+        for &culprit in &chain_from(0, bench.size())[..2] {
             let fails = bench.rank() == culprit;
             if fails {
                 simulated.fail_next(call, 1, 1);
