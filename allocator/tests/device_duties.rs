@@ -4,8 +4,10 @@
 #![allow(unsafe_code, clippy::unwrap_used, clippy::expect_used)]
 
 mod device_common;
+mod futures;
 
 use device_common::{MIB, Random, token, wait_for};
+use futures::{Count, poll};
 use parking_lot::Mutex;
 use pinyard_allocator::device::{
     CopyError, CopySource, DeviceBuf, DeviceError, DevicePool, MarkKind, PoolStream,
@@ -15,12 +17,11 @@ use pinyard_driver::{Call, Costs, DevicePtr, Driver, Simulated};
 use pinyard_registry::{
     Access, Events, MemoryKey, Registry, backend::Custom, backend::Fault, backend::Faulty,
 };
-use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
@@ -134,19 +135,6 @@ fn a_copy_to_another_streams_block_is_a_use_of_it() {
     assert_ne!(home.alloc(MIB).unwrap().ptr(), at);
     gpu.synchronize(&token()).unwrap();
     wait_for("the block's return", || pool.stats().live_blocks == 0);
-}
-
-#[derive(Default)]
-struct Count(AtomicU64);
-
-impl Wake for Count {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, SeqCst);
-    }
-}
-
-fn poll<F: Future>(future: Pin<&mut F>, count: &Arc<Count>) -> Poll<F::Output> {
-    future.poll(&mut Context::from_waker(&Waker::from(count.clone())))
 }
 
 #[test]

@@ -2,33 +2,21 @@
 #![allow(unsafe_code, clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
+mod futures;
 
 use common::{Books, builder, wait_for};
+use futures::{Count, poll};
 use parking_lot::Mutex;
 use pinyard_allocator::{AllocError, AtomicFence, Fence, Pool};
-use std::future::Future;
-use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 use tracing_subscriber::layer::SubscriberExt;
 
 const MIB: usize = 1 << 20;
-
-#[derive(Default)]
-struct Count(AtomicU64);
-
-impl Wake for Count {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, SeqCst);
-    }
-}
-
-fn poll<F: Future>(future: Pin<&mut F>, count: &Arc<Count>) -> Poll<F::Output> {
-    future.poll(&mut Context::from_waker(&Waker::from(count.clone())))
-}
 
 /// 64 MiB.
 fn bed() -> (Arc<Books>, Pool) {
