@@ -3,9 +3,9 @@
 use crate::classes::{self, LARGEST};
 use crate::config::{Overrides, Pools};
 use crate::error::BuildError;
-use crate::exit;
+use crate::exit::{self, Heir};
 use crate::fork;
-use crate::leaks::Heir;
+use crate::leaks::PoolLeaks;
 use crate::pool::{Handle, MOST, Pool};
 use crate::pressure::{Bound, Told, Watermarks};
 use crate::shared::Core;
@@ -28,7 +28,7 @@ pub struct Builder {
     patience: Duration,
     fence_thread: bool,
     watermarks: Option<Watermarks>,
-    pub(crate) heir: Option<Heir>,
+    pub(crate) heir: Option<Heir<PoolLeaks>>,
     /// On stderr, when the pool ends or the process does.
     tells_leaks: bool,
     environment: bool,
@@ -192,12 +192,8 @@ impl Builder {
         let core = Core::new(largest, poison, traced);
         let publisher: std::sync::Weak<Core> = Arc::downgrade(&core);
         pinyard_trace::counters::publish(publisher);
-        let told = tells_leaks.then(|| -> Heir { Box::new(exit::tell) });
-        let heirs = heir.into_iter().chain(told).collect();
-        if tells_leaks {
-            let leaves: std::sync::Weak<Core> = Arc::downgrade(&core);
-            exit::watch(leaves);
-        }
+        let weak: std::sync::Weak<Core> = Arc::downgrade(&core);
+        let heirs = exit::heirs(heir, tells_leaks, weak);
         let (limit, pressure) = (limit.into(), Told::default());
         let handle =
             Handle { core, supplier, slab_bytes, limit, patience, watermarks, pressure, fence_thread, heirs };

@@ -157,12 +157,11 @@ impl Request {
                 return Some(Ok(self.handed_out(block)));
             }
             // Observers are told now, as by any allocation that is about to fail.
-            match self.attempt(Handle::alloc_without_patience) {
-                Ok(answer) => return Some(answer),
-                Err(_) if core.start_worker() => return None,
-                Err(_) => {}
+            if let Ok(answer) = self.attempt(Handle::alloc_without_patience) {
+                return Some(answer);
             }
-        } else if core.start_worker() {
+        }
+        if core.start_worker() {
             return None;
         }
         // Nobody would serve it.

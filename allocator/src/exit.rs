@@ -3,6 +3,7 @@
 //! `PINYARD_HOST_POOL_LEAKS` asks for it, exit(3) does.
 #![allow(unsafe_code)] // atexit(3)
 
+use crate::requests::guarded;
 use parking_lot::Mutex;
 use std::fmt::Display;
 use std::io::{Write, stderr};
@@ -11,6 +12,23 @@ use std::time::Duration;
 
 /// For a pool's lock, at the end of the process.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Told of blocks that outlive their pool.
+pub(crate) type Heir<L> = Box<dyn Fn(&L) + Send + Sync>;
+
+/// Who is told of what `pool` leaves: whom the program has named; and, if `tells`, stderr, at the end
+/// of the process as well.
+pub(crate) fn heirs<L: Display + 'static>(
+    named: Option<Heir<L>>,
+    tells: bool,
+    pool: Weak<dyn Leaves>,
+) -> Vec<Heir<L>> {
+    if tells {
+        watch(pool);
+    }
+    let told = tells.then(|| -> Heir<L> { Box::new(tell) });
+    named.into_iter().chain(told).collect()
+}
 
 /// A pool that may be left.
 pub(crate) trait Leaves: Send + Sync {
@@ -24,7 +42,7 @@ static LEFT: Mutex<Vec<Weak<dyn Leaves>>> = Mutex::new(Vec::new());
 /// Has what this pool leaves told on stderr when the process ends by exit(3) or by main's
 /// return; not by a signal or _exit(2), nor in a child that was forked. What others free in
 /// handlers or destructors that are older than the first pool, is in use still.
-pub(crate) fn watch(pool: Weak<dyn Leaves>) {
+fn watch(pool: Weak<dyn Leaves>) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // SAFETY: a plain function that does not unwind. Refused, nothing is told at exit.
@@ -42,9 +60,8 @@ extern "C" fn tell_all() {
     drop(left);
     for pool in &pools {
         // No panic may cross into C.
-        let text = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| pool.left()));
-        if let Ok(Some(text)) = text {
-            tell(&text);
+        if let Some(leaks) = guarded("the report of what is left", || pool.left()).flatten() {
+            tell(&format_args!("at the process's end, {leaks}"));
         }
     }
     // A pool's end is not for here: its sources and drivers may be gone.
@@ -52,6 +69,6 @@ extern "C" fn tell_all() {
 }
 
 /// On stderr. Where that is closed there is nobody to tell.
-pub(crate) fn tell(leaks: &impl Display) {
+fn tell(leaks: &impl Display) {
     _ = writeln!(stderr(), "pinyard: {leaks}");
 }

@@ -36,9 +36,6 @@ pub struct PoolHolder {
     pub allocated: Option<Place>,
 }
 
-/// Told of blocks that outlive their pool.
-pub(crate) type Heir = Box<dyn Fn(&PoolLeaks) + Send + Sync>;
-
 impl Pool {
     /// Who holds what. Costs what [`snapshot`](Pool::snapshot) does. Empty in a forked child.
     pub fn leaks(&self) -> PoolLeaks {
@@ -83,7 +80,7 @@ impl Leaves for Core {
         let (blocks, bytes, deferred) =
             (counts.live_blocks(), counts.live_bytes, self.deferred.count() as u64);
         let leaks = PoolLeaks { blocks, bytes, deferred, holders };
-        (blocks > 0).then(|| format!("at the process's end, {leaks}"))
+        (blocks > 0).then(|| leaks.to_string())
     }
 }
 

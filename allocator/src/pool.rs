@@ -8,8 +8,9 @@ use crate::carve::Want;
 use crate::classes;
 use crate::device::Misuse;
 use crate::error::AllocError;
+use crate::exit::Heir;
 use crate::host::HostSource;
-use crate::leaks::Heir;
+use crate::leaks::PoolLeaks;
 use crate::pressure::{Told, Watermarks};
 use crate::requests::guarded;
 use crate::shared::Core;
@@ -56,7 +57,7 @@ pub(crate) struct Handle {
     /// Whether the pool has a thread that asks fences.
     pub(crate) fence_thread: bool,
     /// Told of blocks that outlive the pool.
-    pub(crate) heirs: Vec<Heir>,
+    pub(crate) heirs: Vec<Heir<PoolLeaks>>,
 }
 
 /// Bytes of a slab at most: well below what an address space has, so that no sum

@@ -1,6 +1,7 @@
 //! How a device pool is made.
 
-use super::core::{Core, Heir, Settings};
+use super::core::{Core, Settings};
+use super::leaks::Leaks;
 use super::marks::{MarkKind, Words};
 use super::pool::DevicePool;
 use super::registered::Registered;
@@ -9,7 +10,7 @@ use super::watch::{TraceOptions, Watch};
 use super::worker;
 use crate::config::{Overrides, Pools};
 use crate::error::BuildError;
-use crate::exit;
+use crate::exit::{self, Heir};
 use crate::fork;
 use crate::pressure::{Bound, Watermarks};
 use crate::source::{DriverToken, Source};
@@ -29,7 +30,7 @@ pub struct DeviceBuilder {
     pub(super) settings: Settings,
     pub(super) poison: bool,
     pub(super) trace: Option<TraceOptions>,
-    pub(super) heir: Option<Heir>,
+    pub(super) heir: Option<Heir<Leaks>>,
     /// On stderr, when the pool ends or the process does.
     pub(super) tells_leaks: bool,
     pub(super) environment: bool,
@@ -207,12 +208,8 @@ impl DeviceBuilder {
             let publisher: std::sync::Weak<Core> = Arc::downgrade(&core);
             pinyard_trace::counters::publish(publisher);
         }
-        let told = tells_leaks.then(|| -> Heir { Box::new(exit::tell) });
-        let _ = core.heirs.set(heir.into_iter().chain(told).collect());
-        if tells_leaks {
-            let leaves: std::sync::Weak<Core> = Arc::downgrade(&core);
-            exit::watch(leaves);
-        }
+        let weak: std::sync::Weak<Core> = Arc::downgrade(&core);
+        let _ = core.heirs.set(exit::heirs(heir, tells_leaks, weak));
         if let Some(path) = trace_file {
             let _ = core.trace_file.set(path);
         }

@@ -23,7 +23,7 @@ use super::slab::{Registrar, Slab};
 use super::stream::StreamState;
 use super::waiting::{Passed, Waiting};
 use super::watch::Watch;
-use crate::exit;
+use crate::exit::{self, Heir};
 use crate::fork;
 use crate::inbox::Inbox;
 use crate::pressure::{Told, Watermarks};
@@ -54,9 +54,6 @@ impl Settings {
     }
 }
 
-/// Told of blocks that outlive the handles.
-pub(super) type Heir = Box<dyn Fn(&Leaks) + Send + Sync>;
-
 pub(super) struct Core {
     pub(super) driver: Arc<dyn Driver>,
     /// For small blocks and for large ones: memory that joins must not mix them.
@@ -83,7 +80,7 @@ pub(super) struct Core {
     pub(super) tallies: Tallies,
     pub(super) counted: Arc<Counted>,
     pub(super) watch: Watch,
-    pub(super) heirs: OnceLock<Vec<Heir>>,
+    pub(super) heirs: OnceLock<Vec<Heir<Leaks>>>,
     pub(super) trace_file: OnceLock<PathBuf>,
     forks: u32,
     central: Mutex<Central>,

@@ -42,7 +42,7 @@ impl Leaves for Core {
             return None;
         }
         let leaks = self.leaks();
-        (leaks.blocks > 0).then(|| format!("at the process's end, {leaks}"))
+        (leaks.blocks > 0).then(|| leaks.to_string())
     }
 }
 
