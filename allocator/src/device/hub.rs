@@ -27,6 +27,7 @@ use crate::source::DriverToken;
 use crate::trace::Kind;
 use parking_lot::{Mutex, MutexGuard};
 use pinyard_driver::{Capture, DriverError, Event};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release, Ordering::SeqCst};
@@ -45,6 +46,21 @@ const LOOKS: usize = 4;
 /// Streams that have less than this part of all that can be lent between them need not lend,
 /// unless the pool would grow.
 const REST: usize = 8;
+
+/// Those of `all` that have most, by the bytes of each. Of many streams most have little: what
+/// is left out is theirs until they have more.
+pub(super) fn retain_most<T>(all: &mut Vec<T>, bytes: impl Fn(&T) -> usize) {
+    all.sort_unstable_by_key(|one| Reverse(bytes(one)));
+    let sum: usize = all.iter().map(&bytes).sum();
+    let enough = sum - sum / REST;
+    let mut sum = 0;
+    all.retain(|one| {
+        let is_missing = sum < enough;
+        sum += bytes(one);
+        is_missing
+    });
+}
+
 /// A mark that does not pass.
 pub(super) const NEVER: u64 = u64::MAX;
 /// A lender is marked once in this part of `stall`: a mark costs five times what the
@@ -284,15 +300,7 @@ impl Core {
         if reach == Reach::All {
             return lenders;
         }
-        // Of many streams most have little: what is left out is theirs until they have more.
-        lenders.sort_unstable_by_key(|lender| std::cmp::Reverse(lender.alike));
-        let all: usize = lenders.iter().map(|lender| lender.alike).sum();
-        let mut sum = 0;
-        lenders.retain(|lender| {
-            let missing = sum < all - all / REST;
-            sum += lender.alike;
-            missing
-        });
+        retain_most(&mut lenders, |lender| lender.alike);
         lenders
     }
 

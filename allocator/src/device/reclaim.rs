@@ -3,6 +3,7 @@
 
 use super::block::{BlockRef, Owner, Stack, User};
 use super::core::{Central, Core};
+use super::hub::retain_most;
 use super::marks::{Marked, WORDS};
 use super::stream::StreamState;
 use super::waiting::{Mark, Stolen, Used};
@@ -177,23 +178,20 @@ impl Core {
         if let Some(block) = central.find(state, want) {
             return Some(block);
         }
-        let kept = self.keepers(&mut central, Some(state.owner));
+        let mut kept = self.keepers(&mut central, Some(state.owner));
         let hub = central.hub.as_ref().map(|hub| hub.owner);
         drop(central);
-        if kept.iter().map(|(bytes, _)| bytes).sum::<usize>() < much {
-            return None;
-        }
         // A stream that has not come as far as an earlier mark will not pass a new one
         // soon: its memory serves itself best.
         // Nor what the hub has: whoever can wait for it may have that now.
-        let keeps_up = |keeper: &Arc<StreamState>| {
+        kept.retain(|(_, keeper)| {
             Some(keeper.owner) != hub && keeper.timeline.passed() >= keeper.timeline.asked()
-        };
-        let victims: Vec<_> = kept.into_iter().map(|(_, keeper)| keeper).filter(keeps_up).collect();
-        if victims.is_empty() {
+        });
+        if kept.iter().map(|(bytes, _)| bytes).sum::<usize>() < much {
             return None;
         }
-        self.steal(victims, token);
+        retain_most(&mut kept, |&(bytes, _)| bytes);
+        self.steal(kept.into_iter().map(|(_, keeper)| keeper).collect(), token);
         let began = Instant::now();
         loop {
             self.poll_events(token);
