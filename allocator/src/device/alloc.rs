@@ -39,6 +39,9 @@ const SHARED: usize = 16 << 20;
 const SHARED_OF: usize = 4;
 /// A slab has this part of what the stream has, if it is more.
 const AHEAD: usize = 12;
+/// Several streams that have this part more than is in use grow by what is wanted alone: 1.5
+/// times what is in use was 1.45 so. From an eighth on, slabs for one block each make it more.
+const PLENTY: usize = 4;
 /// A slab of a source that joins is at most this long.
 const PIECE: usize = 32 << 20;
 
@@ -231,8 +234,10 @@ impl Core {
         let granularity = self.sources[kind as usize].granularity();
         let room = self.settings.limit().saturating_sub(central.reserved);
         // So that small programs stay small and one of many streams does not take for all; near
-        // the limit only what is wanted, so that less is pinned by its neighbours.
+        // the limit only what is wanted, so that less is pinned by its neighbours, and where the
+        // streams together have plenty.
         let near = short || central.reserved > self.settings.limit() / 4 * 3;
+        let near = near || central.has_plenty();
         let live = state.local_within(&mut central).live_bytes() as usize;
         let shared = (live / SHARED_OF).clamp(SHARED, 2 * SHARED);
         let alone = self.joins(kind) || kind == Kind::Small || bytes > shared / 2;
@@ -401,6 +406,11 @@ impl Drop for Growth<'_> {
 }
 
 impl Central {
+    fn has_plenty(&mut self) -> bool {
+        let live = self.live_bytes();
+        self.streams.len() > 1 && self.reserved > live + live / PLENTY
+    }
+
     /// In what the stream may have now.
     pub(super) fn find(&mut self, state: &Arc<StreamState>, want: Want) -> Option<BlockRef> {
         self.find_at(state, want).map(|(block, _)| block)
