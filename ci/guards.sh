@@ -252,7 +252,7 @@ scripted 'AT_SECURE: PINYARD_LOG' preload/src/settings.rs 'if pinyard_hooks::is_
 scripted 'AT_SECURE: PINYARD_MPI' collectives/src/variables.rs 'if pinyard_hooks::is_privileged() { None } else' 'if false { None } else' \
     'PINYARD_MPI_PATH, gpu-ranks: heeded' $secure mpi
 refused '7 no driver call under the device pool lock' allocator/src/device/reclaim.rs '        drop(central);
-        if kept.iter()' '        if kept.iter()' pinyard-allocator
+        // A stream' '        // A stream' pinyard-allocator
 refused "7 no driver call under the lock of a stream's events" allocator/src/device/events.rs '        drop(book);
         // No event' '        // No event' pinyard-allocator
 refused '7 a backend called under the lock' registry/src/registry.rs 'locked.look_again();' \

@@ -565,7 +565,8 @@ typedef struct pny_pool_config {
 	pny_registry registry;
 	/*
 	 * Bytes of a slab, the unit of registration, rounded up to 2 MiB; a device pool's at
-	 * most. A larger block gets a slab of its own length. Default 64 MiB.
+	 * most. A larger block gets a slab of its own length. Default 64 MiB, of device memory
+	 * 256 MiB.
 	 */
 	size_t slab_bytes;
 	/*

@@ -159,6 +159,33 @@ fn w5_streams_that_keep_up_share_what_others_use() {
     }
 }
 
+/// W3: 512 blocks of 256 B to 64 MiB in use, random replacement by one stream, twice the same.
+#[test]
+fn w3_random_use_comes_to_its_end_the_first_time() {
+    const TRACES: u64 = 96;
+    let (mut grew, mut ratios) = (0, 0.0);
+    for seed in 1..=TRACES {
+        let gpu = Arc::new(Simulated::new(16 << 30));
+        let pool = DevicePool::builder(gpu.clone()).build().unwrap();
+        let stream = pool.stream(gpu.stream_create(&token()).unwrap()).unwrap();
+        let [first, again] = [(); 2].map(|()| {
+            let mut random = Random(seed);
+            let mut live: Vec<Option<DeviceBuf>> = (0..512).map(|_| None).collect();
+            for step in 0..10_000 {
+                let slot = if step < 512 { step } else { random.below(512) };
+                drop(live[slot].take());
+                live[slot] = Some(stream.alloc(random.size(256, 64 * MIB)).unwrap());
+            }
+            pool.stats()
+        });
+        grew += again.growths - first.growths;
+        ratios += again.peak_reserved_bytes as f64 / again.peak_live_bytes as f64;
+    }
+    let ratio = ratios / TRACES as f64;
+    println!("{grew} slabs the second time, {ratio:.3}");
+    assert!(grew <= 20 && ratio < 1.24, "{grew} slabs the second time, {ratio:.3}");
+}
+
 /// What PyTorch allocates in twelve steps of a training with batches of varying length
 /// (`recorded/record.py`), with or without a second stream that brings the batches. PyTorch's
 /// rules make it 1.32 (`recorded/pytorch_rules.py`). 1.44 and 1.6 where slabs were 16 MiB long and

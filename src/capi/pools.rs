@@ -62,7 +62,8 @@ pub struct pny_pool_config {
     /// memory that nobody registers, whose keys are 0. It is not destroyed before the pool.
     pub registry: pny_registry,
     /// Bytes of a slab, the unit of registration, rounded up to 2 MiB; a device pool's at
-    /// most. A larger block gets a slab of its own length. Default 64 MiB.
+    /// most. A larger block gets a slab of its own length. Default 64 MiB, of device memory
+    /// 256 MiB.
     pub slab_bytes: usize,
     /// Bytes of all slabs at most. Default: no limit but the registry's budget, or what the
     /// device has.

@@ -70,7 +70,7 @@ pub const TABLE: &[Setting] = &[
     Setting {
         name: "PINYARD_POOL_SLAB_BYTES",
         meaning: "a slab at most, but for a longer block's",
-        default: "64M",
+        default: "256M",
         example: "128M",
         host: Some(OfHost {
             name: "PINYARD_HOST_POOL_SLAB_BYTES",

@@ -42,6 +42,13 @@ const AHEAD: usize = 12;
 /// Several streams that have this part more than is in use grow by what is wanted alone: 1.5
 /// times what is in use was 1.45 so. From an eighth on, slabs for one block each make it more.
 const PLENTY: usize = 4;
+/// A slab is at most this long, unless what is free would suffice and lies in pieces: then up to
+/// `slab_bytes`, and no multiple of what is wanted, as more lengths fit into a longer one. Random
+/// use of 256 B to 64 MiB, 96 times twice the same, grows 9 times the second time so, 54 times
+/// without, at 1.22 and 1.24 times what is in use.
+const WHOLE: usize = 64 << 20;
+/// A slab that is longer for pieces' sake has this part of what is in use: 4 to 12 were tried.
+const AHEAD_OF_PIECES: usize = 6;
 /// A slab of a source that joins is at most this long.
 const PIECE: usize = 32 << 20;
 
@@ -231,21 +238,8 @@ impl Core {
             return Ok(central.find(state, want));
         }
         let exact = self.exact_for(&central, owner, want, joins)?;
+        let preferred = if short { exact } else { self.slab_for(&mut central, state, want, exact) };
         let granularity = self.sources[kind as usize].granularity();
-        let room = self.settings.limit().saturating_sub(central.reserved);
-        // So that small programs stay small and one of many streams does not take for all; near
-        // the limit only what is wanted, so that less is pinned by its neighbours, and where the
-        // streams together have plenty.
-        let near = short || central.reserved > self.settings.limit() / 4 * 3;
-        let near = near || central.has_plenty();
-        let live = state.local_within(&mut central).live_bytes() as usize;
-        let shared = (live / SHARED_OF).clamp(SHARED, 2 * SHARED);
-        let alone = self.joins(kind) || kind == Kind::Small || bytes > shared / 2;
-        let least = if alone { 0 } else { shared };
-        let part = if near { 0 } else { (live / AHEAD).max(least) };
-        let part = part.next_multiple_of(granularity).min(self.settings.slab_bytes);
-        let part = part / exact * exact;
-        let preferred = exact.max(part).min(room - room % granularity);
         central.growing = Some(me);
         central.reserved += preferred;
         drop(central);
@@ -295,6 +289,33 @@ impl Core {
         let (limit, reserved) = (self.settings.limit(), central.reserved);
         let fits = exact.filter(|&exact| exact <= limit.saturating_sub(reserved));
         fits.ok_or(DeviceError::Limit { limit, wanted, reserved })
+    }
+
+    /// Bytes of a slab for `want`, where memory is not short: `exact`, for which there is room,
+    /// or more.
+    fn slab_for(&self, central: &mut Central, state: &StreamState, want: Want, exact: usize) -> usize {
+        let (kind, limit, reserved) = (want.kind(), self.settings.limit(), central.reserved);
+        let several = central.streams.len() > 1;
+        let used = central.live_bytes();
+        // Less is pinned by its neighbours so.
+        if reserved > limit / 4 * 3 || several && reserved > used + used / PLENTY {
+            return exact;
+        }
+        let granularity = self.sources[kind as usize].granularity();
+        // So that small programs stay small and one of many streams does not take for all.
+        let live = state.local_within(central).live_bytes() as usize;
+        let shared = (live / SHARED_OF).clamp(SHARED, 2 * SHARED);
+        let alike = kind == Kind::Small || self.joins(kind);
+        let least = if alike || want.bytes() > shared / 2 { 0 } else { shared };
+        let most = self.settings.slab_bytes;
+        let part = if !several && !alike && reserved >= used + exact {
+            (live / AHEAD_OF_PIECES).max(least).next_multiple_of(granularity).min(most)
+        } else {
+            let part = (live / AHEAD).max(least).next_multiple_of(granularity);
+            part.min(most.min(WHOLE)) / exact * exact
+        };
+        let room = limit - reserved;
+        exact.max(part).min(room - room % granularity)
     }
 
     /// Whether neighbouring slabs are one piece. Not where each is registered by itself: a
@@ -406,11 +427,6 @@ impl Drop for Growth<'_> {
 }
 
 impl Central {
-    fn has_plenty(&mut self) -> bool {
-        let live = self.live_bytes();
-        self.streams.len() > 1 && self.reserved > live + live / PLENTY
-    }
-
     /// In what the stream may have now.
     pub(super) fn find(&mut self, state: &Arc<StreamState>, want: Want) -> Option<BlockRef> {
         self.find_at(state, want).map(|(block, _)| block)

@@ -40,7 +40,7 @@ pub struct DeviceBuilder {
 impl DeviceBuilder {
     pub(super) fn new(driver: Arc<Counted>, sources: [Arc<dyn Source>; 2]) -> DeviceBuilder {
         let settings = Settings {
-            slab_bytes: 64 << 20,
+            slab_bytes: 256 << 20,
             limit: usize::MAX.into(),
             patience: Duration::from_secs(10),
             stall: Duration::from_secs(1),
@@ -62,8 +62,9 @@ impl DeviceBuilder {
         }
     }
 
-    /// Bytes of a slab at most, but for a longer block's. A pool grows by a sixteenth of
-    /// what it has, from the source's granularity up to this. Default 64 MiB.
+    /// Bytes of a slab at most, but for a longer block's. A pool grows by a twelfth of what the
+    /// stream has in use, from the source's granularity up to 64 MiB, and up to this where what
+    /// is free would suffice and lies in pieces. Default 256 MiB.
     pub fn slab_bytes(mut self, bytes: usize) -> DeviceBuilder {
         self.settings.slab_bytes = bytes;
         self
