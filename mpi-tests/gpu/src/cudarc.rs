@@ -1,16 +1,20 @@
 //! Buffers between cudarc and MPI, on real devices: filled by its copies, its kernels and its
 //! cuBLAS on several streams, moved by ours, read by its copies again. Ends with 77 and the
-//! reason where there is no device; without libcublas it says so, and leaves that out.
+//! reason where there is no device; without libcublas it says so, and leaves that out. With
+//! `--lose-context`, what all ranks hear when one's context is destroyed, in place of that.
 #![allow(unsafe_code)] // launches kernels
 
 use cudarc::cublas::{CudaBlas, Gemm, GemmConfig, sys as cublas};
-use cudarc::driver::{CudaContext, CudaModule, CudaStream, DeviceSlice, LaunchConfig, PushKernelArg};
+use cudarc::driver::{CudaContext, CudaModule, CudaStream, DeviceSlice, LaunchConfig, PushKernelArg, sys};
 use cudarc::nvrtc::Ptx;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::Communicator;
 use pinyard_allocator::Pool;
 use pinyard_driver::Cuda;
-use pinyard_mpi::{BufferError, CudaBuf, DeviceCommunicator, Gpu, HostBuf, Lend, LendMut, Reduction, scope};
+use pinyard_mpi::{
+    BufferError, CudaBuf, DeviceBuf, DeviceCommunicator, Error as Refusal, Failure, Gpu, HostBuf, Lend,
+    LendMut, Reduction, scope,
+};
 use pinyard_registry::backend::{Custom, MemoryKey};
 use pinyard_registry::{Events, Registry};
 use std::error::Error;
@@ -78,12 +82,16 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     };
     let world = universe.world();
-    if let Err(error) = checks(&world, devices) {
+    let loses = std::env::args().nth(1).is_some_and(|argument| argument == "--lose-context");
+    let result = if loses { a_destroyed_context(&world, devices) } else { checks(&world, devices) };
+    if let Err(error) = result {
         eprintln!("rank {}: {error}", world.rank());
         // Before the drop of what is collective, which would wait for the others.
         world.abort(1);
     }
-    if world.rank() == 0 {
+    if loses {
+        println!("gpu-cudarc: rank {} knows of the destroyed context", world.rank());
+    } else if world.rank() == 0 {
         let with = if has_cublas() { "with cuBLAS" } else { "without cuBLAS: there is no libcublas" };
         println!("gpu-cudarc: {} lengths by {} ranks are right, {with}", LENGTHS.len(), world.size());
     }
@@ -120,6 +128,49 @@ fn checks(world: &SimpleCommunicator, devices: i32) -> Outcome {
         bench.slices_of_cudarc(length)?;
         bench.host_memory(length)?;
         bench.begun_after_another_stream(length)?;
+    }
+    Ok(())
+}
+
+/// The last rank's context is destroyed under its communicator, buffers, streams and what others
+/// have opened of its memory: each operation says so there and names that rank at the others, and
+/// all of it can be dropped.
+fn a_destroyed_context(world: &SimpleCommunicator, devices: i32) -> Outcome {
+    let ordinal = world.split_shared(world.rank()).rank() % devices;
+    let gpu = Gpu::open(ordinal)?;
+    let ranks = DeviceCommunicator::builder(&gpu).build(world)?;
+    let (rank, last) = (ranks.rank(), ranks.size() - 1);
+    let stream = gpu.stream()?;
+    for length in [100, 5_000_011] {
+        let mut buffer: DeviceBuf<f32> = gpu.alloc(length, &stream)?;
+        ranks.broadcast_into(last, &mut buffer.settle_mut()?)?;
+    }
+    let mut buffer: DeviceBuf<f32> = gpu.alloc(5_000_011, &stream)?;
+    let mut settled = buffer.settle_mut()?;
+    if rank == last {
+        // SAFETY: frees what the driver has of this device for this process; what refers to it is
+        // refused by the driver from now on.
+        unsafe { sys::cuDevicePrimaryCtxReset_v2(ordinal) }.result()?;
+    }
+    let results = [
+        ("a sum", ranks.all_reduce_in_place(&mut settled, Reduction::Sum)),
+        ("a broadcast", ranks.broadcast_into(0, &mut settled)),
+        ("a short one", ranks.broadcast_into(0, &mut settled.slice_mut(..100))),
+    ];
+    for (what, result) in results {
+        let named = match &result {
+            Err(Refusal::Context { rank: named, .. }) => rank == last && *named == last,
+            Err(Refusal::Peer { rank: named, what: Failure::Context, .. }) => rank != last && *named == last,
+            _ => false,
+        };
+        match result {
+            Err(error) if named => println!("rank {rank}: {what}: {error}"),
+            other => return Err(format!("{what} past rank {last}'s destroyed context: {other:?}").into()),
+        }
+    }
+    let again = gpu.alloc::<f32>(1 << 28, &stream);
+    if rank == last && again.is_ok() {
+        return Err("memory of a destroyed context".into());
     }
     Ok(())
 }
