@@ -195,3 +195,22 @@ fn a_pool_at_its_limit_outlives_its_range_of_addresses() {
     }
     assert!(pool.stats().releases > 100, "{:?}", pool.stats());
 }
+
+/// Blocks that two streams used are brought home by the pool's thread while an allocation that
+/// needs them all is on its way through the pool: past where it has looked, at times.
+#[test]
+fn what_comes_home_during_the_search_is_found() {
+    let gpu = Arc::new(Simulated::new(1 << 30));
+    let pool = DevicePool::builder(gpu.clone()).slab_bytes(8 * MIB).limit(16 * MIB).build().unwrap();
+    let stream = || pool.stream(gpu.stream_create(&token()).unwrap()).unwrap();
+    let (one, two) = (stream(), stream());
+    for _ in 0..3000 {
+        let blocks: Vec<_> = (0..4).map(|_| one.alloc(4 * MIB).unwrap()).collect();
+        for (at, mut block) in blocks.into_iter().enumerate() {
+            if at % 2 == 0 {
+                block.record_use(&two);
+            }
+        }
+        two.alloc(12 * MIB).unwrap();
+    }
+}

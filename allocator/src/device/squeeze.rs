@@ -100,6 +100,8 @@ impl Core {
             if state.last_mark().is_some() {
                 return Err(DeviceError::Retired);
             }
+            // Before the search: what comes home during it may come where it has been looked for.
+            let came = self.is_expecting(token);
             self.settle_dropped(token);
             if let Some(block) = self.lock(token).find(state, want) {
                 return Ok(block);
@@ -130,7 +132,7 @@ impl Core {
                     continue;
                 }
             }
-            let waits = self.coming.load(SeqCst) > 0 || !self.lock(token).waiting.is_empty();
+            let waits = came || self.is_expecting(token);
             if !waits || began.elapsed() >= patience {
                 return Err(error);
             }
@@ -142,6 +144,11 @@ impl Core {
                 pause = (pause * 2).min(LONGEST);
             }
         }
+    }
+
+    /// Whether blocks are on their way home, or memory of streams waits for them.
+    fn is_expecting(&self, token: &mut DriverToken) -> bool {
+        self.coming.load(SeqCst) > 0 || !self.lock(token).waiting.is_empty()
     }
 
     /// Whether the limit stands against it whatever streams have passed: nothing waits,
@@ -204,14 +211,11 @@ impl Core {
         let mut released = 0;
         let mut pause = SHORTEST;
         loop {
+            let came = self.is_expecting(token);
             self.settle_dropped(token);
-            let mut central = self.take_all_kept(token);
-            let slabs = central.heap.detach_slabs(usize::MAX);
-            let waits = !central.waiting.is_empty();
-            drop(central);
+            let slabs = self.take_all_kept(token).heap.detach_slabs(usize::MAX);
             released += self.release(slabs, token);
-            let left = waits || self.coming.load(SeqCst) > 0;
-            if !left || began.elapsed() >= patience {
+            if !(came || self.is_expecting(token)) || began.elapsed() >= patience {
                 return released;
             }
             thread::sleep(pause);
