@@ -5,7 +5,7 @@
 
 mod device_common;
 
-use device_common::{MIB, Random, token, wait_for};
+use device_common::{MIB, Over, Random, token, wait_for};
 use pinyard_allocator::device::{DeviceBuf, DevicePool, DeviceStats, PoolStream};
 use pinyard_driver::{Call, Driver as _, Simulated};
 use std::sync::Arc;
@@ -184,6 +184,23 @@ fn w3_random_use_comes_to_its_end_the_first_time() {
     let ratio = ratios / TRACES as f64;
     println!("{grew} slabs the second time, {ratio:.3}");
     assert!(grew <= 20 && ratio < 1.24, "{grew} slabs the second time, {ratio:.3}");
+}
+
+/// As above, where slabs may be of a length that is none of the source's, which says so.
+#[test]
+fn slabs_are_of_the_sources_granularity_whatever_they_may_be() {
+    let gpu = Arc::new(Simulated::new(16 << 30));
+    let pool = Over::Custom.try_builder(gpu.clone()).unwrap().slab_bytes(100 * MIB + 1).build().unwrap();
+    let stream = pool.stream(gpu.stream_create(&token()).unwrap()).unwrap();
+    let mut random = Random(5);
+    let mut live: Vec<Option<DeviceBuf>> = (0..512).map(|_| None).collect();
+    for step in 0..6_000 {
+        let slot = if step < 512 { step } else { random.below(512) };
+        drop(live[slot].take());
+        live[slot] = Some(stream.alloc(random.size(256, 64 * MIB)).unwrap());
+    }
+    let longest = pool.snapshot().slabs.iter().map(|slab| slab.bytes as usize).max().unwrap();
+    assert_eq!(longest, 100 * MIB);
 }
 
 /// What PyTorch allocates in twelve steps of a training with batches of varying length

@@ -314,8 +314,9 @@ impl Core {
             let part = (live / AHEAD).max(least).next_multiple_of(granularity);
             part.min(most.min(WHOLE)) / exact * exact
         };
-        let room = limit - reserved;
-        exact.max(part).min(room - room % granularity)
+        // `slab_bytes` and the limit are any numbers.
+        let bytes = exact.max(part).min(limit - reserved);
+        bytes - bytes % granularity
     }
 
     /// Whether neighbouring slabs are one piece. Not where each is registered by itself: a

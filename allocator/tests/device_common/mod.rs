@@ -216,7 +216,7 @@ fn custom(driver: Arc<dyn Driver>) -> CustomSource {
     const GRANULARITY: usize = 2 << 20;
     let grower = driver.clone();
     let grow = move |bytes: usize| {
-        let bytes = bytes.next_multiple_of(GRANULARITY);
+        assert!(bytes.is_multiple_of(GRANULARITY), "a slab of {bytes} bytes");
         let at = grower.mem_alloc(bytes, &token())?;
         assert!(at.0.is_multiple_of(GRANULARITY as u64));
         Ok(Segment { start: at.0 as usize, bytes })
