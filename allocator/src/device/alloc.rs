@@ -314,9 +314,9 @@ impl Core {
             let part = (live / AHEAD).max(least).next_multiple_of(granularity);
             part.min(most.min(WHOLE)) / exact * exact
         };
-        // `slab_bytes` and the limit are any numbers.
-        let bytes = exact.max(part).min(limit - reserved);
-        bytes - bytes % granularity
+        // `slab_bytes` and the limit are any numbers, and the limit may just have been lowered.
+        let part = part.min(limit - reserved);
+        exact.max(part - part % granularity)
     }
 
     /// Whether neighbouring slabs are one piece. Not where each is registered by itself: a

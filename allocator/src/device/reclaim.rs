@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-/// Streams keep up to this part of all slabs to themselves. When they keep more, all
-/// of it is asked for at once: so many frees lie between two rounds of marks that a
+/// Streams that keep up keep up to this part of all slabs to themselves. When they keep more, that
+/// of those that have most is asked for at once: so many frees lie between two rounds of marks that a
 /// mark costs each of them little.
 const KEEP: usize = 10;
 /// How long marks are waited for before a slab is made: an idle stream's is seen after
