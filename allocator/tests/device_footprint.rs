@@ -159,7 +159,18 @@ fn w5_streams_that_keep_up_share_what_others_use() {
     }
 }
 
-/// W3: 512 blocks of 256 B to 64 MiB in use, random replacement by one stream, twice the same.
+/// 512 blocks of 256 B to 64 MiB in use, random replacement by one stream; all freed at the end.
+fn random_use(stream: &PoolStream, seed: u64, steps: usize) {
+    let mut random = Random(seed);
+    let mut live: Vec<Option<DeviceBuf>> = (0..512).map(|_| None).collect();
+    for step in 0..steps {
+        let slot = if step < 512 { step } else { random.below(512) };
+        drop(live[slot].take());
+        live[slot] = Some(stream.alloc(random.size(256, 64 * MIB)).unwrap());
+    }
+}
+
+/// W3, twice the same.
 #[test]
 fn w3_random_use_comes_to_its_end_the_first_time() {
     const TRACES: u64 = 96;
@@ -169,13 +180,7 @@ fn w3_random_use_comes_to_its_end_the_first_time() {
         let pool = DevicePool::builder(gpu.clone()).build().unwrap();
         let stream = pool.stream(gpu.stream_create(&token()).unwrap()).unwrap();
         let [first, again] = [(); 2].map(|()| {
-            let mut random = Random(seed);
-            let mut live: Vec<Option<DeviceBuf>> = (0..512).map(|_| None).collect();
-            for step in 0..10_000 {
-                let slot = if step < 512 { step } else { random.below(512) };
-                drop(live[slot].take());
-                live[slot] = Some(stream.alloc(random.size(256, 64 * MIB)).unwrap());
-            }
+            random_use(&stream, seed, 10_000);
             pool.stats()
         });
         grew += again.growths - first.growths;
@@ -192,13 +197,7 @@ fn slabs_are_of_the_sources_granularity_whatever_they_may_be() {
     let gpu = Arc::new(Simulated::new(16 << 30));
     let pool = Over::Custom.try_builder(gpu.clone()).unwrap().slab_bytes(100 * MIB + 1).build().unwrap();
     let stream = pool.stream(gpu.stream_create(&token()).unwrap()).unwrap();
-    let mut random = Random(5);
-    let mut live: Vec<Option<DeviceBuf>> = (0..512).map(|_| None).collect();
-    for step in 0..6_000 {
-        let slot = if step < 512 { step } else { random.below(512) };
-        drop(live[slot].take());
-        live[slot] = Some(stream.alloc(random.size(256, 64 * MIB)).unwrap());
-    }
+    random_use(&stream, 5, 6_000);
     let longest = pool.snapshot().slabs.iter().map(|slab| slab.bytes as usize).max().unwrap();
     assert_eq!(longest, 100 * MIB);
 }

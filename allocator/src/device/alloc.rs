@@ -42,10 +42,10 @@ const AHEAD: usize = 12;
 /// Several streams that have this part more than is in use grow by what is wanted alone: 1.5
 /// times what is in use was 1.45 so. From an eighth on, slabs for one block each make it more.
 const PLENTY: usize = 4;
-/// A slab is at most this long, unless what is free would suffice and lies in pieces: then up to
-/// `slab_bytes`, and no multiple of what is wanted, as more lengths fit into a longer one. Random
-/// use of 256 B to 64 MiB, 96 times twice the same, grows 9 times the second time so, 54 times
-/// without, at 1.22 and 1.24 times what is in use.
+/// A slab is at most this long. Not where the memory of a pool's only stream does not join, and
+/// enough is free, in pieces: then up to `slab_bytes`, and no multiple of what is wanted, as more
+/// lengths fit into a longer one. Random use of 256 B to 64 MiB, 96 times twice the same, grows 9
+/// times the second time so, 54 times without, at 1.22 and 1.24 times what is in use.
 const WHOLE: usize = 64 << 20;
 /// A slab that is longer for pieces' sake has this part of what is in use: 4 to 12 were tried.
 const AHEAD_OF_PIECES: usize = 6;
@@ -307,14 +307,12 @@ impl Core {
         let shared = (live / SHARED_OF).clamp(SHARED, 2 * SHARED);
         let alike = kind == Kind::Small || self.joins(kind);
         let least = if alike || want.bytes() > shared / 2 { 0 } else { shared };
+        let is_in_pieces = !several && !alike && reserved >= used + exact;
         let most = self.settings.slab_bytes;
-        let part = if !several && !alike && reserved >= used + exact {
-            (live / AHEAD_OF_PIECES).max(least).next_multiple_of(granularity).min(most)
-        } else {
-            let part = (live / AHEAD).max(least).next_multiple_of(granularity);
-            part.min(most.min(WHOLE)) / exact * exact
-        };
-        // `slab_bytes` and the limit are any numbers, and the limit may just have been lowered.
+        let (ahead, most, unit) =
+            if is_in_pieces { (AHEAD_OF_PIECES, most, granularity) } else { (AHEAD, most.min(WHOLE), exact) };
+        let part = (live / ahead).max(least).next_multiple_of(granularity).min(most) / unit * unit;
+        // The limit is any number, and may just have been lowered.
         let part = part.min(limit - reserved);
         exact.max(part - part % granularity)
     }
