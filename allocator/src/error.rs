@@ -173,6 +173,9 @@ pub enum BuildError {
     /// The driver refused what the pool itself needs.
     #[error(transparent)]
     Driver(pinyard_driver::DriverError),
+    /// The system has no memory for what the pool itself needs.
+    #[error(transparent)]
+    Memory(crate::source::SourceError),
     /// The pool's thread was not made.
     #[error("no thread for the pool: {reason}; see `ulimit -u`")]
     Thread {

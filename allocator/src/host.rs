@@ -37,17 +37,26 @@ impl Default for HostSource {
     }
 }
 
-/// At least `bytes` of zeroed pages, from a multiple of 2 MiB on.
-pub(crate) fn map(bytes: usize) -> Result<Segment, SourceError> {
+fn refused(bytes: usize, errno: i32) -> SourceError {
     const HINT: &str = "; see `ulimit -v`, vm.overcommit_memory and vm.max_map_count";
-    let call = || format!("mmap of {bytes} bytes");
-    let refused = || failed(call(), libc::ENOMEM, HINT);
-    let bytes = bytes.checked_next_multiple_of(HUGE_PAGE).ok_or_else(refused)?;
-    let mapped = bytes.checked_add(HUGE_PAGE).ok_or_else(refused)?;
+    failed(format!("mmap of {bytes} bytes"), errno, HINT)
+}
+
+/// `bytes`, a multiple of a page's, of zeroed pages.
+pub(crate) fn map_pages(bytes: usize) -> Result<Segment, SourceError> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: a new mapping at an address that the kernel chooses.
-    let at = unsafe { sys::mmap(0, mapped, libc::PROT_READ | libc::PROT_WRITE, flags) }
-        .map_err(|errno| failed(call(), errno, HINT))?;
+    let start = unsafe { sys::mmap(0, bytes, libc::PROT_READ | libc::PROT_WRITE, flags) }
+        .map_err(|errno| refused(bytes, errno))?;
+    Ok(Segment { start, bytes })
+}
+
+/// At least `bytes` of zeroed pages, from a multiple of 2 MiB on.
+pub(crate) fn map(bytes: usize) -> Result<Segment, SourceError> {
+    let too_many = || refused(bytes, libc::ENOMEM);
+    let bytes = bytes.checked_next_multiple_of(HUGE_PAGE).ok_or_else(too_many)?;
+    let mapped = bytes.checked_add(HUGE_PAGE).ok_or_else(too_many)?;
+    let at = map_pages(mapped)?.start;
     let start = at.next_multiple_of(HUGE_PAGE);
     let (head, tail) = (start - at, at + mapped - (start + bytes));
     for (from, length) in [(at, head), (start + bytes, tail)] {
@@ -64,7 +73,7 @@ pub(crate) fn map(bytes: usize) -> Result<Segment, SourceError> {
 }
 
 /// # Safety
-/// The segment came from [`map`], and nobody uses it.
+/// The segment came from [`map`] or [`map_pages`], and nobody uses it.
 pub(crate) unsafe fn unmap(Segment { start, bytes }: Segment) -> Result<(), SourceError> {
     // SAFETY: the caller's contract.
     unsafe { sys::munmap(start, bytes) }

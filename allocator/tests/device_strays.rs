@@ -5,7 +5,7 @@
 mod device_common;
 
 use device_common::{MIB, token};
-use pinyard_allocator::device::{CopyError, DeviceError, DevicePool, PoolStream};
+use pinyard_allocator::device::{CopyError, DeviceError, DevicePool, MarkKind, PoolStream};
 use pinyard_allocator::{AtomicFence, Fence, Poll};
 use pinyard_driver::{Call, Costs, Driver as _, Simulated, Stream};
 use std::collections::BTreeSet;
@@ -129,10 +129,10 @@ fn a_pool_that_ends_keeps_its_words_until_the_last_mark() {
     drop(pool.stream(raw).unwrap());
     drop(pool);
     thread::sleep(Duration::from_millis(50));
-    assert_eq!(gpu.calls(Call::HostFree), 0);
+    assert_eq!(gpu.calls(Call::HostUnregister), 0);
     gpu.advance(2 * HOUR);
     gpu.synchronize(&token()).unwrap();
-    assert!(within(Duration::from_secs(10), || gpu.calls(Call::HostFree) == 1));
+    assert!(within(Duration::from_secs(10), || gpu.calls(Call::HostUnregister) == 1));
     assert_eq!(gpu.offences(), Vec::<String>::new());
 }
 
@@ -176,6 +176,33 @@ fn a_broken_device_leaves_no_pool_waiting() {
     drop((own, other));
     drop(pool);
     assert!(within(Duration::from_secs(10), || Arc::strong_count(&gpu) == 1), "the pool's thread goes on");
+}
+
+/// A reset takes from under the pools what the driver allocated, that of the host's too.
+#[test]
+fn a_device_that_was_reset_is_not_touched_again() {
+    for marks in [MarkKind::Best, MarkKind::Events] {
+        let (gpu, _alone) = gpu();
+        let pool = DevicePool::builder(gpu.clone()).marks(marks).build().unwrap();
+        let (own, other) = (another(&pool, &gpu), another(&pool, &gpu));
+        let mut blocks: Vec<_> = (0..8).map(|_| own.alloc(MIB).unwrap()).collect();
+        blocks.iter_mut().for_each(|block| block.record_use(&other));
+        gpu.kernel(other.stream(), HOUR, &token());
+        // Some wait for the other stream, some are free, some in use.
+        blocks.truncate(6);
+        drop(own.alloc(4 * MIB).unwrap());
+        gpu.reset();
+        blocks.truncate(3);
+        let error = own.alloc(512 * MIB).unwrap_err();
+        let cause = match &error {
+            DeviceError::Driver(cause) => cause.is_context_lost(),
+            other => other.to_string().contains("709"),
+        };
+        assert!(cause, "{error}");
+        drop((blocks, own, other, pool));
+        assert!(within(Duration::from_secs(10), || Arc::strong_count(&gpu) == 1), "a pool's thread goes on");
+        assert_eq!(gpu.offences(), Vec::<String>::new());
+    }
 }
 
 /// A block that outlives its pool: the thread sleeps, and the block's drop still ends it.

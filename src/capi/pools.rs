@@ -236,7 +236,7 @@ impl From<BuildError> for Failure {
         let status = match &error {
             BuildError::Config(_) | BuildError::Trace(_) => PNY_ERR_REFUSED,
             BuildError::Driver(_) => PNY_ERR_BACKEND,
-            BuildError::Thread { .. } => PNY_ERR_RESOURCES,
+            BuildError::Thread { .. } | BuildError::Memory(_) => PNY_ERR_RESOURCES,
             _ => PNY_ERR_INVALID,
         };
         Failure::new(status, error.to_string())

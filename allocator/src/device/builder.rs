@@ -189,9 +189,7 @@ impl DeviceBuilder {
         let (source, slab_bytes, limit) = (sources[0].name(), settings.slab_bytes, settings.limit());
         let token = DriverToken::at_entry();
         let words = match marks {
-            MarkKind::Best if driver.device().stream_values => {
-                Some(Words::new(&*driver, &token).map_err(BuildError::Driver)?)
-            }
+            MarkKind::Best if driver.device().stream_values => Some(Words::new(&*driver, &token)?),
             _ => None,
         };
         let core = Arc::new(Core::new(

@@ -7,9 +7,12 @@
 #![allow(unsafe_code)]
 
 use super::events::Events;
-use crate::source::DriverToken;
+use crate::error::BuildError;
+use crate::host;
+use crate::source::{DriverToken, Segment, SourceError};
 use parking_lot::Mutex;
 use pinyard_driver::{Capture, DevicePtr, Driver, DriverError, Stream};
+use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// How a pool learns what streams have done.
@@ -22,7 +25,10 @@ pub enum MarkKind {
     Events,
 }
 
-/// Words of pinned memory, one per stream, each on a cache line of its own.
+/// Words of pinned memory, one per stream, each on a cache line of its own. The memory is ours and
+/// registered: what `cuMemHostAlloc` gives goes when the device is reset (measured on an H200),
+/// and is then read in vain. It may be part of a child, as nothing but the device writes to it, so
+/// that the parent's pages stay where they are.
 pub(super) struct Words {
     host: *mut u8,
     device: DevicePtr,
@@ -31,6 +37,7 @@ pub(super) struct Words {
 /// Streams that have a word of their own; later ones have events.
 pub(super) const WORDS: usize = 1024;
 const STRIDE: usize = 64;
+const BYTES: usize = WORDS * STRIDE;
 
 // SAFETY: an address; the words are atomics.
 unsafe impl Send for Words {}
@@ -38,27 +45,37 @@ unsafe impl Send for Words {}
 unsafe impl Sync for Words {}
 
 impl Words {
-    pub(super) fn new(driver: &dyn Driver, token: &DriverToken) -> Result<Words, DriverError> {
-        let host = driver.host_alloc(WORDS * STRIDE, token)?;
-        // SAFETY: just allocated, and as long.
-        unsafe { host.write_bytes(0, WORDS * STRIDE) };
-        // SAFETY: pinned.
+    pub(super) fn new(driver: &dyn Driver, token: &DriverToken) -> Result<Words, BuildError> {
+        let memory = host::map_pages(BYTES).map_err(BuildError::Memory)?;
+        let host = ptr::with_exposed_provenance_mut(memory.start);
+        // SAFETY: our own mapping, which stands until `free` has undone this.
+        if let Err(error) = unsafe { driver.host_register(host, BYTES, token) } {
+            // SAFETY: seen by nobody.
+            unsafe { host::unmap(memory) }.map_err(BuildError::Memory)?;
+            return Err(BuildError::Driver(error));
+        }
+        let mut words = Words { host, device: DevicePtr(0) };
+        // SAFETY: registered.
         match unsafe { driver.host_device_ptr(host, token) } {
-            Ok(device) => Ok(Words { host, device }),
+            Ok(device) => words.device = device,
             Err(error) => {
                 // SAFETY: seen by nobody.
-                unsafe { driver.host_free(host, token) }?;
-                Err(error)
+                unsafe { words.free(driver, token) }.map_err(BuildError::Memory)?;
+                return Err(BuildError::Driver(error));
             }
         }
+        Ok(words)
     }
 
     /// # Safety
     /// Every stream has written what it was asked to, no timeline is used any more,
     /// and it is called once.
-    pub(super) unsafe fn free(&self, driver: &dyn Driver, token: &DriverToken) -> Result<(), DriverError> {
-        // SAFETY: the caller's contract.
-        unsafe { driver.host_free(self.host, token) }
+    pub(super) unsafe fn free(&self, driver: &dyn Driver, token: &DriverToken) -> Result<(), SourceError> {
+        // SAFETY: registered in `new`. Refused, the mapping stays.
+        unsafe { driver.host_unregister(self.host, token) }?;
+        // SAFETY: mapped in `new`; neither the device nor a timeline uses it (the caller's
+        // contract).
+        unsafe { host::unmap(Segment { start: self.host.addr(), bytes: BYTES }) }
     }
 
     fn word(&self, at: usize) -> Option<(*const AtomicU64, DevicePtr)> {

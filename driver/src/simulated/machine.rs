@@ -139,6 +139,16 @@ impl Machine {
         true
     }
 
+    /// Ends all work, and frees all that was made.
+    pub(super) fn reset(&mut self) {
+        self.streams.retain(|&handle, _| handle == 0);
+        self.streams.values_mut().for_each(|stream| stream.queue.clear());
+        self.events.clear();
+        self.modules.clear();
+        self.functions.clear();
+        self.memory.reset();
+    }
+
     /// Whether the stream's work is done; `None` without such a stream.
     pub(super) fn is_idle(&self, stream: usize) -> Option<bool> {
         self.streams.get(&stream).map(StreamState::is_idle)

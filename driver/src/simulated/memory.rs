@@ -130,6 +130,21 @@ impl Memory {
         true
     }
 
+    /// Frees everything; nobody can touch it any more, nor get any, nor open what was exported.
+    /// What others have open stays theirs.
+    pub(super) fn reset(&mut self) {
+        // SAFETY: our own mapping, whose users a reset takes it from. Refused, it can be touched.
+        let _ = unsafe { sys::mprotect(self.start, self.bytes, libc::PROT_NONE) };
+        for (start, import) in std::mem::take(&mut self.imports) {
+            ipc::close(start, import);
+        }
+        self.allocations.clear();
+        self.mapped.clear();
+        self.physical.clear();
+        self.registered.clear();
+        (self.arena, self.budget, self.used) = (None, 0, 0);
+    }
+
     /// Whether `bytes` at `at` are memory of the device's, or host memory that it
     /// may reach.
     pub(super) fn is_memory(&self, at: usize, bytes: usize) -> bool {

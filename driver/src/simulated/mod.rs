@@ -159,6 +159,17 @@ impl Simulated {
         self.fail_always(code::CONTEXT_IS_DESTROYED);
     }
 
+    /// Resets the device as `cuDevicePrimaryCtxReset` does under those who use it: its work ends,
+    /// its memory goes, that of the host's too that it allocated (whoever touches any of it ends in
+    /// a segmentation fault), and every call fails as with
+    /// [`lose_context`](Simulated::lose_context). Memory that was registered stays its owner's.
+    /// There is no way back, and a host function that runs must have returned.
+    pub fn reset(&self) {
+        let mut machine = self.machine.lock();
+        machine.faults.always = Some(code::CONTEXT_IS_DESTROYED);
+        machine.reset();
+    }
+
     /// Lets every call fail with `code`, as after a fault of a kernel.
     pub fn fail_always(&self, code: i32) {
         self.machine.lock().faults.always = Some(code);
