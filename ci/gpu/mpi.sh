@@ -125,9 +125,12 @@ if [ -z "${DRY:-}" ]; then
     cublas=$(find /usr/local/cuda*/lib64 "$(python3 -c 'import site; print(site.getsitepackages()[0])')" -name 'libcublas.so*' -printf '%h\n' 2> /dev/null | sort -u | paste -sd:)
     program=("$here/gpu-cudarc")
     step 60 cudarc PINYARD_MPI_PATH=auto LD_LIBRARY_PATH="$cublas${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-    # Fails so far: libcuda ends in a segmentation fault (docs/src/gpu-mpi.md).
-    program=("$here/gpu-cudarc" --lose-context)
-    step 30 lost-context PINYARD_MPI_PATH=auto
+    for path in ipc staged; do
+        program=("$here/gpu-cudarc" --reset)
+        step 30 "reset-$path" PINYARD_MPI_PATH=$path
+        program+=(again)
+        step 30 "reset-again-$path" PINYARD_MPI_PATH=$path
+    done
 fi
 program=("$here/gpu-bandwidth" "${quick[@]}")
 step 150 bandwidth PINYARD_MPI_CHUNKS=4

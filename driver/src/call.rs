@@ -17,7 +17,7 @@ macro_rules! calls {
 }
 
 calls! {
-    MemInfo MemAlloc MemFree MemAllocManaged PhysicalGranularity PhysicalCreate PhysicalRelease AddressReserve AddressFree Map Unmap HostAlloc HostFree HostRegister HostUnregister HostDevicePtr StreamCreate StreamDestroy StreamId StreamQuery StreamSynchronize StreamWaitEvent StreamWriteValue StreamWaitValue StreamCapture CaptureBegin CaptureEnd EventCreate EventDestroy EventRecord EventQuery EventSynchronize CopyToDevice CopyToHost CopyOnDevice Fill ModuleLoad ModuleUnload ModuleFunction Launch HostFunction Synchronize DmaBuf IpcHandle IpcOpen IpcClose
+    ContextId MemInfo MemAlloc MemFree MemAllocManaged PhysicalGranularity PhysicalCreate PhysicalRelease AddressReserve AddressFree Map Unmap HostAlloc HostFree HostRegister HostUnregister HostDevicePtr StreamCreate StreamDestroy StreamId StreamQuery StreamSynchronize StreamWaitEvent StreamWriteValue StreamWaitValue StreamCapture CaptureBegin CaptureEnd EventCreate EventDestroy EventRecord EventQuery EventSynchronize CopyToDevice CopyToHost CopyOnDevice Fill ModuleLoad ModuleUnload ModuleFunction Launch HostFunction Synchronize DmaBuf IpcHandle IpcOpen IpcClose
 }
 
 impl std::fmt::Display for Call {

@@ -22,6 +22,11 @@ pub unsafe trait Driver: Send + Sync {
     /// What the device is.
     fn device(&self) -> &Device;
 
+    /// `cuCtxGetId`: the context's number, which another one has after a reset of the device. An
+    /// error once it was reset since this was opened, as of every call; who hands out what it was
+    /// told of memory before asks this first. 0 where the driver is older than 12.0: unknown.
+    fn context_id(&self, token: &DriverToken) -> Result<u64, DriverError>;
+
     /// `cuMemGetInfo`.
     fn mem_info(&self, token: &DriverToken) -> Result<MemInfo, DriverError>;
 

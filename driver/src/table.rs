@@ -7,6 +7,7 @@ macro_rules! every_call {
     ($each:ident) => {
         $each! {
             safe {
+                context_id() -> u64, ContextId;
                 mem_info() -> MemInfo, MemInfo;
                 mem_alloc(bytes: usize) -> DevicePtr, MemAlloc;
                 mem_alloc_managed(bytes: usize) -> DevicePtr, MemAllocManaged;

@@ -48,6 +48,14 @@ operations() {
 	grep -qE "^gpu-ranks: [0-9]{3,4} checks, .*$words" "$temporary/out"
 }
 
+# reset COUNT PATH VARIABLE=VALUE...: the last rank's device, under all that uses it.
+reset() {
+	program=("$programs/gpu-ranks" --reset)
+	ranks "$1" PINYARD_MPI_PATH="$2" "${@:3}" >"$temporary/out" || return 1
+	cat "$temporary/out"
+	[ "$(grep -c '^rank [0-9] knows of the reset$' "$temporary/out")" -eq "$1" ]
+}
+
 # says BY FLAGS...: an MPI that says, by that, what it takes is given device pointers.
 says() {
 	local by=$1 answers=$temporary/says-$mpi-$1.so also=
@@ -224,6 +232,9 @@ for mpi in "$@"; do
 		PINYARD_MPI_CHUNKS=2 PINYARD_MPI_CHUNK_BYTES=4096
 	check "$name: the operations of each rank's trace" traced
 	check "$name: random operations" soak 2
+	check "$name: a device that is reset: staged" reset 2 staged
+	check "$name: a device that is reset: ipc" reset 3 auto
+	check "$name: a device that is reset: between nodes" reset 3 auto PINYARD_MPI_RANKS_PER_NODE=2
 	check "$name: blocks that a request uses, MPI_THREAD_SINGLE" fences single
 	check "$name: blocks that a request uses, MPI_THREAD_MULTIPLE" fences multiple
 	flags=(--no-peers)

@@ -97,6 +97,9 @@ impl Imports {
         token: &DriverToken,
     ) -> Result<Exported, DriverError> {
         let Some((start, bytes)) = slab else { return Ok(Exported::NONE) };
+        // The handle of a slab that went with its device would be refused where it is opened, and
+        // that rank be blamed for it.
+        self.gpu.driver().context_id(token)?;
         let handle = match self.known.borrow_mut().held.entry(start.0) {
             Entry::Occupied(held) => *held.get(),
             Entry::Vacant(place) => *place.insert(self.gpu.exports().handle(start, bytes, true, token)?),

@@ -64,6 +64,9 @@ pub struct Cuda {
     functions: &'static Functions,
     handle: sys::DeviceHandle,
     context: sys::Context,
+    /// What `context` had for an id when it was retained; `None` where the driver is older
+    /// than 12.0.
+    context_id: Option<u64>,
     device: Device,
 }
 
@@ -89,7 +92,9 @@ impl Cuda {
         check(functions, unsafe { (functions.primary_retain)(&mut context, handle) }, || {
             format!("cuDevicePrimaryCtxRetain({ordinal})")
         })?;
-        Ok(Cuda { functions, handle, context, device })
+        // SAFETY: just retained.
+        let context_id = unsafe { id_of(functions, context) };
+        Ok(Cuda { functions, handle, context, context_id, device })
     }
 
     /// How many devices this process sees (CUDA_VISIBLE_DEVICES).
@@ -101,12 +106,38 @@ impl Cuda {
         Ok(count)
     }
 
+    /// Whether the context is the one that was retained. A reset (`cuDevicePrimaryCtxReset`,
+    /// `cudaDeviceReset`) leaves its handle, and whoever uses the device next brings it to life
+    /// again under that handle, with another id. Streams and events of before are freed by then:
+    /// the driver ends in a segmentation fault where it is given them. So every call begins with
+    /// this, which takes no lock of the driver's and 5 ns (docs/src/gpu-mpi.md).
+    fn stands(&self, name: &'static str) -> Result<(), DriverError> {
+        // SAFETY: retained in `open`; the driver keeps a primary context's handle to its end.
+        if self.context_id.is_none() || unsafe { id_of(self.functions, self.context) } == self.context_id {
+            return Ok(());
+        }
+        Err(self.was_reset(name))
+    }
+
+    #[cold]
+    fn was_reset(&self, name: &'static str) -> DriverError {
+        let ordinal = self.device.ordinal;
+        DriverError::new(
+            name,
+            code::CONTEXT_IS_DESTROYED,
+            format!(
+                "CUDA_ERROR_CONTEXT_IS_DESTROYED: not called, as device {ordinal} was reset since it was opened"
+            ),
+        )
+    }
+
     /// Runs `call` with the context current, and puts back the thread's own.
     fn within<R>(
         &self,
         name: &'static str,
         call: impl FnOnce(&Functions) -> Result<R, DriverError>,
     ) -> Result<R, DriverError> {
+        self.stands(name)?;
         let functions = self.functions;
         let mut before = ptr::null_mut();
         // SAFETY: stores the thread's context.
@@ -239,6 +270,16 @@ impl Drop for Cuda {
         // SAFETY: retained once, in `open`. An error means that the driver has ended.
         let _ = unsafe { (self.functions.primary_release)(self.handle) };
     }
+}
+
+/// `None` where the context was destroyed, or the driver does not say.
+///
+/// # Safety
+/// `context` is a primary context's handle.
+unsafe fn id_of(functions: &Functions, context: sys::Context) -> Option<u64> {
+    let mut id = 0;
+    // SAFETY: the caller's contract; stores a number.
+    functions.ctx_id.filter(|get| unsafe { get(context, &mut id) } == 0).map(|_| id)
 }
 
 /// `None` where the driver does not say: nothing is at 0:0.0, which is the host's bridge.

@@ -189,6 +189,7 @@ functions! {
     device_count = "cuDeviceGetCount" (*mut c_int);
     }
     optional {
+    ctx_id = "cuCtxGetId" (Context, *mut u64);
     stream_id = "cuStreamGetId" (StreamHandle, *mut u64);
     write_value = "cuStreamWriteValue64_v2" (StreamHandle, u64, u64, c_uint);
     wait_value = "cuStreamWaitValue64_v2" (StreamHandle, u64, u64, c_uint);

@@ -1,8 +1,11 @@
 //! Buffers between cudarc and MPI, on real devices: filled by its copies, its kernels and its
 //! cuBLAS on several streams, moved by ours, read by its copies again. Ends with 77 and the
 //! reason where there is no device; without libcublas it says so, and leaves that out. With
-//! `--lose-context`, what all ranks hear when one's context is destroyed, in place of that.
+//! `--reset`, what becomes of all ranks when one's device is reset, in place of that; with
+//! `--reset again`, when somebody else uses it at once.
 #![allow(unsafe_code)] // launches kernels
+
+mod lost;
 
 use cudarc::cublas::{CudaBlas, Gemm, GemmConfig, sys as cublas};
 use cudarc::driver::{CudaContext, CudaModule, CudaStream, DeviceSlice, LaunchConfig, PushKernelArg, sys};
@@ -11,10 +14,7 @@ use mpi::topology::SimpleCommunicator;
 use mpi::traits::Communicator;
 use pinyard_allocator::Pool;
 use pinyard_driver::Cuda;
-use pinyard_mpi::{
-    BufferError, CudaBuf, DeviceBuf, DeviceCommunicator, Error as Refusal, Failure, Gpu, HostBuf, Lend,
-    LendMut, Reduction, scope,
-};
+use pinyard_mpi::{BufferError, CudaBuf, DeviceCommunicator, Gpu, HostBuf, Lend, LendMut, Reduction, scope};
 use pinyard_registry::backend::{Custom, MemoryKey};
 use pinyard_registry::{Events, Registry};
 use std::error::Error;
@@ -82,16 +82,16 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     };
     let world = universe.world();
-    let loses = std::env::args().nth(1).is_some_and(|argument| argument == "--lose-context");
-    let result = if loses { a_destroyed_context(&world, devices) } else { checks(&world, devices) };
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let loses = arguments.first().is_some_and(|argument| argument == "--reset");
+    let again = arguments.get(1).is_some_and(|argument| argument == "again");
+    let result = if loses { a_reset(&world, devices, again) } else { checks(&world, devices) };
     if let Err(error) = result {
         eprintln!("rank {}: {error}", world.rank());
         // Before the drop of what is collective, which would wait for the others.
         world.abort(1);
     }
-    if loses {
-        println!("gpu-cudarc: rank {} knows of the destroyed context", world.rank());
-    } else if world.rank() == 0 {
+    if world.rank() == 0 && !loses {
         let with = if has_cublas() { "with cuBLAS" } else { "without cuBLAS: there is no libcublas" };
         println!("gpu-cudarc: {} lengths by {} ranks are right, {with}", LENGTHS.len(), world.size());
     }
@@ -132,48 +132,21 @@ fn checks(world: &SimpleCommunicator, devices: i32) -> Outcome {
     Ok(())
 }
 
-/// The last rank's context is destroyed under its communicator, buffers, streams and what others
-/// have opened of its memory: each operation says so there and names that rank at the others, and
-/// all of it can be dropped.
-fn a_destroyed_context(world: &SimpleCommunicator, devices: i32) -> Outcome {
+/// The last rank's device is reset, and with `again` used anew by somebody else at once, whose
+/// memory nobody writes to or frees.
+fn a_reset(world: &SimpleCommunicator, devices: i32, again: bool) -> Outcome {
     let ordinal = world.split_shared(world.rank()).rank() % devices;
-    let gpu = Gpu::open(ordinal)?;
-    let ranks = DeviceCommunicator::builder(&gpu).build(world)?;
-    let (rank, last) = (ranks.rank(), ranks.size() - 1);
-    let stream = gpu.stream()?;
-    for length in [100, 5_000_011] {
-        let mut buffer: DeviceBuf<f32> = gpu.alloc(length, &stream)?;
-        ranks.broadcast_into(last, &mut buffer.settle_mut()?)?;
+    let theirs = lost::all(world, Gpu::open(ordinal)?, || {
+        // SAFETY: frees streams, events and memory that pinyard still has, none of which reaches
+        // the driver again: that is what is asked here.
+        unsafe { sys::cuDevicePrimaryCtxReset_v2(ordinal) }.result().map_err(|error| error.to_string())?;
+        let anew = || CudaContext::new(ordinal as usize)?.new_stream()?.clone_htod(&pattern(LENGTHS[2], 1));
+        again.then(anew).transpose().map_err(|error| error.to_string())
+    })?;
+    match theirs.flatten() {
+        Some(theirs) => same(&theirs.stream().clone_dtoh(&theirs)?, &pattern(LENGTHS[2], 1), "another's"),
+        None => Ok(()),
     }
-    let mut buffer: DeviceBuf<f32> = gpu.alloc(5_000_011, &stream)?;
-    let mut settled = buffer.settle_mut()?;
-    if rank == last {
-        // SAFETY: none: the driver frees streams and events that we still have, as a program that
-        // resets the device does to us. What comes of it is what is asked here, at the end of the
-        // process: so far a segmentation fault.
-        unsafe { sys::cuDevicePrimaryCtxReset_v2(ordinal) }.result()?;
-    }
-    let results = [
-        ("a sum", ranks.all_reduce_in_place(&mut settled, Reduction::Sum)),
-        ("a broadcast", ranks.broadcast_into(0, &mut settled)),
-        ("a short one", ranks.broadcast_into(0, &mut settled.slice_mut(..100))),
-    ];
-    for (what, result) in results {
-        let named = match &result {
-            Err(Refusal::Context { rank: named, .. }) => rank == last && *named == last,
-            Err(Refusal::Peer { rank: named, what: Failure::Context, .. }) => rank != last && *named == last,
-            _ => false,
-        };
-        match result {
-            Err(error) if named => println!("rank {rank}: {what}: {error}"),
-            other => return Err(format!("{what} past rank {last}'s destroyed context: {other:?}").into()),
-        }
-    }
-    let again = gpu.alloc::<f32>(1 << 28, &stream);
-    if rank == last && again.is_ok() {
-        return Err("memory of a destroyed context".into());
-    }
-    Ok(())
 }
 
 fn pattern(length: usize, seed: usize) -> Vec<f32> {

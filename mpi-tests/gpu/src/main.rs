@@ -5,12 +5,14 @@
 //! On the simulated device unless `--cuda` is given; with `--no-peers` on simulated devices
 //! that do not open each other's memory, with `--no-one-sided` where MPI has no one-sided
 //! operations. `--soak ROUNDS` does random operations in place
-//! of all, and `--fences LEVEL` nothing but blocks that MPI's requests use, at that thread level.
+//! of all, `--reset` what becomes of all ranks when one's simulated device is reset, and
+//! `--fences LEVEL` nothing but blocks that MPI's requests use, at that thread level.
 
 mod bench;
 mod checks;
 mod fences;
 mod interposed;
+mod lost;
 mod soak;
 
 use bench::Bench;
@@ -59,6 +61,20 @@ fn main() -> ExitCode {
         && let Some(simulated) = &simulated
     {
         simulated.fail_next(Call::IpcOpen, u64::MAX, PEER_ACCESS_UNSUPPORTED);
+    }
+    if let Some(simulated) = &simulated
+        && std::env::args().any(|argument| argument == "--reset")
+    {
+        let gpu = Gpu::new(simulated.clone()).map_err(|error| error.to_string());
+        let reset = || {
+            simulated.reset();
+            Ok(())
+        };
+        if let Err(text) = gpu.and_then(|gpu| lost::all(&world, gpu, reset)) {
+            eprintln!("rank {rank}: {text}");
+            world.abort(1);
+        }
+        return ExitCode::SUCCESS;
     }
     let bench = match open(&simulated, &world) {
         Ok(bench) => bench,

@@ -157,6 +157,10 @@ impl Cuda {
         })
     }
 
+    pub(super) fn context_id(&self, _: &DriverToken) -> Answer<u64> {
+        self.stands("cuCtxGetId").map(|()| self.context_id.unwrap_or(0))
+    }
+
     pub(super) fn synchronize(&self, _: &DriverToken) -> Answer<()> {
         self.outside_captures("cuCtxSynchronize", |functions| {
             // SAFETY: handles stand (their types' contract); results are stored in locals.

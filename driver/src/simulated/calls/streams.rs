@@ -107,6 +107,10 @@ impl Simulated {
         })
     }
 
+    pub(super) fn context_id(&self, _: &DriverToken) -> Answer<u64> {
+        self.enter(Call::ContextId, || "cuCtxGetId()".to_owned()).map(|_| 1)
+    }
+
     pub(super) fn synchronize(&self, _: &DriverToken) -> Answer<()> {
         let machine = self.enter(Call::Synchronize, || "cuCtxSynchronize()".to_owned())?;
         self.wait(machine, "cuCtxSynchronize()", Machine::all_idle).map(drop)

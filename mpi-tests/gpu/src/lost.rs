@@ -1,0 +1,59 @@
+//! A device that is reset at the last rank, under its communicator, buffers, streams and what
+//! others have opened of its memory: each operation says so there and names that rank at the
+//! others, and all of it can be dropped.
+
+use mpi::traits::Communicator;
+use pinyard_mpi::{DeviceBuf, DeviceCommunicator, Error, Failure, Gpu, PinnedBuf, Reduction};
+
+/// Bytes up to which a sender does not wait for what became of a Bcast between nodes.
+const EAGER: usize = 2048;
+
+/// `reset` does it, and keeps what it returns until all else is dropped.
+pub(crate) fn all<R>(
+    world: &impl Communicator,
+    gpu: Gpu,
+    reset: impl FnOnce() -> Result<R, String>,
+) -> Result<Option<R>, String> {
+    let text = |error: &dyn std::fmt::Display| error.to_string();
+    let ranks = DeviceCommunicator::builder(&gpu).build(world).map_err(|error| text(&error))?;
+    let (rank, last) = (ranks.rank(), ranks.size() - 1);
+    let stream = gpu.stream().map_err(|error| text(&error))?;
+    for length in [100, 5_000_011] {
+        let mut buffer: DeviceBuf<f32> = gpu.alloc(length, &stream).map_err(|error| text(&error))?;
+        let mut settled = buffer.settle_mut().map_err(|error| text(&error))?;
+        ranks.broadcast_into(last, &mut settled).map_err(|error| text(&error))?;
+    }
+    let mut buffer: DeviceBuf<f32> = gpu.alloc(5_000_011, &stream).map_err(|error| text(&error))?;
+    let mut settled = buffer.settle_mut().map_err(|error| text(&error))?;
+    // Memory of the host's that pinyard has pinned, which stays the process's.
+    let mut pinned: PinnedBuf<u8> = gpu.alloc_pinned(1 << 20).map_err(|error| text(&error))?;
+    let others = if rank == last { Some(reset()?) } else { None };
+    let results = [
+        ("a sum", ranks.all_reduce_in_place(&mut settled, Reduction::Sum)),
+        ("a broadcast", ranks.broadcast_into(0, &mut settled)),
+        ("a short one", ranks.broadcast_into(0, &mut settled.slice_mut(..EAGER))),
+    ];
+    for (what, result) in results {
+        let named = match &result {
+            Err(Error::Context { rank: named, .. }) => rank == last && *named == last,
+            Err(Error::Peer { rank: named, what: Failure::Context, .. }) => rank != last && *named == last,
+            _ => false,
+        };
+        match result {
+            Err(error) if named => println!("rank {rank}: {what}: {error}"),
+            other => return Err(format!("{what} past rank {last}'s reset: {other:?}")),
+        }
+    }
+    let more = gpu.alloc::<f32>(1 << 28, &stream);
+    if rank == last && more.is_ok() {
+        return Err("memory of a device that was reset".to_owned());
+    }
+    let mut bytes = pinned.settle_mut().map_err(|error| text(&error))?;
+    bytes.fill(7);
+    if bytes.iter().any(|&byte| byte != 7) {
+        return Err("pinned memory has lost what was written".to_owned());
+    }
+    drop((more, pinned, buffer, ranks, stream, gpu));
+    println!("rank {rank} knows of the reset");
+    Ok(others)
+}
