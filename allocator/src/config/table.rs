@@ -71,7 +71,7 @@ pub const TABLE: &[Setting] = &[
         name: "PINYARD_POOL_SLAB_BYTES",
         meaning: "a slab at most, but for a longer block's",
         default: "256M",
-        example: "128M",
+        example: "32M",
         host: Some(OfHost {
             name: "PINYARD_HOST_POOL_SLAB_BYTES",
             meaning: "a slab, but for a longer block's",

@@ -297,7 +297,7 @@ impl Core {
         let (kind, limit, reserved) = (want.kind(), self.settings.limit(), central.reserved);
         let several = central.streams.len() > 1;
         let used = central.live_bytes();
-        // Less is pinned by its neighbours so.
+        // Nothing is left over then: neither the last of the limit, nor where plenty lies about.
         if reserved > limit / 4 * 3 || several && reserved > used + used / PLENTY {
             return exact;
         }
