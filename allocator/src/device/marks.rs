@@ -26,8 +26,8 @@ pub enum MarkKind {
 }
 
 /// Words of pinned memory, one per stream, each on a cache line of its own. The memory is ours and
-/// registered: what `cuMemHostAlloc` gives goes when the device is reset (measured on an H200),
-/// and is then read in vain. It may be part of a child, as nothing but the device writes to it, so
+/// registered: what `cuMemHostAlloc` gives is unmapped when the device is reset (seen on an H200), and
+/// a timeline would read it still. It may be part of a child, as nothing but the device writes to it, so
 /// that the parent's pages stay where they are.
 pub(super) struct Words {
     host: *mut u8,
