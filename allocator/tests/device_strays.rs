@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 const HOUR: u64 = 3_600_000_000_000;
 const ILLEGAL_ADDRESS: i32 = 700;
+const NOT_SUPPORTED: i32 = 801;
 
 /// One test at a time: the threads of pools are counted.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -203,6 +204,23 @@ fn a_device_that_was_reset_is_not_touched_again() {
         assert!(within(Duration::from_secs(10), || Arc::strong_count(&gpu) == 1), "a pool's thread goes on");
         assert_eq!(gpu.offences(), Vec::<String>::new());
     }
+}
+
+/// Where the driver pins no memory of the process's, streams are marked by events.
+#[test]
+fn a_pool_without_words_does_with_events() {
+    let (gpu, _alone) = gpu();
+    gpu.fail_next(Call::HostRegister, 1, NOT_SUPPORTED);
+    let (pool, own) = pool(&gpu);
+    let other = another(&pool, &gpu);
+    let mut block = own.alloc(MIB).unwrap();
+    block.record_use(&other);
+    gpu.kernel(other.stream(), 1000, &token());
+    drop(block);
+    gpu.synchronize(&token()).unwrap();
+    assert!(within(Duration::from_secs(10), || pool.stats().waiting_blocks == 0), "{:?}", pool.stats());
+    assert_eq!(gpu.calls(Call::StreamWriteValue), 0);
+    assert!(gpu.calls(Call::EventRecord) > 0);
 }
 
 /// A block that outlives its pool: the thread sleeps, and the block's drop still ends it.

@@ -23,8 +23,8 @@ pub unsafe trait Driver: Send + Sync {
     fn device(&self) -> &Device;
 
     /// `cuCtxGetId`: the context's number, which another one has after a reset of the device. An
-    /// error once it was reset since this was opened, as of every call; who hands out what it was
-    /// told of memory before asks this first. 0 where the driver is older than 12.0: unknown.
+    /// error once it was reset since this was opened, as of every call, unless the driver is older
+    /// than 12.0: then 0, always. Who hands out what it was told of memory before asks this first.
     fn context_id(&self, token: &DriverToken) -> Result<u64, DriverError>;
 
     /// `cuMemGetInfo`.

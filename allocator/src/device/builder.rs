@@ -189,7 +189,13 @@ impl DeviceBuilder {
         let (source, slab_bytes, limit) = (sources[0].name(), settings.slab_bytes, settings.limit());
         let token = DriverToken::at_entry();
         let words = match marks {
-            MarkKind::Best if driver.device().stream_values => Some(Words::new(&*driver, &token)?),
+            MarkKind::Best if driver.device().stream_values => match Words::new(&*driver, &token) {
+                Err(BuildError::Driver(error)) if !error.is_context_lost() => {
+                    tracing::warn!(%error, "no words for streams to raise: they are marked by events");
+                    None
+                }
+                words => Some(words?),
+            },
             _ => None,
         };
         let core = Arc::new(Core::new(

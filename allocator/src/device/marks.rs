@@ -50,8 +50,8 @@ impl Words {
         let host = ptr::with_exposed_provenance_mut(memory.start);
         // SAFETY: our own mapping, which stands until `free` has undone this.
         if let Err(error) = unsafe { driver.host_register(host, BYTES, token) } {
-            // SAFETY: seen by nobody.
-            unsafe { host::unmap(memory) }.map_err(BuildError::Memory)?;
+            // SAFETY: seen by nobody. Refused, address space stays behind.
+            let _ = unsafe { host::unmap(memory) };
             return Err(BuildError::Driver(error));
         }
         let mut words = Words { host, device: DevicePtr(0) };
@@ -59,8 +59,8 @@ impl Words {
         match unsafe { driver.host_device_ptr(host, token) } {
             Ok(device) => words.device = device,
             Err(error) => {
-                // SAFETY: seen by nobody.
-                unsafe { words.free(driver, token) }.map_err(BuildError::Memory)?;
+                // SAFETY: seen by nobody. Refused, the pages stay behind.
+                let _ = unsafe { words.free(driver, token) };
                 return Err(BuildError::Driver(error));
             }
         }
@@ -71,8 +71,13 @@ impl Words {
     /// Every stream has written what it was asked to, no timeline is used any more,
     /// and it is called once.
     pub(super) unsafe fn free(&self, driver: &dyn Driver, token: &DriverToken) -> Result<(), SourceError> {
-        // SAFETY: registered in `new`. Refused, the mapping stays.
-        unsafe { driver.host_unregister(self.host, token) }?;
+        // SAFETY: registered in `new`.
+        match unsafe { driver.host_unregister(self.host, token) } {
+            // Unregistered by the reset.
+            Err(error) if error.is_context_lost() && !error.is_fault() => {}
+            // The mapping stays: the device may write there.
+            other => other?,
+        }
         // SAFETY: mapped in `new`; neither the device nor a timeline uses it (the caller's
         // contract).
         unsafe { host::unmap(Segment { start: self.host.addr(), bytes: BYTES }) }

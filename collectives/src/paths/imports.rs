@@ -152,16 +152,19 @@ impl Imports {
         self.known.borrow().open.len()
     }
 
-    /// Closes what is open: whether nothing is, then. What cannot be closed stays open, and known.
+    /// Closes what is open: whether nothing is, then. What cannot be closed stays open, and known;
+    /// what went with a device that was reset is closed.
     pub(crate) fn close(&self, token: &DriverToken) -> bool {
         let open = &mut self.known.borrow_mut().open;
         open.retain(|_, &mut (_, at)| {
             // SAFETY: opened by `open`; no copy is under way between calls.
             let closed = unsafe { self.gpu.driver().ipc_close(at, token) };
-            if let Err(error) = &closed {
-                tracing::warn!(%error, "a slab of another rank could not be closed");
+            let Err(error) = closed else { return false };
+            if error.is_context_lost() && !error.is_fault() {
+                return false;
             }
-            closed.is_err()
+            tracing::warn!(%error, "a slab of another rank could not be closed");
+            true
         });
         open.is_empty()
     }

@@ -92,9 +92,11 @@ impl Cuda {
         check(functions, unsafe { (functions.primary_retain)(&mut context, handle) }, || {
             format!("cuDevicePrimaryCtxRetain({ordinal})")
         })?;
+        let mut cuda = Cuda { functions, handle, context, context_id: None, device };
         // SAFETY: just retained.
-        let context_id = unsafe { id_of(functions, context) };
-        Ok(Cuda { functions, handle, context, context_id, device })
+        let id = unsafe { id_of(functions, context) };
+        cuda.context_id = id.map_err(|code| failed(functions, code, format!("cuCtxGetId({ordinal})")))?;
+        Ok(cuda)
     }
 
     /// How many devices this process sees (CUDA_VISIBLE_DEVICES).
@@ -110,25 +112,29 @@ impl Cuda {
     /// `cudaDeviceReset`) leaves its handle, and whoever uses the device next brings it to life
     /// again under that handle, with another id. Streams and events of before are freed by then:
     /// the driver ends in a segmentation fault where it is given them. So every call begins with
-    /// this, which takes no lock of the driver's and 5 ns (docs/src/gpu-mpi.md).
+    /// this, which takes no lock of the driver's, and a few nanoseconds.
     fn stands(&self, name: &'static str) -> Result<(), DriverError> {
-        // SAFETY: retained in `open`; the driver keeps a primary context's handle to its end.
-        if self.context_id.is_none() || unsafe { id_of(self.functions, self.context) } == self.context_id {
-            return Ok(());
+        // SAFETY: retained in `open`. After resets, and releases beyond our own, the driver
+        // (580.159.04) still knew the handle of a primary context, and answered.
+        match unsafe { id_of(self.functions, self.context) } {
+            Ok(id) if id == self.context_id => Ok(()),
+            answer => Err(self.lost(name, answer.err())),
         }
-        Err(self.was_reset(name))
     }
 
+    /// What `cuCtxGetId` says in place of the id, or that it is another.
     #[cold]
-    fn was_reset(&self, name: &'static str) -> DriverError {
-        let ordinal = self.device.ordinal;
-        DriverError::new(
-            name,
-            code::CONTEXT_IS_DESTROYED,
-            format!(
-                "CUDA_ERROR_CONTEXT_IS_DESTROYED: not called, as device {ordinal} was reset since it was opened"
-            ),
-        )
+    fn lost(&self, name: &'static str, code: Option<c_int>) -> DriverError {
+        match code {
+            None | Some(code::CONTEXT_IS_DESTROYED | code::INVALID_CONTEXT) => {
+                let text = format!(
+                    "CUDA_ERROR_CONTEXT_IS_DESTROYED: not called, as device {} was reset since it was opened",
+                    self.device.ordinal
+                );
+                DriverError::new(name, code::CONTEXT_IS_DESTROYED, text)
+            }
+            Some(code) => failed(self.functions, code, format!("cuCtxGetId for {name}")),
+        }
     }
 
     /// Runs `call` with the context current, and puts back the thread's own.
@@ -272,14 +278,18 @@ impl Drop for Cuda {
     }
 }
 
-/// `None` where the context was destroyed, or the driver does not say.
+/// `None` where the driver is older than 12.0; the code where it refuses.
 ///
 /// # Safety
 /// `context` is a primary context's handle.
-unsafe fn id_of(functions: &Functions, context: sys::Context) -> Option<u64> {
+unsafe fn id_of(functions: &Functions, context: sys::Context) -> Result<Option<u64>, c_int> {
+    let Some(get) = functions.ctx_id else { return Ok(None) };
     let mut id = 0;
     // SAFETY: the caller's contract; stores a number.
-    functions.ctx_id.filter(|get| unsafe { get(context, &mut id) } == 0).map(|_| id)
+    match unsafe { get(context, &mut id) } {
+        0 => Ok(Some(id)),
+        code => Err(code),
+    }
 }
 
 /// `None` where the driver does not say: nothing is at 0:0.0, which is the host's bridge.

@@ -6,6 +6,8 @@ use pinyard_driver::Simulated;
 use pinyard_mpi::{DeviceBuf, DeviceCommunicator, Gpu, Number};
 use std::cell::Cell;
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Elements before and behind what is used, which nobody may write.
 pub(crate) const MARGIN: usize = 3;
@@ -161,6 +163,19 @@ pub(crate) fn nothing_wrong(simulated: &Simulated) -> Result<(), String> {
         return Err(format!("after the communicator's end: {outstanding}"));
     }
     Ok(())
+}
+
+/// Soon after everything is dropped: pools end on threads of their own.
+pub(crate) fn nothing_left(simulated: &Simulated) -> Result<(), String> {
+    let until = Instant::now() + Duration::from_secs(10);
+    // A program's streams are its own.
+    while !simulated.outstanding().split(", ").all(|left| left.is_empty() || left.ends_with(" streams")) {
+        if Instant::now() > until {
+            return Err(format!("left behind: {}", simulated.outstanding()));
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    nothing_wrong(simulated)
 }
 
 pub(crate) fn text(error: impl std::fmt::Display) -> String {

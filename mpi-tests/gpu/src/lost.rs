@@ -5,8 +5,9 @@
 use mpi::traits::Communicator;
 use pinyard_mpi::{DeviceBuf, DeviceCommunicator, Error, Failure, Gpu, PinnedBuf, Reduction};
 
-/// Bytes up to which a sender does not wait for what became of a Bcast between nodes.
-const EAGER: usize = 2048;
+/// Elements, and more bytes than those up to which a sender does not wait for what became of a
+/// Bcast between nodes.
+const SHORT: usize = 2048;
 
 /// `reset` does it, and keeps what it returns until all else is dropped.
 pub(crate) fn all<R>(
@@ -27,11 +28,13 @@ pub(crate) fn all<R>(
     let mut settled = buffer.settle_mut().map_err(|error| text(&error))?;
     // Memory of the host's that pinyard has pinned, which stays the process's.
     let mut pinned: PinnedBuf<u8> = gpu.alloc_pinned(1 << 20).map_err(|error| text(&error))?;
+    pinned.settle_mut().map_err(|error| text(&error))?.fill(7);
     let others = if rank == last { Some(reset()?) } else { None };
     let results = [
         ("a sum", ranks.all_reduce_in_place(&mut settled, Reduction::Sum)),
         ("a broadcast", ranks.broadcast_into(0, &mut settled)),
-        ("a short one", ranks.broadcast_into(0, &mut settled.slice_mut(..EAGER))),
+        ("a broadcast from there", ranks.broadcast_into(last, &mut settled)),
+        ("a short one", ranks.broadcast_into(0, &mut settled.slice_mut(..SHORT))),
     ];
     for (what, result) in results {
         let named = match &result {
@@ -44,16 +47,16 @@ pub(crate) fn all<R>(
             other => return Err(format!("{what} past rank {last}'s reset: {other:?}")),
         }
     }
-    let more = gpu.alloc::<f32>(1 << 28, &stream);
-    if rank == last && more.is_ok() {
-        return Err("memory of a device that was reset".to_owned());
+    // More than the pool has, and less than the device.
+    let more = gpu.alloc::<f32>(1 << 26, &stream).map(drop);
+    let is_lost = more.as_ref().is_err_and(|error| error.to_string().contains("709"));
+    if is_lost != (rank == last) || (rank != last && more.is_err()) {
+        return Err(format!("memory of a device that was reset, or not: {more:?}"));
     }
-    let mut bytes = pinned.settle_mut().map_err(|error| text(&error))?;
-    bytes.fill(7);
-    if bytes.iter().any(|&byte| byte != 7) {
+    if pinned.settle_mut().map_err(|error| text(&error))?.iter().any(|&byte| byte != 7) {
         return Err("pinned memory has lost what was written".to_owned());
     }
-    drop((more, pinned, buffer, ranks, stream, gpu));
+    drop((pinned, buffer, ranks, stream, gpu));
     println!("rank {rank} knows of the reset");
     Ok(others)
 }

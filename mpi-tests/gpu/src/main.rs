@@ -70,7 +70,8 @@ fn main() -> ExitCode {
             simulated.reset();
             Ok(())
         };
-        if let Err(text) = gpu.and_then(|gpu| lost::all(&world, gpu, reset)) {
+        let told = gpu.and_then(|gpu| lost::all(&world, gpu, reset));
+        if let Err(text) = told.and_then(|_| bench::nothing_left(simulated)) {
             eprintln!("rank {rank}: {text}");
             world.abort(1);
         }

@@ -460,7 +460,7 @@ fn context_lost(bench: &Bench, code: i32, is_fault: bool) -> Result<(), String> 
         }
         let results = [
             ("an allreduce", ranks.all_reduce_in_place(&mut target, Reduction::Sum)),
-            // Not from there: a root whose slab is known to all has nothing left to do.
+            // From there: lost.rs.
             ("a broadcast", ranks.broadcast_into(((culprit + 1) % size) as i32, &mut target)),
         ];
         let moved = ranks.exchange(next as i32, &from, before as i32, &mut target, 5).map(drop);
