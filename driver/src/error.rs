@@ -53,8 +53,13 @@ impl DriverError {
     /// device can be used again in this process. (`cuIpcOpenMemHandle` says
     /// `CUDA_ERROR_INVALID_CONTEXT` of a handle of the same process as well.)
     pub fn is_context_lost(&self) -> bool {
+        self.is_context_destroyed() || self.is_fault()
+    }
+
+    /// Whether the context is no more, by a reset or the driver's end, and what the driver had
+    /// allocated, opened or registered in it is gone too.
+    pub fn is_context_destroyed(&self) -> bool {
         matches!(self.code, code::DEINITIALIZED | code::INVALID_CONTEXT | code::CONTEXT_IS_DESTROYED)
-            || self.is_fault()
     }
 
     /// Whether a kernel or the hardware has failed, which every later call reports again, whatever

@@ -74,7 +74,7 @@ impl Words {
         // SAFETY: registered in `new`.
         match unsafe { driver.host_unregister(self.host, token) } {
             // Unregistered by the reset.
-            Err(error) if error.is_context_lost() && !error.is_fault() => {}
+            Err(error) if error.is_context_destroyed() => {}
             // The mapping stays: the device may write there.
             other => other?,
         }

@@ -160,7 +160,7 @@ impl Imports {
             // SAFETY: opened by `open`; no copy is under way between calls.
             let closed = unsafe { self.gpu.driver().ipc_close(at, token) };
             let Err(error) = closed else { return false };
-            if error.is_context_lost() && !error.is_fault() {
+            if error.is_context_destroyed() {
                 return false;
             }
             tracing::warn!(%error, "a slab of another rank could not be closed");

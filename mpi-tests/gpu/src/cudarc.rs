@@ -139,9 +139,9 @@ fn a_reset(world: &SimpleCommunicator, devices: i32, again: bool) -> Outcome {
     let theirs = lost::all(world, Gpu::open(ordinal)?, || {
         // SAFETY: frees streams, events and memory that pinyard still has, none of which reaches
         // the driver again: that is what is asked here.
-        unsafe { sys::cuDevicePrimaryCtxReset_v2(ordinal) }.result().map_err(|error| error.to_string())?;
+        unsafe { sys::cuDevicePrimaryCtxReset_v2(ordinal) }.result()?;
         let anew = || CudaContext::new(ordinal as usize)?.new_stream()?.clone_htod(&pattern(LENGTHS[2], 1));
-        again.then(anew).transpose().map_err(|error| error.to_string())
+        Ok(again.then(anew).transpose()?)
     })?;
     match theirs.flatten() {
         Some(theirs) => same(&theirs.stream().clone_dtoh(&theirs)?, &pattern(LENGTHS[2], 1), "another's"),

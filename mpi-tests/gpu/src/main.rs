@@ -65,12 +65,13 @@ fn main() -> ExitCode {
     if let Some(simulated) = &simulated
         && std::env::args().any(|argument| argument == "--reset")
     {
-        let gpu = Gpu::new(simulated.clone()).map_err(|error| error.to_string());
         let reset = || {
             simulated.reset();
             Ok(())
         };
-        let told = gpu.and_then(|gpu| lost::all(&world, gpu, reset));
+        let told = Gpu::new(simulated.clone())
+            .map_err(bench::text)
+            .and_then(|gpu| lost::all(&world, gpu, reset).map_err(bench::text));
         if let Err(text) = told.and_then(|_| bench::nothing_left(simulated)) {
             eprintln!("rank {rank}: {text}");
             world.abort(1);
