@@ -3,7 +3,8 @@
 #
 # ---- Settings: in the environment of sbatch, or edited here ---------------------------
 # Where pinyard is installed (bin/pinyard, lib/libpinyard_preload.so). Not set: the
-# installation that this folder is of, or that of the `pinyard` in PATH.
+# installation whose share/pinyard/slurm this very folder is, else that of the `pinyard` in PATH.
+# A copy of this folder belongs to no installation.
 : "${PINYARD_PREFIX:=}"
 # The MPI of the program: openmpi, mpich or intel. It decides what srun must speak:
 #   openmpi  --mpi=pmix: what Open MPI 4 and 5 are built for; Open MPI 5 knows no other
@@ -27,6 +28,8 @@
 # yes: every node must have an NVIDIA GPU, and no program simulates one.
 : "${GPUS:=no}"
 [ "$GPUS" = no ] || export PINYARD_DRIVER=${PINYARD_DRIVER:-cuda}
+# yes: every node must have an active port of InfiniBand or RoCE.
+: "${NICS:=no}"
 # KiB of locked memory that a node must allow, or unlimited, which a cluster with NICs
 # should have. Below 64 MiB no registration gets far.
 : "${MEMLOCK_KIB:=65536}"
@@ -42,7 +45,8 @@
 # What the time limit does after the ranks have been told to end: yes, the job is queued
 # again, and begins anew; no, it ends.
 : "${REQUEUE:=no}"
-# Where the output goes, on a file system that all nodes share: a folder per job.
+# Where the output goes, on a file system that all nodes share: a folder per job, which only its
+# owner can enter. One that exists must be the user's own.
 : "${RESULTS:=${SLURM_SUBMIT_DIR:-$PWD}/${SLURM_JOB_NAME:-job}-${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-0}}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}"
 
 # ---- How the job ends ---------------------------------------------------------------
@@ -62,9 +66,26 @@ refuse() {
     exit $REFUSED
 }
 
+# own_folder FOLDER: makes a folder that only this user can enter. One that exists is taken where it
+# is the user's (a job that was queued again, the tasks of an array): files that are written below
+# somebody else's folder may be links to files of this user.
+own_folder() {
+    mkdir -p "$(dirname "$1")" && mkdir -m 700 "$1" 2> /dev/null && return
+    [ -d "$1" ] || refuse "no folder for the output: mkdir $1 failed on $(hostname -s)"
+    { [ -O "$1" ] && [ ! -L "$1" ]; } ||
+        refuse "$1 is not a folder of $(id -un)'s own, and nothing is written there: remove it, or set RESULTS"
+    [ -z "$(find "$1" -maxdepth 0 -perm -o+w)" ] ||
+        refuse "everybody may write to $1, and nothing is written there: chmod o-w $1, or set RESULTS"
+}
+
 # begin: makes the job's folder. All output goes there from here on.
 begin() {
-    mkdir -p "$RESULTS" || refuse "no folder for the output: mkdir $RESULTS failed on $(hostname -s)"
+    case $RESULTS in /*) ;; *) RESULTS=$PWD/$RESULTS ;; esac
+    RESULTS=${RESULTS%/}
+    find_pinyard
+    # Before anything of it runs.
+    say "pinyard: $pinyard, $preload"
+    own_folder "$RESULTS"
     # Kept: what the job wrote before it was queued again.
     exec 3>&1 >> "$RESULTS/output" 2>&1
     collecting=yes
@@ -97,19 +118,34 @@ begin() {
     esac
     [ "$TRACE" != counters ] || export PINYARD_TRACE_EVENTS=0
     ranks=${SLURM_NTASKS:-$((SLURM_JOB_NUM_NODES * ${SLURM_NTASKS_PER_NODE:-1}))}
-    find_pinyard
     say "job $SLURM_JOB_ID on $SLURM_JOB_NODELIST, $ranks ranks, MPI $MPI by $LAUNCH: $RESULTS"
     [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ] || say "started again, for the ${SLURM_RESTART_COUNT}. time"
 }
 
+# trusted FILE...: whether each, and the folder that it is in, belongs to root or to this user.
+trusted() {
+    local file path owner
+    for file in "$@"; do
+        for path in "$file" "${file%/*}"; do
+            owner=$(stat -Lc %u "$path" 2> /dev/null) || return 1
+            [ "$owner" = 0 ] || [ "$owner" = "$(id -u)" ] || return 1
+        done
+    done
+}
+
+# find_pinyard: what runs on every node comes from the user's word, from the installation whose
+# templates these are, or from PATH. Folders above a copy of the templates are anybody's.
 find_pinyard() {
     local own
     if [ -z "$PINYARD_PREFIX" ]; then
-        own=$(cd "${PINYARD_SLURM:-.}/../../.." 2> /dev/null && pwd)
-        if [ -x "$own/bin/pinyard" ]; then
+        case $(cd "${PINYARD_SLURM:-.}" 2> /dev/null && pwd -P) in
+            */share/pinyard/slurm) own=$(cd "$PINYARD_SLURM" && cd -P ../../.. && pwd) ;;
+            *) own= ;;
+        esac
+        if [ -n "$own" ] && [ -x "$own/bin/pinyard" ] && trusted "$own/bin/pinyard" "$own"/lib*/libpinyard_preload.so; then
             PINYARD_PREFIX=$own
         else
-            own=$(command -v pinyard) || refuse "no pinyard in PATH on $(hostname -s): set PINYARD_PREFIX to where it is installed"
+            own=$(type -P pinyard) || refuse "no pinyard in PATH on $(hostname -s): set PINYARD_PREFIX to where it is installed"
             PINYARD_PREFIX=$(cd "${own%/*}/.." && pwd)
         fi
     fi
@@ -122,11 +158,11 @@ find_pinyard() {
 # ---- Before the program starts ------------------------------------------------------
 # On each node: a line beginning with !! for each thing that would end the job later, and
 # what doctor sees. Runs in a shell of its own there, with nothing but its arguments.
-# node_check PINYARD MEMLOCK_KIB MEMORY_MIB GPUS FILE...
+# node_check PINYARD MEMLOCK_KIB MEMORY_MIB GPUS NICS FILE...
 node_check() {
-    local node pinyard=$1 least=$2 memory=$3 gpus=$4 file limit folder bytes absent
+    local node pinyard=$1 least=$2 memory=$3 gpus=$4 nics=$5 file limit folder bytes absent
     node=$(hostname -s)
-    shift 4
+    shift 5
     for file in "$pinyard" "$@"; do
         case $file in /*) ;; *) file=$PWD/${file#./} ;; esac
         [ -r "$file" ] || echo "!! $node: there is no $file"
@@ -143,6 +179,9 @@ node_check() {
     # The first where the driver's module is loaded, the second in containers.
     if [ "$gpus" != no ] && ! compgen -G '/proc/driver/nvidia/gpus/*' > /dev/null && [ ! -e /dev/nvidiactl ]; then
         echo "!! $node: no NVIDIA GPU (no /proc/driver/nvidia/gpus, no /dev/nvidiactl), and each node is to have one: ask for such nodes (--gpus-per-node, --partition, --constraint), or set GPUS=no, with which bcast_gpu simulates one"
+    fi
+    if [ "$nics" != no ] && ! grep -qs ACTIVE /sys/class/infiniband/*/ports/*/state; then
+        echo "!! $node: no port of InfiniBand or RoCE is active (/sys/class/infiniband), and each node is to have one: ask for such nodes (--partition, --constraint), or test without them: BACKEND=io_uring"
     fi
     # The lowest limit from the job's cgroup (version 2, or 1) up.
     local path controllers base
@@ -185,7 +224,7 @@ preflight() {
     # cannot even start a shell is told by srun, by name.
     srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mpi=none --kill-on-bad-exit=0 \
         --output="$answers/%N" --error="$answers/%N" \
-        bash -c "$(declare -f node_check); node_check \"\$@\"" node_check "$pinyard" "$MEMLOCK_KIB" "$MEMORY_MIB" "$GPUS" "$@" \
+        bash -c "$(declare -f node_check); node_check \"\$@\"" node_check "$pinyard" "$MEMLOCK_KIB" "$MEMORY_MIB" "$GPUS" "$NICS" "$@" \
         2> "$answers.srun" || status=1
     "$pinyard" doctor --compare "$answers"/* --expect "$expected"
     case $? in
@@ -234,6 +273,18 @@ no_stress="no pinyard-stress for MPI=$MPI: make install puts one there for each 
 # verdict: the last word of a stress test in the output, with its first reason.
 verdict() {
     grep -E -A 1 '^(Clean|WRONG BYTES|Could not run|Ended badly)' "$RESULTS/output" | tail -n 2 | paste -sd ' ' | tr -s ' '
+}
+
+# end_stress STATUS: says the verdict, and ends with the run's status, or as a job that was refused
+# where no rank could begin.
+end_stress() {
+    local verdict
+    verdict=$(verdict)
+    case $verdict in
+        'Could not run'*) refuse "$verdict" ;;
+        ?*) say "$verdict" ;;
+    esac
+    exit "$1"
 }
 
 # ---- The program --------------------------------------------------------------------

@@ -45,7 +45,7 @@ export OMPI_MCA_btl_tcp_if_include=lo OMPI_MCA_oob_tcp_if_include=lo OMPI_MCA_os
 export UCX_NET_DEVICES=lo OMPI_MCA_pml=ob1 OMPI_MCA_mpi_yield_when_idle=1
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 # for mpirun in a job
 export PATH=$PATH:/usr/sbin
-few="--steps 20 --max-bytes 64K --patience 60 --backend io_uring"
+few="--steps 20 --max-bytes 64K --patience 60"
 
 # submit TEMPLATE-OR-OPTION...: a job; its number is in $job.
 submit() { job=$(sbatch --parsable "$@") || return 1; }
@@ -178,7 +178,54 @@ own_program() {
         grep -q '^rank 1 of 2 on n2' "$folder/output"
 }
 stress() {
-    TIME=20 STRESS_OPTIONS=$few submit "$templates/ib-stress.sbatch" && ends 0 && reports && document 'len(d["ranks"]) == 4' && tells '^Clean'
+    BACKEND=io_uring TIME=20 STRESS_OPTIONS=$few submit "$templates/ib-stress.sbatch" && ends 0 && reports &&
+        document 'len(d["ranks"]) == 4 and d["verdict"]["backend"] == "io_uring"' && tells '^Clean, backend io_uring' &&
+        grep -q '^Clean, backend io_uring' "$folder/output" && grep -q '<b>Clean, backend io_uring</b>' "$folder/report.html"
+}
+# A test of InfiniBand is not clean where there is none: each node is named, and nothing runs.
+no_infiniband() {
+    TIME=20 STRESS_OPTIONS=$few submit "$templates/ib-stress.sbatch" && ends 78 &&
+        tells '^preflight: n1: no port of InfiniBand or RoCE is active' 'n2: no port of InfiniBand' '^REFUSED: a node is not fit' &&
+        ! grep -qE '^(Clean|COMPLETED)' "$out" "$folder/output"
+}
+# The kernel shows ports, and none opens: no rank begins.
+no_verbs() {
+    TIME=20 STRESS_OPTIONS=$few submit "$templates/ib-stress.sbatch" && ends 78 && tells '^REFUSED: Could not run' && ! grep -q '^COMPLETED' "$out"
+}
+# What somebody else has put above a copy of the templates is not run, nor preloaded, and the first
+# line says what is. The same above templates whose folder has the installation's name.
+planted() {
+    local above=$temporary/above
+    rm -rf "$above" && mkdir -p "$above/user/copy" "$above/share/pinyard" "$above/bin" "$above/lib" && chmod 1777 "$above" || return 1
+    cp -r "$templates" "$above/user/copy/" && cp -r "$templates" "$above/share/pinyard/" || return 1
+    printf '#!/bin/bash\ntouch "%s/ran"\nexec "%s/bin/pinyard" "$@"\n' "$above" "$prefix" > "$above/bin/pinyard" || return 1
+    printf '#include <stdio.h>\n__attribute__((constructor)) static void loaded(void) { fclose(fopen("%s/ran", "w")); }\n' "$above" |
+        gcc -shared -fPIC -x c - -o "$above/lib/libpinyard_preload.so" || return 1
+    chmod 755 "$above/bin/pinyard" && chown -R 65534:65534 "$above/bin" "$above/lib" || return 1
+    for at in user/copy/slurm share/pinyard/slurm; do
+        PATH=$prefix/bin:$PATH submit "$above/$at/preload-existing-app.sbatch" ./who && ends 0 &&
+            [ "$(head -n 1 "$out")" = "pinyard: $prefix/bin/pinyard, $prefix/lib/libpinyard_preload.so" ] &&
+            grep -q '^rank 1 of 2 on n2, .* preloaded: 1' "$folder/output" && [ ! -e "$above/ran" ] || return 1
+    done
+    # The same files, of the user's own: an installation like any other.
+    chown -R 0:0 "$above/bin" "$above/lib" && submit "$above/share/pinyard/slurm/host.sbatch" ./who && ends 0 &&
+        tells "^pinyard: $above/bin/pinyard, " && [ -e "$above/ran" ]
+}
+# A folder of the job's name that somebody else has made, with links out of it, or that is a link.
+planted_folder() { # links|link|open
+    echo mine > "$temporary/work/mine"
+    submit --hold "$templates/host.sbatch" ./who || return 1
+    folder=$temporary/work/pinyard-host-$job
+    mkdir -p "$temporary/elsewhere" && case $1 in
+        links) mkdir "$folder" && ln -s "$temporary/work/mine" "$folder/output" && ln -s "$temporary/work/mine" "$folder/status" && chown -h -R 65534:65534 "$folder" ;;
+        link) ln -s "$temporary/elsewhere" "$folder" ;;
+        open) mkdir -m 777 "$folder" ;;
+    esac && scontrol release "$job" && ends 78 &&
+        tells "^REFUSED: (everybody may write to )?$temporary/work/pinyard-host-$job" && [ "$(cat "$temporary/work/mine")" = mine ] &&
+        [ -z "$(ls "$temporary/elsewhere")" ]
+}
+own_folder() {
+    submit "$templates/host.sbatch" ./who && ends 0 && [ "$(stat -c %a "$folder")" = 700 ] && [ "$(head -n 1 "$out")" = "pinyard: $prefix/bin/pinyard, $prefix/lib/libpinyard_preload.so" ]
 }
 gpu() {
     GPUS=no submit "$templates/gpu-bcast.sbatch" "$stress_of" --time 20 --steps 10 --folder "$temporary/work/gpu" &&
@@ -292,8 +339,8 @@ preload_mpi() {
 soak() {
     local folder
     TIME=20 STRESS_OPTIONS=$few submit --array=1-2%2 "$templates/array-soak.sbatch" && ends 0 &&
-        cat ./*.summary && grep -Eq '^seed 1001 status 0 .* Clean' "pinyard-soak-$job.summary" &&
-        grep -Eq '^seed 1002 status 0 .* Clean' "pinyard-soak-$job.summary" && [ -s "pinyard-soak-${job}_2/report.html" ]
+        cat "pinyard-soak-$job/summary" && grep -Eq '^seed 1001 status 0 .* Clean' "pinyard-soak-$job/summary" &&
+        grep -Eq '^seed 1002 status 0 .* Clean' "pinyard-soak-$job/summary" && [ -s "pinyard-soak-${job}_2/report.html" ]
 }
 
 # ---- What does not ----------------------------------------------------------------------
@@ -377,12 +424,12 @@ fails_by_mpirun() { # STATUS SETTINGS PATTERN
 # What an earlier start of the job has left in the output is not its cause.
 fails_again() {
     submit --hold --export="ALL,LAUNCH=mpirun,MPI=mpich,MPIRUN=mpirun.mpich" "$templates/host.sbatch" ./falls 9 || return 1
-    folder=pinyard-host-$job && mkdir "$folder" || return 1
+    folder=pinyard-host-$job && mkdir -m 700 "$folder" || return 1
     printf '%s\n' '=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES' '=   PID 11 RUNNING AT n9' '=   EXIT CODE: 7' > "$folder/output"
     scontrol release "$job" && ends 9 && tells '^FAILED: PID [0-9]+ RUNNING AT n[12] EXIT CODE: 9'
 }
 faulty() {
-    TIME=20 STRESS_OPTIONS="--fault kill-rank --fault-rank 1 --fault-after 1 --backend io_uring --max-bytes 64K" \
+    BACKEND=io_uring TIME=20 STRESS_OPTIONS="--fault kill-rank --fault-rank 1 --fault-after 1 --max-bytes 64K" \
         submit --ntasks-per-node=1 "$templates/ib-stress.sbatch" && ends 137 &&
         tells '^FAILED: n2: task 1: Killed' && grep -q 'rank 1 was killed at .* as asked' "$folder/output" && [ -s "$folder/report.html" ]
 }
@@ -405,7 +452,7 @@ ranks_ended() { [ -e "ended-$job-0" ] && [ -e "ended-$job-1" ]; }
 # The same signal, sent by hand once the ranks are at work.
 limit_of_stress() {
     local end=$((SECONDS + 30))
-    TIME=100 STRESS_OPTIONS="--backend io_uring --max-bytes 64K" submit --ntasks-per-node=1 "$templates/ib-stress.sbatch" || return 1
+    BACKEND=io_uring TIME=100 STRESS_OPTIONS="--max-bytes 64K" submit --ntasks-per-node=1 "$templates/ib-stress.sbatch" || return 1
     until [ "$(od -An -td8 -j16 -N8 "pinyard-ib-stress-$job/ranks/rank-1.progress" 2> /dev/null || echo 0)" -gt 5 ]; do
         ((SECONDS < end)) || break
         sleep 0.1
@@ -580,6 +627,13 @@ check "host.sbatch: MPICH, srun --mpi=pmi2" host_with MPI=mpich "$stress_of_mpic
 check "host.sbatch: Open MPI by mpirun" host_with LAUNCH=mpirun,MPIRUN=mpirun.openmpi,LAUNCH_OPTIONS="--mca plm_slurm_args --mpi=none" "$stress_of"
 check "host.sbatch: MPICH by mpirun (Hydra)" host_with MPI=mpich,LAUNCH=mpirun,MPIRUN=mpirun.mpich "$stress_of_mpich"
 check "ib-stress.sbatch: four ranks, clean" stress
+check "ib-stress.sbatch: refused where a node has no InfiniBand" no_infiniband
+check "ib-stress.sbatch: refused where no InfiniBand opens" with_devices no_verbs
+check "a pinyard of somebody else's above the templates is not run" planted
+check "the job's folder is its user's alone" own_folder
+check "a folder of somebody else's in its place: refused, and nothing is written" planted_folder links
+check "a link in its place: refused, and nothing is written" planted_folder link
+check "a folder in its place that everybody may write to: refused" planted_folder open
 check "gpu-bcast.sbatch: a program, and what the first node is" gpu
 check "gpu-bcast.sbatch: without a program, and a probe before it" gpu_default
 check "gpu-bcast.sbatch, MPI=mpich: the installation's programs for MPICH" gpu_of_mpich

@@ -4,6 +4,7 @@ use crate::options::Fault;
 use crate::record::{Outcome, Rank, Refusal, Run};
 use crate::text::counted;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// Nothing wrong, and the ending the one that was due.
@@ -25,6 +26,8 @@ const CUT: f64 = 1.0;
 pub struct Verdict {
     /// The exit status: 0 clean, 1 wrong bytes, 2 could not begin, 3 ended badly.
     pub exit: u8,
+    /// What registered memory; the ranks' backends where they differ. Empty where no rank says.
+    pub backend: String,
     /// What was wrong; empty if nothing was.
     pub faults: Vec<String>,
     /// What was met and is as it should be.
@@ -56,6 +59,9 @@ impl fmt::Display for Verdict {
             _ => "Ended badly",
         };
         write!(f, "{word}")?;
+        if !self.backend.is_empty() {
+            write!(f, ", backend {}", self.backend)?;
+        }
         for line in self.faults.iter().chain(&self.findings) {
             write!(f, "\n  {line}")?;
         }
@@ -65,21 +71,23 @@ impl fmt::Display for Verdict {
 
 /// Judges a run.
 pub fn of(run: &Run) -> Verdict {
-    let mut verdict = Verdict { exit: CLEAN, faults: Vec::new(), findings: Vec::new() };
+    // Ranks that were lost left no word of their backend.
+    let backends: BTreeSet<&str> =
+        run.ranks.iter().map(|rank| rank.backend.as_str()).filter(|name| !name.is_empty()).collect();
+    let backend = backends.into_iter().collect::<Vec<_>>().join(" and ");
+    let mut verdict = Verdict { exit: CLEAN, backend, faults: Vec::new(), findings: Vec::new() };
     run.ranks.iter().for_each(|rank| bytes(rank, &mut verdict));
     refusals(run, &mut verdict);
     endings(run, &mut verdict);
     plans(run, &mut verdict);
     launcher(run, &mut verdict);
     verdict.findings.extend(run.ranks.first().and_then(|rank| rank.left_out.clone()));
-    // Ranks that were lost left no word of their backend.
-    let backend = run.ranks.iter().map(|rank| rank.backend.as_str()).find(|backend| !backend.is_empty());
     if run.ranks.iter().all(|rank| rank.counts.device_checks == 0) && verdict.exit == CLEAN {
-        verdict.findings.push(match backend {
-            Some(backend) => format!(
+        verdict.findings.push(match verdict.backend.as_str() {
+            "" => "every rank was lost before it could say what its device saw".to_owned(),
+            backend => format!(
                 "no device looked at the registered pages (backend {backend}): only the messages were checked"
             ),
-            None => "every rank was lost before it could say what its device saw".to_owned(),
         });
     }
     verdict
@@ -258,6 +266,7 @@ mod tests {
         let rank = |rank| Rank {
             rank,
             ranks: 2,
+            backend: "verbs".to_owned(),
             counts: Counts { steps: 9, device_checks: 9, ..Counts::default() },
             outcome: Outcome::Completed,
             ..Rank::default()
@@ -272,7 +281,9 @@ mod tests {
 
     #[test]
     fn a_clean_run_is_clean_and_each_blemish_is_not() {
-        assert_eq!(of(&run("")), Verdict { exit: CLEAN, faults: vec![], findings: vec![] });
+        let clean = Verdict { exit: CLEAN, backend: "verbs".to_owned(), faults: vec![], findings: vec![] };
+        assert_eq!(of(&run("")), clean);
+        assert_eq!(clean.to_string(), "Clean, backend verbs");
         type Spoil = fn(&mut Run);
         let blemishes: [(Spoil, u8, &str); 8] = [
             (|run| run.ranks[1].counts.corrupt = 1, WRONG, "1 message not as sent"),
@@ -295,6 +306,16 @@ mod tests {
             assert_eq!(verdict.exit, exit, "{verdict}");
             assert!(verdict.to_string().contains(text), "{verdict}");
         }
+    }
+
+    /// A node without a NIC registers for another device than the others.
+    #[test]
+    fn the_verdict_names_every_backend() {
+        let mut run = run("");
+        run.ranks[1].backend = "io_uring".to_owned();
+        assert_eq!(of(&run).to_string(), "Clean, backend io_uring and verbs");
+        run.ranks.iter_mut().for_each(|rank| rank.backend.clear());
+        assert_eq!(of(&run).to_string(), "Clean");
     }
 
     #[test]
