@@ -12,6 +12,9 @@ export MPICC=${MPICC:-/usr/bin/mpicc.openmpi}
 TIMEFORMAT='%R %U %S'
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
+# LD_PRELOAD separates its files by spaces and cannot quote one (ld.so(8)): below a folder with
+# a space in its name, the steps work through a link without.
+case $PWD in *[[:space:]]*) ln -s "$PWD" "$logs/tree" && cd "$logs/tree" || exit 2 ;; esac
 
 # Sums a field of cargo's ("test result: ok. 3 passed; 1 failed; …") and the
 # scripts' own ("3 passed, 1 failed") closing lines.
