@@ -36,7 +36,7 @@
 # MiB that the job's cgroup must allow on each node.
 : "${MEMORY_MIB:=256}"
 # strict: the job ends before its program starts if a node lacks a file or memory that may
-# be locked, gives no answer, or has something to be mended that not all have; mend: also
+# be locked, gives no answer, or has something to be fixed that not all have; fail: also
 # if all have it; warn: it says so and goes on; off: no look.
 : "${PREFLIGHT:=strict}"
 # yes: each rank that links pinyard leaves a trace in the job's folder (PINYARD_TRACE), of
@@ -231,8 +231,8 @@ preflight() {
         0) say "preflight: $SLURM_JOB_NUM_NODES nodes are alike and fit" ;;
         3) say "preflight: the nodes differ, see the table in $RESULTS/output" ;;
         1)
-            say "preflight: $SLURM_JOB_NUM_NODES nodes are alike, and have something to be mended, see $RESULTS/output"
-            [ "$PREFLIGHT" != mend ] || status=1
+            say "preflight: $SLURM_JOB_NUM_NODES nodes are alike, and have something to be fixed, see $RESULTS/output"
+            [ "$PREFLIGHT" != fail ] || status=1
             ;;
         *) status=1 ;;
     esac

@@ -5,7 +5,7 @@
 //! crates read, and the book's builder compares them with the source. A program that runs
 //! with more rights than its caller (`AT_SECURE`, getauxval(3)) reads none of them.
 
-use crate::allocator::config;
+use crate::allocator::config::{self, Overrides, Pools};
 use crate::registry::{MECHANISM_VARIABLE, Mechanism};
 use std::borrow::Cow;
 
@@ -30,6 +30,44 @@ pub struct Variable {
     pub source: &'static str,
 }
 
+impl Variable {
+    /// Why pinyard does not take `value`, which is not empty; `None` where it does. A path or a
+    /// command is taken as it is: whether it is there shows where it is used.
+    ///
+    /// # Example
+    /// ```
+    /// let groups = pinyard::environment::groups();
+    /// let hooks = &groups[0].variables[0];
+    /// assert_eq!(hooks.refusal("entry"), None);
+    /// assert!(hooks.refusal("banana").unwrap().starts_with("PINYARD_HOOKS is \"banana\": "));
+    /// ```
+    pub fn refusal(&self, value: &str) -> Option<String> {
+        // Those of pools and traces are judged by what reads them.
+        let pair = || [(self.name.into(), value.into())];
+        let refused = if self.name.starts_with(config::HOST_PREFIX) {
+            Overrides::from_variables(Pools::Host, pair()).is_err()
+        } else if self.name.starts_with(config::PREFIX) {
+            Overrides::from_variables(Pools::Device, pair()).is_err()
+        } else if self.name.starts_with(pinyard_trace::settings::PREFIX) {
+            pinyard_trace::settings::Settings::from_variables(pair()).is_err()
+        } else {
+            !is_allowed(&self.allowed, value)
+        };
+        refused.then(|| format!("{} is {value:?}: it must be {}", self.name, self.allowed.replace('|', ", ")))
+    }
+}
+
+/// Whether `value` is what `allowed` says: a number of a range ("2 to 64"), one of several words
+/// ("on|off", "0 or 1", "a, b or c"), or anything ("a folder").
+fn is_allowed(allowed: &str, value: &str) -> bool {
+    let bounds = allowed.split_once(" to ").map(|(least, most)| (least.parse::<u64>(), most.parse()));
+    if let Some((Ok(least), Ok(most))) = bounds {
+        return value.parse().is_ok_and(|number: u64| (least..=most).contains(&number));
+    }
+    let words = allowed.replace(", ", "|").replace(" or ", "|");
+    !words.contains('|') || words.split('|').any(|word| word == value)
+}
+
 /// Variables of one part.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -38,6 +76,8 @@ pub struct Group {
     pub title: &'static str,
     /// When they are read, and what a value does that is not allowed.
     pub rule: &'static str,
+    /// Whether an empty value counts as none; elsewhere it is a value, and mostly not allowed.
+    pub empty_is_unset: bool,
     /// Its variables.
     pub variables: Vec<Variable>,
 }
@@ -68,7 +108,7 @@ fn registries() -> Group {
     };
     let title = "Registries";
     let rule = "Read when a registry is made, which fails where the value is not allowed.";
-    Group { title, rule, variables: vec![hooks] }
+    Group { title, rule, empty_is_unset: true, variables: vec![hooks] }
 }
 
 fn preload() -> Group {
@@ -97,7 +137,7 @@ fn preload() -> Group {
     let title = "libpinyard_preload.so";
     let rule = "Read when the library finds libfabric or UCX. A value that is not allowed is ignored, \
                 with a line on stderr.";
-    Group { title, rule, variables }
+    Group { title, rule, empty_is_unset: true, variables }
 }
 
 fn mpi() -> Group {
@@ -142,7 +182,7 @@ fn mpi() -> Group {
     ];
     let title = "MPI on GPU buffers";
     let rule = "Read when a communicator is made, which fails where a value is not allowed.";
-    Group { title, rule, variables }
+    Group { title, rule, empty_is_unset: false, variables }
 }
 
 fn devices() -> Group {
@@ -155,7 +195,7 @@ fn devices() -> Group {
     );
     let title = "Devices";
     let rule = "Read by the first call, which fails where the value is not allowed.";
-    Group { title, rule, variables: vec![driver] }
+    Group { title, rule, empty_is_unset: false, variables: vec![driver] }
 }
 
 fn host_pools() -> Group {
@@ -172,7 +212,12 @@ fn host_pools() -> Group {
     let title = "Host and pinned pools";
     let rule = "Read when such a pool is made, as the settings of device pools. The pinned pool of a `Gpu`, \
                 which has MPI's chunks, is not told.";
-    Group { title, rule, variables: config::TABLE.iter().filter_map(variable).collect() }
+    Group {
+        title,
+        rule,
+        empty_is_unset: false,
+        variables: config::TABLE.iter().filter_map(variable).collect(),
+    }
 }
 
 fn pools() -> Group {
@@ -186,7 +231,7 @@ fn pools() -> Group {
     let title = "Device pools";
     let rule = "Read when a device pool is made, which fails where a name or a value is not allowed; \
                 they go before what the program says, unless it calls `ignore_environment`.";
-    Group { title, rule, variables: variables.collect() }
+    Group { title, rule, empty_is_unset: false, variables: variables.collect() }
 }
 
 fn traces() -> Group {
@@ -200,7 +245,7 @@ fn traces() -> Group {
     let title = "Traces";
     let rule = "Read when the first registry or device pool is made, which fails where a name or a value \
                 is not allowed.";
-    Group { title, rule, variables: variables.collect() }
+    Group { title, rule, empty_is_unset: false, variables: variables.collect() }
 }
 
 fn command() -> Group {
@@ -240,13 +285,17 @@ fn command() -> Group {
     ];
     let title = "The command";
     let rule = "Options of the command line go before them.";
-    Group { title, rule, variables }
+    Group { title, rule, empty_is_unset: true, variables }
 }
 
 fn jobs() -> Group {
     let of = |name, default, meaning| variable("slurm/env.sh", name, "a folder", default, meaning);
     let variables = vec![
-        of("PINYARD_PREFIX", "found", "where pinyard is installed"),
+        of(
+            "PINYARD_PREFIX",
+            "the templates' own installation, else that of `pinyard` in PATH",
+            "where pinyard is installed",
+        ),
         Variable {
             source: "slurm/host.sbatch",
             ..of("PINYARD_SLURM", "the template's own folder", "where `env.sh` of the job templates lies")
@@ -254,13 +303,13 @@ fn jobs() -> Group {
     ];
     let title = "Job templates";
     let rule = "Read by the templates of `slurm/`; the others that they read are in `slurm/README.md`.";
-    Group { title, rule, variables }
+    Group { title, rule, empty_is_unset: true, variables }
 }
 
 /// A table for each part, as the book has it.
 pub fn markdown() -> String {
     let mut text = String::new();
-    for Group { title, rule, variables } in groups() {
+    for Group { title, rule, variables, .. } in groups() {
         text += &format!("### {title}\n\n{rule}\n\n");
         text += "| variable | values | default | meaning |\n| --- | --- | --- | --- |\n";
         for Variable { name, meaning, allowed, default, .. } in variables {
@@ -274,9 +323,42 @@ pub fn markdown() -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
+
+    /// What is shown as allowed is taken, and what nobody would mean is not, wherever there is a
+    /// choice.
+    #[test]
+    fn each_variable_takes_what_it_shows_and_nothing_else() {
+        for variable in groups().iter().flat_map(|group| &group.variables) {
+            let Variable { name, allowed, .. } = variable;
+            let free = ["a ", "as libfabric"].iter().any(|start| allowed.starts_with(start));
+            assert_eq!(variable.refusal("banana split").is_none(), free, "{name}: {allowed}");
+            if allowed.contains('|') {
+                assert!(allowed.split('|').all(|word| variable.refusal(word).is_none()), "{name}: {allowed}");
+            }
+        }
+        let of = |name: &str, value: &str| {
+            let groups = groups();
+            let mut variables = groups.iter().flat_map(|group| &group.variables);
+            variables.find(|variable| variable.name == name).unwrap().refusal(value)
+        };
+        for (name, good, bad) in [
+            ("PINYARD_MPI_CHUNKS", "64", "65"),
+            ("PINYARD_MPI_CHECKS", "1", "2"),
+            ("PINYARD_MPI_PATH", "ipc+staged", "ipc,staged"),
+            ("PINYARD_DRIVER", "simulated", "Cuda"),
+            ("PINYARD_POOL_LIMIT", "80%", "800%"),
+            ("PINYARD_HOST_POOL_SLAB_BYTES", "64M", "64X"),
+            ("PINYARD_TRACE_EVENTS", "1024", "1023"),
+        ] {
+            assert_eq!(of(name, good), None);
+            let text = of(name, bad).unwrap();
+            assert!(text.starts_with(&format!("{name} is {bad:?}: it must be ")), "{text}");
+        }
+    }
 
     #[test]
     fn each_variable_is_listed_once_and_fits_a_table() {

@@ -382,9 +382,9 @@ memlock_warned() {
     "$here/slurm.sh" node "$temporary/slurm" n2 && return $status
 }
 # What all nodes have stops nothing, unless it is to.
-alike() { FI_MR_CACHE_MONITOR=memhooks submit "$templates/host.sbatch" ./who && ends 0 && tells '^preflight: 2 nodes are alike, and have something to be mended' '^COMPLETED'; }
+alike() { FI_MR_CACHE_MONITOR=memhooks submit "$templates/host.sbatch" ./who && ends 0 && tells '^preflight: 2 nodes are alike, and have something to be fixed' '^COMPLETED'; }
 alike_refused() {
-    FI_MR_CACHE_MONITOR=memhooks PREFLIGHT=mend submit "$templates/host.sbatch" ./who && ends 78 && tells '^REFUSED: a node is not fit' &&
+    FI_MR_CACHE_MONITOR=memhooks PREFLIGHT=fail submit "$templates/host.sbatch" ./who && ends 78 && tells '^REFUSED: a node is not fit' &&
         grep -q '1. n\[1,2\]: FI_MR_CACHE_MONITOR=memhooks does not do what it says' "$folder/output"
 }
 # The second node does not have the installation's libraries.
@@ -544,10 +544,10 @@ bare() {
     env -i PATH="$PATH" chroot "$root" /bin/pinyard doctor > bare.txt || [ $? -eq 1 ] || return 1
     cat bare.txt
     env -i PATH="$PATH" chroot "$root" /bin/pinyard doctor --json > bare.json || [ $? -eq 1 ] || return 1
-    python3 -m json.tool bare.json > json.txt && [ "$(grep -c 'none found$' bare.txt)" -eq 5 ] && grep -Eq '^(Nothing to mend|[0-9]+ things? to mend)\.$' bare.txt
+    python3 -m json.tool bare.json > json.txt && [ "$(grep -c 'none found$' bare.txt)" -eq 5 ] && grep -Eq '^(Nothing to fix|[0-9]+ things? to fix)\.$' bare.txt
 }
 # of_page FOLDER BLOCK: the commands of a page as a user types them, but that each sbatch is
-# waited for. Something to be mended is no failure.
+# waited for. Something to be fixed is no failure.
 of_page() {
     [ -n "$2" ] && mkdir "$1" && ln -s ../who "$1/who" && ln -s ../bound "$1/program" &&
         (cd "$1" && TIME=2 PATH=$prefix/bin:$PATH bash -euo pipefail -c "$page_words"$'\n'"$2") > "$1.out" 2>&1
@@ -569,12 +569,12 @@ page_words='sbatch() {
 pinyard() { command pinyard "$@" || [ $? -eq 1 ]; }'
 page_first() {
     of_page page-first "$("$root"/ci/block.sh docs/src/cluster.md first "/usr/local=$prefix" ./my_program=../who ./their_program=../who)" &&
-        as_shown page-first "$("$root"/ci/block.sh --printed docs/src/cluster.md first "/home/me=$PWD/page-first")" &&
-        [ "$(cat page-first/slurm/*.out | grep -c '^COMPLETED')" = 3 ] && grep -q '^Nothing to mend\|to mend\.$' page-first.out
+        as_shown page-first "$("$root"/ci/block.sh --printed docs/src/cluster.md first "/home/me=$PWD/page-first" "/usr/local=$prefix")" &&
+        [ "$(cat page-first/slurm/*.out | grep -c '^COMPLETED')" = 3 ] && grep -q '^Nothing to fix\|to fix\.$' page-first.out
 }
 page_submit() {
     of_page page-submit "$("$root"/ci/block.sh slurm/README.md submit "/usr/local=$prefix" ./my_program=../who '4711=*')" &&
-        as_shown page-submit "$("$root"/ci/block.sh --printed slurm/README.md submit "/home/me=$PWD/page-submit")" && grep -q '^COMPLETED' page-submit.out
+        as_shown page-submit "$("$root"/ci/block.sh --printed slurm/README.md submit "/home/me=$PWD/page-submit" "/usr/local=$prefix")" && grep -q '^COMPLETED' page-submit.out
 }
 page_srun() {
     of_page page-srun "$("$root"/ci/block.sh docs/src/preload.md srun "/opt/pinyard=$prefix" ./program=./who)" &&
@@ -656,8 +656,8 @@ check "array-soak.sbatch: two runs, one summary" soak
 check "a cgroup that allows too little memory: the node and the group are named" cgroup
 check "locked memory too small on a node: named before anything starts" memlock
 check "locked memory too small, PREFLIGHT=warn: said, and started" memlock_warned
-check "something to be mended on all nodes alike: said, and started" alike
-check "something to be mended on all nodes alike, PREFLIGHT=mend: refused" alike_refused
+check "something to be fixed on all nodes alike: said, and started" alike
+check "something to be fixed on all nodes alike, PREFLIGHT=fail: refused" alike_refused
 check "a node without the library: named" no_library
 check "a node without the command: named" no_command
 check "a program whose MPI a node does not find: named" no_mpi

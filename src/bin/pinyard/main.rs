@@ -39,7 +39,7 @@ enum Command {
     Bench(bench::Options),
     /// Show the hang and the stale pages of other designs beside pinyard, under a real MPI
     Demo(demo::Options),
-    /// Examine this machine, or compare many: what is to be mended, and how
+    /// Examine this machine, or compare many: what is to be fixed, and how
     Doctor(doctor::Options),
     /// Print the version, what the hooks see in this process, and the environment variables
     Info(info::Options),

@@ -91,10 +91,21 @@ pub(super) fn run(options: &Options) -> ExitCode {
             LOCAL_RANK.join(", ")
         ));
     };
-    for line in settings(&gather::devices(), rank, &Given::of(variable)) {
-        print(line);
+    let lines = settings(&gather::devices(), rank, &Given::of(variable));
+    if let Some(line) = lines.iter().find(|line| !is_plain(line)) {
+        return super::refuse(&format!(
+            "{line:?} would have a shell run more than a setting: letters, digits and _ - . : / alone are \
+             names of devices; set {VISIBLE} to such"
+        ));
     }
+    lines.into_iter().for_each(print);
     ExitCode::SUCCESS
+}
+
+/// Whether a shell that evaluates the line sets a variable and does nothing else. Numbers, UUIDs and
+/// MIG's names of devices are such, and the kernel's names of NICs.
+fn is_plain(line: &str) -> bool {
+    line.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.:/=".contains(&byte))
 }
 
 /// For a local rank: the devices are dealt out in turn. A part of the node's devices has
@@ -169,6 +180,21 @@ mod tests {
         assert_eq!(chosen(&facts, 3, &[(VISIBLE, "0")]), ["0"]);
         assert_eq!(chosen(&facts, 0, &[(VISIBLE, "GPU-5d5ba0d6")]), ["GPU-5d5ba0d6"]);
         assert!(settings(&Facts::default(), 0, &Given::default()).is_empty());
+    }
+
+    /// What is printed is for `eval`: a variable must not have it run a command.
+    #[test]
+    fn a_shell_runs_nothing_of_what_is_printed() {
+        let plain = |value: &str| {
+            let lines = settings(&made_up::gpu_node(), 0, &given(&[(VISIBLE, value)]));
+            lines.iter().all(|line| is_plain(line))
+        };
+        for value in ["0", "GPU-5d5ba0d6-0b1c", "MIG-GPU-5d5ba0d6/1/0"] {
+            assert!(plain(value), "{value}");
+        }
+        for value in ["$(id)", "`id`", "0;id", "0\nid", "0 id", "0'", "0|id", "0&", "é"] {
+            assert!(!plain(value), "{value:?}");
+        }
     }
 
     #[test]

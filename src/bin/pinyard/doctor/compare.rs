@@ -1,4 +1,4 @@
-//! Many nodes' answers beside each other: what differs, and what is to be mended where.
+//! Many nodes' answers beside each other: what differs, and what is to be fixed where.
 //! Pure but for reading the files.
 
 use super::Answer;
@@ -64,14 +64,14 @@ impl Comparison {
         Comparison { nodes, missing, differences }
     }
 
-    /// 0: all alike and nothing to mend; 1: something to mend, on all of them; 3: the
-    /// nodes differ, and nothing is to be mended; 4: a node is worse than others, or gave
+    /// 0: all alike and nothing to fix; 1: something to fix, on all of them; 3: the
+    /// nodes differ, and nothing is to be fixed; 4: a node is worse than others, or gave
     /// no answer.
     pub(crate) fn exit(&self) -> u8 {
-        let mend = |answer: &'_ Answer| -> Vec<Finding> {
-            answer.findings.iter().filter(|finding| finding.weight == Weight::Mend).cloned().collect()
+        let failed = |answer: &'_ Answer| -> Vec<Finding> {
+            answer.findings.iter().filter(|finding| finding.weight == Weight::Fail).cloned().collect()
         };
-        let mut of_nodes = self.nodes.values().map(mend);
+        let mut of_nodes = self.nodes.values().map(failed);
         let Some(first) = of_nodes.next() else { return 4 };
         match () {
             () if !self.missing.is_empty() || of_nodes.any(|other| other != first) => 4,
@@ -140,7 +140,7 @@ impl Comparison {
         }
         groups.sort_by_key(|(finding, _)| std::cmp::Reverse(finding.weight));
         let mut text = String::new();
-        for (weight, title) in [(Weight::Mend, "To mend"), (Weight::Note, "Worth knowing")] {
+        for (weight, title) in [(Weight::Fail, "To fix"), (Weight::Warn, "Worth knowing")] {
             let of_weight = groups.iter().filter(|(finding, _)| finding.weight == weight);
             for (number, (finding, names)) in of_weight.enumerate() {
                 if number == 0 {
@@ -157,10 +157,10 @@ impl Comparison {
     }
 
     fn last_word(&self) -> String {
-        let mend: Vec<String> = self
+        let failed: Vec<String> = self
             .nodes
             .iter()
-            .filter(|(_, answer)| answer.findings.iter().any(|finding| finding.weight == Weight::Mend))
+            .filter(|(_, answer)| answer.findings.iter().any(|finding| finding.weight == Weight::Fail))
             .map(|(name, _)| name.clone())
             .collect();
         let mut words = Vec::new();
@@ -169,15 +169,15 @@ impl Comparison {
         } else if !self.missing.is_empty() {
             words.push(format!("no answer from {}", compressed(&self.missing)));
         }
-        if !mend.is_empty() {
-            words.push(format!("something to mend on {}", compressed(&mend)));
+        if !failed.is_empty() {
+            words.push(format!("something to fix on {}", compressed(&failed)));
         }
         match self.differences.len() as u64 {
             0 => {}
             number => words.push(counted(number, "difference")),
         }
         match words.is_empty() {
-            true => "The nodes are alike, and nothing is to be mended.".to_owned(),
+            true => "The nodes are alike, and nothing is to be fixed.".to_owned(),
             false => {
                 let text = words.join("; ");
                 format!("{}{}.", text[..1].to_uppercase(), &text[1..])

@@ -1,4 +1,6 @@
-//! What is wrong with the facts, what comes of it, and what mends it. Pure.
+//! What is wrong with the facts, what comes of it, and what fixes it. Pure.
+
+mod variables;
 
 use super::facts::{CudaAware, Facility, Facts, Library, Nic, Port};
 use super::known::{self, Of};
@@ -11,9 +13,9 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Weight {
     /// Worth knowing.
-    Note,
-    /// To be mended.
-    Mend,
+    Warn,
+    /// To be fixed.
+    Fail,
 }
 
 /// One thing that was found.
@@ -26,7 +28,7 @@ pub(crate) struct Finding {
     pub(crate) what: String,
     /// What comes of it.
     pub(crate) consequence: String,
-    /// The one command or setting that mends it, or the step that comes first.
+    /// The one command or setting that fixes it, or the step that comes first.
     pub(crate) remedy: String,
 }
 
@@ -54,16 +56,17 @@ pub(crate) fn judge(facts: &Facts) -> Vec<Finding> {
     kernel(facts, &mut findings);
     hooks(facts, &mut findings);
     libraries(facts, &mut findings);
-    variables(facts, &mut findings);
+    variables::others(facts, &mut findings);
+    variables::pinyards(facts, &mut findings);
     facts.nics.iter().for_each(|nic| network(nic, &mut findings));
     devices(facts, &mut findings);
     findings.0.sort_by_key(|finding| std::cmp::Reverse(finding.weight));
     findings.0
 }
 
-/// Whether there is something to mend.
-pub(crate) fn to_mend(findings: &[Finding]) -> bool {
-    findings.iter().any(|finding| finding.weight == Weight::Mend)
+/// Whether there is something to fix.
+pub(crate) fn to_fix(findings: &[Finding]) -> bool {
+    findings.iter().any(|finding| finding.weight == Weight::Fail)
 }
 
 struct Findings(Vec<Finding>);
@@ -104,9 +107,9 @@ fn memory(facts: &Facts, findings: &mut Findings) {
     let limits = &facts.limits;
     if let Some(limit) = limits.memlock.filter(|_| !limits.may_lock_anything) {
         let weight = if limit < LITTLE_MEMLOCK {
-            Some(Weight::Mend)
+            Some(Weight::Fail)
         } else {
-            (limit < limits.memory / 2).then_some(Weight::Note)
+            (limit < limits.memory / 2).then_some(Weight::Warn)
         };
         let raisable = limits.memlock_hard.is_none_or(|hard| hard > limit);
         let remedy = match (raisable, facts.under_slurm) {
@@ -131,7 +134,7 @@ fn memory(facts: &Facts, findings: &mut Findings) {
     }
     if let Some(limit) = limits.cgroup_memory.filter(|limit| *limit < LITTLE_MEMORY) {
         findings.add(
-            Weight::Note,
+            Weight::Warn,
             subject::CGROUP,
             format!("the cgroup allows {}", bytes(limit)),
             "pinned memory counts in it, and pinyard's default budget is half of it",
@@ -154,7 +157,7 @@ fn kernel(facts: &Facts, findings: &mut Findings) {
             "Linux 5.1 or newer; until then the backend mlock in the program"
         };
         findings.add(
-            if verbs { Weight::Note } else { Weight::Mend },
+            if verbs { Weight::Warn } else { Weight::Fail },
             subject::IO_URING,
             why,
             "without a NIC there is no backend that pins for a device: only mlock",
@@ -163,7 +166,7 @@ fn kernel(facts: &Facts, findings: &mut Findings) {
     }
     if let Facility::Refused(why) = &kernel.userfaultfd {
         findings.add(
-            Weight::Note,
+            Weight::Warn,
             subject::USERFAULTFD,
             why,
             "changes of code that calls the kernel past libc (Go, rustix) go unseen: a registry refuses to start beside it",
@@ -176,7 +179,7 @@ fn kernel(facts: &Facts, findings: &mut Findings) {
     }
     if kernel.transparent_huge_pages.as_deref() == Some("never") {
         findings.add(
-            Weight::Note,
+            Weight::Warn,
             subject::HUGE_PAGES,
             "transparent huge pages are off",
             "slabs of pools are of small pages: registering them takes longer, and the NIC keeps more entries",
@@ -192,7 +195,7 @@ fn hooks(facts: &Facts, findings: &mut Findings) {
     }
     let watched = facts.kernel.userfaultfd == Facility::Works;
     findings.add(
-        if watched { Weight::Note } else { Weight::Mend },
+        if watched { Weight::Warn } else { Weight::Fail },
         subject::HOOKS,
         format!("calls are not seen: {}", hooks.unseen.join("; ")),
         if watched {
@@ -217,7 +220,7 @@ fn libraries(facts: &Facts, findings: &mut Findings) {
     for mpi in &facts.mpi {
         if let Some(why) = &mpi.silent {
             findings.add(
-                Weight::Note,
+                Weight::Warn,
                 &mpi.path,
                 format!("{}: {why}", mpi.path),
                 "programs that are linked with it do not start either",
@@ -226,7 +229,7 @@ fn libraries(facts: &Facts, findings: &mut Findings) {
         }
         if mpi.cuda == CudaAware::No && !facts.gpus.devices.is_empty() {
             findings.add(
-                Weight::Note,
+                Weight::Warn,
                 &mpi.path,
                 format!("{} was built without CUDA", mpi.name.as_deref().unwrap_or(&mpi.path)),
                 "a program that gives it a pointer to GPU memory crashes",
@@ -245,7 +248,7 @@ fn faults(facts: &Facts, which: Of, library: &Library, findings: &mut Findings) 
     let Some(version) = library.version else {
         let why = library.silent.as_deref().unwrap_or("no answer");
         findings.add(
-            Weight::Note,
+            Weight::Warn,
             &library.path,
             format!("{}: {why}", library.path),
             format!("programs that use this {name} do not start either, or it is not known what they do"),
@@ -259,7 +262,7 @@ fn faults(facts: &Facts, which: Of, library: &Library, findings: &mut Findings) 
             _ => fault.remedy.to_owned(),
         };
         findings.add(
-            if fault.can_be_mended { Weight::Mend } else { Weight::Note },
+            if fault.can_be_fixed { Weight::Fail } else { Weight::Warn },
             &library.path,
             format!("{name} {version}: {}", fault.incident),
             fault.what,
@@ -282,7 +285,7 @@ fn corruption_of_5_0_11(facts: &Facts, findings: &mut Findings) {
         || settings::is(facts, "OMPI_MCA_btl", &["^ofi"]);
     if let Some(mpi) = wheel.filter(|_| both && !cured && !facts.nics.is_empty()) {
         findings.add(
-            Weight::Mend,
+            Weight::Fail,
             &mpi.path,
             "Open MPI 5.0.11 starts UCX, and then libfabric, which writes over UCX's hooks",
             "wrong data without a message, in programs that free and allocate buffers between messages",
@@ -291,49 +294,11 @@ fn corruption_of_5_0_11(facts: &Facts, findings: &mut Findings) {
     }
 }
 
-fn variables(facts: &Facts, findings: &mut Findings) {
-    // Where no libfabric is found, the program may still have one.
-    let hangs = facts.libfabric.is_empty()
-        || facts.libfabric.iter().any(|one| one.version.is_none_or(known::hangs_by_patches));
-    if let Some(value) = facts.environment.get(settings::MONITOR)
-        && (settings::preloaded(facts) || settings::imports(facts))
-    {
-        findings.add(
-            Weight::Mend,
-            settings::MONITOR,
-            format!("{}={value} does not do what it says", settings::MONITOR),
-            settings::effect(facts, settings::MONITOR, value),
-            format!("unset {}", settings::MONITOR),
-        );
-    }
-    if settings::patched_by_libfabric(facts) && hangs {
-        findings.add(
-            Weight::Note,
-            settings::MEMORY,
-            format!("{} does not end the hang of Open MPI #13149", settings::MEMORY),
-            settings::effect(facts, settings::MEMORY, "^patcher"),
-            facts
-                .preload
-                .as_ref()
-                .map_or("FI_MR_CACHE_MONITOR=userfaultfd".to_owned(), |path| format!("LD_PRELOAD={path}")),
-        );
-    }
-    if settings::is(facts, "UCX_MEM_EVENTS", &["n", "no", "0"]) {
-        findings.add(
-            Weight::Note,
-            "UCX_MEM_EVENTS",
-            "UCX's memory events are off",
-            "UCX registers anew for each transfer",
-            "unset UCX_MEM_EVENTS",
-        );
-    }
-}
-
 fn network(nic: &Nic, findings: &mut Findings) {
     let name = &nic.name;
     if let Facility::Refused(why) = &nic.verbs {
         findings.add(
-            Weight::Mend,
+            Weight::Fail,
             name,
             why,
             format!("no program of this user reaches {name}; MPI falls back to TCP without a word"),
@@ -355,7 +320,7 @@ fn network(nic: &Nic, findings: &mut Findings) {
     let some = nic.ports.iter().any(Port::is_active);
     if !down.is_empty() {
         findings.add(
-            if some { Weight::Note } else { Weight::Mend },
+            if some { Weight::Warn } else { Weight::Fail },
             name,
             format!("{name}: {}", down.join(", ")),
             if some {
@@ -383,7 +348,7 @@ fn devices(facts: &Facts, findings: &mut Findings) {
             (false, false, true) => "#SBATCH --gpus-per-node=1",
             (false, false, false) => "nvidia-modprobe -u -c=0 as root, which makes the missing files of /dev",
         };
-        findings.add(Weight::Mend, subject::CUDA, why, "no program of this user reaches a GPU", remedy);
+        findings.add(Weight::Fail, subject::CUDA, why, "no program of this user reaches a GPU", remedy);
     }
     if gpus.devices.is_empty() || facts.nics.is_empty() {
         return;
@@ -392,7 +357,7 @@ fn devices(facts: &Facts, findings: &mut Findings) {
     let answered = gpus.devices.iter().any(|gpu| gpu.dma_buf.is_some());
     if !gpus.peer_memory && !dma_buf && answered {
         findings.add(
-            Weight::Mend,
+            Weight::Fail,
             subject::PEER,
             "neither nvidia_peermem nor dma-buf",
             "no NIC can register GPU memory: every message goes through the host",
@@ -403,7 +368,7 @@ fn devices(facts: &Facts, findings: &mut Findings) {
         if let Nearness::Nodes(_) = pair.nearness {
             let address = pair.gpu.place.pci.as_deref().unwrap_or(&pair.gpu.name);
             findings.add(
-                Weight::Note,
+                Weight::Warn,
                 address,
                 format!("GPU {address} has no NIC of the fabric on its NUMA node"),
                 "its messages cross the link between the sockets",

@@ -24,7 +24,7 @@ pub(crate) struct Fault {
     /// Whether that library ends it.
     pub(crate) preload: bool,
     /// Whether it can be ended. What cannot is worth knowing, and fails nothing.
-    pub(crate) can_be_mended: bool,
+    pub(crate) can_be_fixed: bool,
     /// Where it can happen.
     pub(crate) bites: fn(&Facts) -> bool,
     /// Whether what is set here ends it.
@@ -54,7 +54,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         what: "a rank hangs in malloc when the allocator gives pages back (mimalloc, jemalloc)",
         remedy: NO_CACHE,
         preload: true,
-        can_be_mended: true,
+        can_be_fixed: true,
         bites: has_nic,
         cured: |facts| {
             settings::under_libfabric(facts)
@@ -69,7 +69,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         what: "MPI_Finalize crashes where both mtl/ofi and btl/ofi of Open MPI are in use",
         remedy: "OMPI_MCA_btl=^ofi",
         preload: true,
-        can_be_mended: true,
+        can_be_fixed: true,
         bites: |facts| has_nic(facts) && settings::has_open_mpi(facts),
         cured: |facts| settings::under_libfabric(facts) || settings::is(facts, "OMPI_MCA_btl", &["^ofi"]),
     },
@@ -80,7 +80,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         what: "hang: a thread in the CUDA driver unmaps while another looks a device buffer up",
         remedy: "FI_MR_CUDA_CACHE_MONITOR_ENABLED=0",
         preload: true,
-        can_be_mended: true,
+        can_be_fixed: true,
         bites: |facts| has_nic(facts) && !facts.gpus.devices.is_empty(),
         cured: |facts| {
             settings::under_libfabric(facts)
@@ -95,7 +95,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         what: "stale registrations in programs that unmap past libc (Go, rustix, syscall())",
         remedy: NO_CACHE,
         preload: true,
-        can_be_mended: false,
+        can_be_fixed: false,
         bites: has_nic,
         cured: |facts| settings::under_libfabric(facts) || settings::no_cache(facts),
     },
@@ -106,7 +106,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         what: "stale if another thread unmaps the buffer while it is being registered",
         remedy: NO_CACHE,
         preload: false,
-        can_be_mended: false,
+        can_be_fixed: false,
         bites: has_nic,
         cured: settings::no_cache,
     },
@@ -117,7 +117,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         what: "memory grows in programs that map much and communicate seldom",
         remedy: "UCX_RCACHE_ENABLE=n",
         preload: true,
-        can_be_mended: true,
+        can_be_fixed: true,
         bites: has_nic,
         cured: |facts| {
             settings::under_ucx(facts)
@@ -132,7 +132,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         what: "lookups stand still while another thread registers",
         remedy: "register large buffers before communication begins, or take them from a pinyard pool",
         preload: false,
-        can_be_mended: false,
+        can_be_fixed: false,
         bites: has_nic,
         cured: |_| false,
     },

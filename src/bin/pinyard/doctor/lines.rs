@@ -13,8 +13,8 @@ pub(crate) enum Mark {
     Fine,
     /// It is not there, and need not be.
     Absent,
-    Note,
-    Mend,
+    Warn,
+    Fail,
 }
 
 /// A line.
@@ -55,8 +55,8 @@ impl Page<'_> {
     fn line(&self, about: &str, label: &str, value: impl Into<String>, detail: impl Into<String>) -> Line {
         let heaviest = self.findings.iter().filter(|one| one.subject == about).map(|one| one.weight).max();
         let mark = match heaviest {
-            Some(Weight::Mend) => Mark::Mend,
-            Some(Weight::Note) => Mark::Note,
+            Some(Weight::Fail) => Mark::Fail,
+            Some(Weight::Warn) => Mark::Warn,
             None => Mark::Fine,
         };
         Line { mark, label: label.to_owned(), value: value.into(), detail: detail.into() }

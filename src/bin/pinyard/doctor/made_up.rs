@@ -4,7 +4,7 @@ use super::Answer;
 use super::facts::*;
 use super::judge::judge;
 
-/// A node with nothing to mend: two NICs, Open MPI, libfabric 2.6 and UCX 1.21.
+/// A node with nothing to fix: two NICs, Open MPI, libfabric 2.6 and UCX 1.21.
 pub(crate) fn good_node() -> Facts {
     let nic = |name: &str, pci: &str, node| Nic {
         name: name.to_owned(),

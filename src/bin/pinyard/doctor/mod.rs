@@ -1,4 +1,4 @@
-//! `pinyard doctor`: is this machine fit for registered memory, and what mends it?
+//! `pinyard doctor`: is this machine fit for registered memory, and what fixes it?
 //!
 //! ```text
 //! gather::gather -> Facts -> judge::judge -> [Finding] -> lines::lines -> show::screen
@@ -30,8 +30,8 @@ use std::process::ExitCode;
 
 /// Arguments of `pinyard doctor`.
 ///
-/// Exit status: 0 nothing to mend, 1 something, 2 it cannot say; of --compare also 3, the
-/// nodes differ and nothing is to be mended, and 4, a node is worse than the others.
+/// Exit status: 0 nothing to fix, 1 something, 2 it cannot say; of --compare also 3, the
+/// nodes differ and nothing is to be fixed, and 4, a node is worse than the others.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true, after_help = AFTER_HELP)]
 pub(crate) struct Options {
@@ -66,7 +66,7 @@ const AFTER_HELP: &str = "\
 Examples:
   pinyard doctor
   mkdir answers; srun --output=answers/%N pinyard doctor --job; pinyard doctor --compare answers/*
-Exit status: 0 nothing to mend, 1 something, 2 it cannot say;
+Exit status: 0 nothing to fix, 1 something, 2 it cannot say;
 of --compare also 3, nodes differ and no more, and 4, a node is worse than others or missing";
 
 /// What a node says.
@@ -77,7 +77,7 @@ pub(crate) struct Answer {
     findings: Vec<Finding>,
 }
 
-const SCHEMA: &str = "pinyard-doctor/1";
+const SCHEMA: &str = "pinyard-doctor/2";
 const CANNOT: u8 = 2;
 
 /// Examines the machine, or compares.
@@ -113,7 +113,7 @@ fn screen(answer: &Answer, paper: Paper) -> serde_json::Result<String> {
 fn examine(options: &Options) -> ExitCode {
     let facts = gather::gather();
     let findings = judge::judge(&facts);
-    let mend = judge::to_mend(&findings);
+    let failed = judge::to_fix(&findings);
     let answer = Answer { schema: SCHEMA.to_owned(), facts, findings };
     let printed = match (options.job, options.json) {
         (true, _) => serde_json::to_string(&answer).map(terminal::print),
@@ -123,7 +123,7 @@ fn examine(options: &Options) -> ExitCode {
     if let Err(error) = printed {
         return refuse(&format!("its answer as JSON: {error}"));
     }
-    ExitCode::from(u8::from(mend))
+    ExitCode::from(u8::from(failed))
 }
 
 fn compared(options: &Options) -> ExitCode {

@@ -30,20 +30,21 @@ const NAMES: &[&str] = &[
     "MPIR_CVAR_ENABLE_GPU",
     "IBV_FORK_SAFE",
     "RDMAV_FORK_SAFE",
-    "PINYARD_HOOKS",
-    "PINYARD_PRELOAD",
-    "PINYARD_LIBFABRIC",
-    "PINYARD_UCX",
 ];
 
-/// Whether `name` is looked at: it is known, or libfabric's or UCX's name for something about
-/// registrations.
+/// Whether `name` is pinyard's, or meant to be.
+pub(crate) fn is_pinyards(name: &str) -> bool {
+    name.starts_with("PINYARD_")
+}
+
+/// Whether `name` is looked at: it is known or pinyard's, or libfabric's or UCX's name for something
+/// about registrations.
 pub(crate) fn is_looked_at(name: &str) -> bool {
     let theirs = name.starts_with("FI_") && name.contains("MR_") && name.contains("CACHE")
         || name.starts_with("UCX_")
             && ["RCACHE", "REG_METHODS", "MEMTYPE_CACHE"].iter().any(|part| name.contains(part))
         || name.starts_with("UCX_MEM_");
-    NAMES.contains(&name) || theirs
+    NAMES.contains(&name) || is_pinyards(name) || theirs
 }
 
 pub(crate) const MONITOR: &str = "FI_MR_CACHE_MONITOR";
@@ -167,8 +168,19 @@ pub(crate) fn effect(facts: &Facts, name: &str, value: &str) -> String {
         "PINYARD_UCX" if no => "libpinyard_preload.so leaves UCX alone",
         "PINYARD_PRELOAD" | "PINYARD_LIBFABRIC" | "PINYARD_UCX" => "libpinyard_preload.so works",
         "FI_VERBS_DEVICE_NAME" | "FI_VERBS_IFACE" => "the only devices that libfabric's verbs provider uses",
+        _ if is_pinyards(name) => return of_pinyard(name),
         _ if name.starts_with("FI_") => "a setting of libfabric's cache; its effect here is not judged",
         _ => "a setting of UCX's caches; its effect here is not judged",
     };
     text.to_owned()
+}
+
+/// What a variable of pinyard's sets.
+fn of_pinyard(name: &str) -> String {
+    let groups = pinyard::environment::groups();
+    let mut variables = groups.iter().flat_map(|group| &group.variables);
+    variables
+        .find(|variable| variable.name == name)
+        .map_or("no variable of pinyard's", |one| one.meaning)
+        .to_owned()
 }

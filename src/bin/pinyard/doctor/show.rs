@@ -40,10 +40,10 @@ impl Paper {
 
     fn mark(self, mark: Mark) -> String {
         let (word, style) = match mark {
-            Mark::Fine => ("ok", AnsiColor::Green.on_default()),
+            Mark::Fine => ("OK", AnsiColor::Green.on_default()),
             Mark::Absent => ("-", Style::new().dimmed()),
-            Mark::Note => ("note", AnsiColor::Yellow.on_default()),
-            Mark::Mend => ("MEND", AnsiColor::Red.on_default().bold()),
+            Mark::Warn => ("WARN", AnsiColor::Yellow.on_default()),
+            Mark::Fail => ("FAIL", AnsiColor::Red.on_default().bold()),
         };
         self.paint(style, word) + &" ".repeat(4 - word.len())
     }
@@ -101,11 +101,11 @@ fn visible(text: &str) -> usize {
     anstream::adapter::strip_str(text).to_string().chars().count()
 }
 
-/// What is to be mended and what is worth knowing, numbered, and the last word.
+/// What is to be fixed and what is worth knowing, numbered, and the last word.
 pub(crate) fn verdict(findings: &[Finding], paper: Paper) -> String {
     let mut text = String::new();
     let mut number = 0;
-    for (weight, title) in [(Weight::Mend, "To mend"), (Weight::Note, "Worth knowing")] {
+    for (weight, title) in [(Weight::Fail, "To fix"), (Weight::Warn, "Worth knowing")] {
         let of_weight: Vec<&Finding> = findings.iter().filter(|finding| finding.weight == weight).collect();
         if !of_weight.is_empty() {
             text += &format!("{}\n", paper.title(title));
@@ -118,24 +118,24 @@ pub(crate) fn verdict(findings: &[Finding], paper: Paper) -> String {
             text += "\n";
         }
     }
-    let mend = findings.iter().filter(|finding| finding.weight == Weight::Mend).count();
-    text + &match mend {
-        0 => paper.paint(AnsiColor::Green.on_default(), "Nothing to mend."),
+    let failed = findings.iter().filter(|finding| finding.weight == Weight::Fail).count();
+    text + &match failed {
+        0 => paper.paint(AnsiColor::Green.on_default(), "Nothing to fix."),
         _ => paper.paint(
             AnsiColor::Red.on_default().bold(),
-            &format!("{} to mend.", counted(mend as u64, "thing")),
+            &format!("{} to fix.", counted(failed as u64, "thing")),
         ),
     }
 }
 
-/// What, what comes of it, what mends it.
+/// What, what comes of it, what fixes it.
 pub(crate) fn of_finding(number: usize, finding: &Finding, paper: Paper) -> String {
     const COLUMN: usize = 12;
     let mut text = format!("  {number:>2}. {}\n", paper.wrapped(6, &finding.what, Style::new()));
     text += &format!("      then  {}\n", paper.wrapped(COLUMN, &finding.consequence, Style::new()));
     if !finding.remedy.is_empty() {
         let style = AnsiColor::Cyan.on_default();
-        text += &format!("      mend  {}\n", paper.wrapped(COLUMN, &finding.remedy, style));
+        text += &format!("      fix   {}\n", paper.wrapped(COLUMN, &finding.remedy, style));
     }
     text
 }

@@ -21,7 +21,7 @@ fn nodes_that_are_alike() {
     assert_eq!(comparison.exit(), 0);
     let text = comparison.text(PAPER);
     assert!(text.starts_with("3 nodes\n  n[1,2] n10\n"), "{text}");
-    assert!(text.ends_with("\nThe nodes are alike, and nothing is to be mended."), "{text}");
+    assert!(text.ends_with("\nThe nodes are alike, and nothing is to be fixed."), "{text}");
 }
 
 #[test]
@@ -50,13 +50,13 @@ fn a_node_with_another_libfabric_stands_out() {
     assert!(text.lines().any(|line| line.trim_start().starts_with("n3        2.7; ")), "{text}");
     assert!(text.ends_with("\n1 difference."), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
-    // One that hangs is to be mended, by name.
+    // One that hangs is to be fixed, by name.
     odd.libfabric = vec![library("/usr/lib/libfabric.so.1", Version(1, 18, 0))];
     let comparison = Comparison::of(vec![answer(node("n1")), answer(odd.clone())], &[]);
     assert_eq!(comparison.exit(), 4);
     let text = comparison.text(PAPER);
     assert!(text.contains("\n   1. n3: libfabric 1.18: Open MPI #13149"), "{text}");
-    assert!(text.ends_with("\nSomething to mend on n3; 1 difference."), "{text}");
+    assert!(text.ends_with("\nSomething to fix on n3; 1 difference."), "{text}");
     // Where all have it, none stands out.
     let other = Facts { host: "n1".to_owned(), ..odd.clone() };
     assert_eq!(Comparison::of(vec![answer(other), answer(odd)], &[]).exit(), 1);

@@ -67,7 +67,9 @@ pub(crate) fn gather() -> Facts {
     let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
     facts.environment = std::env::vars_os()
         .map(|(name, value)| (text(name), text(value)))
-        .filter(|(name, value)| settings::is_looked_at(name) && !value.is_empty())
+        .filter(|(name, value)| {
+            settings::is_looked_at(name) && (!value.is_empty() || settings::is_pinyards(name))
+        })
         .collect();
     facts.under_slurm = std::env::var_os("SLURM_JOB_ID").is_some();
     (facts.mpi, facts.libfabric, facts.ucx) = asked.answers();

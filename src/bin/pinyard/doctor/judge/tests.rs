@@ -13,33 +13,33 @@ fn about(facts: &Facts, subject: &str) -> Vec<Finding> {
     judge(facts).into_iter().filter(|finding| finding.subject == subject).collect()
 }
 
-fn mends(facts: &Facts) -> Vec<String> {
-    judge(facts).into_iter().filter(|one| one.weight == Weight::Mend).map(|one| one.what).collect()
+fn fixes(facts: &Facts) -> Vec<String> {
+    judge(facts).into_iter().filter(|one| one.weight == Weight::Fail).map(|one| one.what).collect()
 }
 
 #[test]
-fn good_nodes_have_nothing_to_mend() {
+fn good_nodes_have_nothing_to_fix() {
     for facts in [good_node(), gpu_node()] {
-        assert_eq!(mends(&facts), [""; 0]);
-        assert!(!to_mend(&judge(&facts)));
+        assert_eq!(fixes(&facts), [""; 0]);
+        assert!(!to_fix(&judge(&facts)));
     }
 }
 
 #[test]
-fn a_machine_with_nothing_installed_has_nothing_to_mend() {
+fn a_machine_with_nothing_installed_has_nothing_to_fix() {
     let bare = Facts { mpi: vec![], libfabric: vec![], ucx: vec![], nics: vec![], ..good_node() };
     assert_eq!(judge(&bare), []);
     assert_eq!(judge(&Facts::default()), []);
 }
 
 #[test]
-fn little_locked_memory_is_to_be_mended_by_whom_it_can_be() {
+fn little_locked_memory_is_to_be_fixed_by_whom_it_can_be() {
     let mut facts = good_node();
     facts.limits.memlock = Some(64 << 10);
     facts.limits.memlock_hard = Some(64 << 10);
     facts.under_slurm = true;
     let [finding] = &about(&facts, subject::MEMLOCK)[..] else { panic!("one") };
-    assert_eq!(finding.weight, Weight::Mend);
+    assert_eq!(finding.weight, Weight::Fail);
     assert_eq!(finding.what, "RLIMIT_MEMLOCK is 64 KiB");
     assert!(finding.remedy.contains("LimitMEMLOCK=infinity in slurmd's unit"), "{finding:?}");
     facts.under_slurm = false;
@@ -48,7 +48,7 @@ fn little_locked_memory_is_to_be_mended_by_whom_it_can_be() {
     assert!(about(&facts, subject::MEMLOCK)[0].remedy.starts_with("ulimit -l"));
     // Enough to begin with, and less than the default budget.
     facts.limits.memlock = Some(1 << 30);
-    assert_eq!(about(&facts, subject::MEMLOCK)[0].weight, Weight::Note);
+    assert_eq!(about(&facts, subject::MEMLOCK)[0].weight, Weight::Warn);
     facts.limits.may_lock_anything = true;
     assert_eq!(about(&facts, subject::MEMLOCK), []);
 }
@@ -60,7 +60,7 @@ fn a_libfabric_before_2_6_hangs_until_it_is_preloaded_or_does_not_cache() {
     facts.libfabric = vec![library(path, Version(1, 18, 0))];
     let hang = |facts: &Facts| {
         let mut findings = about(facts, path).into_iter();
-        findings.find(|one| one.what.contains("#13149") && one.weight == Weight::Mend)
+        findings.find(|one| one.what.contains("#13149") && one.weight == Weight::Fail)
     };
     assert_eq!(hang(&facts).unwrap().remedy, "FI_MR_CACHE_MAX_COUNT=0");
     facts.preload = Some("/opt/lib/libpinyard_preload.so".to_owned());
@@ -94,16 +94,16 @@ fn the_variable_that_an_import_overrides_does_not_do_what_it_says() {
     // Told not to import, and libfabric told to hear of changes from the kernel: a cure.
     let mut told = facts.clone();
     set(&mut told, settings::MONITOR, "userfaultfd");
-    assert!(mends(&told).iter().any(|what| what.contains("#13149")), "{:?}", mends(&told));
+    assert!(fixes(&told).iter().any(|what| what.contains("#13149")), "{:?}", fixes(&told));
     set(&mut told, "OMPI_MCA_memory", "^patcher");
     assert_eq!(about(&told, settings::MONITOR), []);
-    assert_eq!(mends(&told).iter().find(|what| what.contains("#13149")), None);
+    assert_eq!(fixes(&told).iter().find(|what| what.contains("#13149")), None);
     // Without the monitor libfabric patches as well.
     told.environment.remove(settings::MONITOR);
-    assert!(mends(&told).iter().any(|what| what.contains("#13149")), "{:?}", mends(&told));
+    assert!(fixes(&told).iter().any(|what| what.contains("#13149")), "{:?}", fixes(&told));
     // It keeps the preload library out as well.
     set(&mut facts, "LD_PRELOAD", "libpinyard_preload.so");
-    assert!(mends(&facts).iter().any(|what| what.contains("#13149")), "{:?}", mends(&facts));
+    assert!(fixes(&facts).iter().any(|what| what.contains("#13149")), "{:?}", fixes(&facts));
     // Without Open MPI and the library it is what libfabric does.
     facts.mpi = vec![mpi("/usr/lib/libmpich.so.12", "MPICH 4.0.2")];
     facts.environment.remove("LD_PRELOAD");
@@ -130,7 +130,7 @@ fn ucx_whose_queue_grows() {
     for (version, grows) in [((1, 13, 1), false), ((1, 17, 0), true), ((1, 20, 1), true), ((1, 21, 0), false)]
     {
         facts.ucx = vec![library("/usr/lib/libucp.so.0", Version(version.0, version.1, version.2))];
-        assert_eq!(mends(&facts).iter().any(|what| what.contains("#24264")), grows, "{version:?}");
+        assert_eq!(fixes(&facts).iter().any(|what| what.contains("#24264")), grows, "{version:?}");
     }
 }
 
@@ -149,9 +149,9 @@ fn io_uring_matters_where_there_is_no_nic() {
     let mut facts = good_node();
     facts.kernel.io_uring =
         Facility::Refused("io_uring is disabled: sysctl kernel.io_uring_disabled is 2".into());
-    assert_eq!(about(&facts, subject::IO_URING)[0].weight, Weight::Note);
+    assert_eq!(about(&facts, subject::IO_URING)[0].weight, Weight::Warn);
     facts.nics.clear();
-    assert_eq!(about(&facts, subject::IO_URING)[0].weight, Weight::Mend);
+    assert_eq!(about(&facts, subject::IO_URING)[0].weight, Weight::Fail);
     assert_eq!(about(&facts, subject::IO_URING)[0].remedy, "sysctl -w kernel.io_uring_disabled=0");
     facts.kernel.io_uring = Facility::Refused("io_uring_setup: Operation not permitted".into());
     facts.kernel.seccomp = true;
@@ -163,9 +163,9 @@ fn hooks_that_miss_calls_stop_registries_where_nothing_else_watches() {
     let mut facts = good_node();
     facts.hooks.complete = false;
     facts.hooks.unseen = vec!["munmap: mprotect (errno 13)".to_owned()];
-    assert_eq!(about(&facts, subject::HOOKS)[0].weight, Weight::Note);
+    assert_eq!(about(&facts, subject::HOOKS)[0].weight, Weight::Warn);
     facts.kernel.userfaultfd = Facility::Refused("EPERM".to_owned());
-    assert_eq!(about(&facts, subject::HOOKS)[0].weight, Weight::Mend);
+    assert_eq!(about(&facts, subject::HOOKS)[0].weight, Weight::Fail);
     assert!(about(&facts, subject::HOOKS)[0].what.contains("mprotect"));
 }
 
@@ -173,10 +173,10 @@ fn hooks_that_miss_calls_stop_registries_where_nothing_else_watches() {
 fn ports_and_files_of_nics() {
     let mut facts = good_node();
     facts.nics[0].ports[0].state = "DOWN".to_owned();
-    assert_eq!(mends(&facts), ["mlx5_0: port 1 is DOWN"]);
+    assert_eq!(fixes(&facts), ["mlx5_0: port 1 is DOWN"]);
     let second = crate::doctor::facts::Port { state: "ACTIVE".to_owned(), ..facts.nics[0].ports[0].clone() };
     facts.nics[0].ports.push(second);
-    assert_eq!(mends(&facts), [""; 0], "one of two is a note");
+    assert_eq!(fixes(&facts), [""; 0], "one of two is a note");
     facts.nics[1].verbs =
         Facility::Refused("open(/dev/infiniband/uverbs1): Permission denied (os error 13)".into());
     let findings = about(&facts, "mlx5_1");
@@ -200,9 +200,9 @@ fn a_gpu_without_a_nic_on_its_node_is_noted() {
     let mut facts = gpu_node();
     assert_eq!(about(&facts, "0000:be:00.0"), []);
     facts.nics.pop();
-    assert_eq!(about(&facts, "0000:be:00.0")[0].weight, Weight::Note);
+    assert_eq!(about(&facts, "0000:be:00.0")[0].weight, Weight::Warn);
     facts.gpus.devices.push(Gpu::default());
-    assert_eq!(mends(&facts), [""; 0], "a GPU of which nothing is known");
+    assert_eq!(fixes(&facts), [""; 0], "a GPU of which nothing is known");
 }
 
 #[test]
@@ -211,9 +211,9 @@ fn gpus_and_what_cannot_reach_them() {
     facts.mpi = made_up::good_node().mpi;
     assert!(about(&facts, "/usr/lib/libmpi.so.40")[0].what.ends_with("was built without CUDA"));
     facts.gpus.cuda = Facility::Refused("the CUDA driver refuses: cuInit(0) failed".to_owned());
-    assert_eq!(about(&facts, subject::CUDA)[0].weight, Weight::Mend);
+    assert_eq!(about(&facts, subject::CUDA)[0].weight, Weight::Fail);
     facts.environment.clear();
-    assert!(mends(&facts).iter().any(|what| what.contains("#9003")), "{:?}", mends(&facts));
+    assert!(fixes(&facts).iter().any(|what| what.contains("#9003")), "{:?}", fixes(&facts));
 }
 
 /// Machines on which everything is wrong that can be, each in a way of its own.
@@ -269,14 +269,14 @@ fn wrong_in_every_way() -> Vec<Facts> {
 
 #[test]
 fn whatever_is_wrong_has_a_remedy() {
-    let mut mended = BTreeSet::new();
+    let mut fixed = BTreeSet::new();
     for facts in wrong_in_every_way() {
         for Finding { weight, subject, remedy, .. } in judge(&facts) {
             assert!(!remedy.trim().is_empty(), "{subject}: {facts:?}");
             // A bare name is found only where the loader looks.
             assert!(!remedy.contains("LD_PRELOAD=") || remedy.contains("LD_PRELOAD=/opt/"), "{remedy}");
-            if weight == Weight::Mend {
-                mended.insert(subject);
+            if weight == Weight::Fail {
+                fixed.insert(subject);
             }
         }
     }
@@ -293,8 +293,8 @@ fn whatever_is_wrong_has_a_remedy() {
         "mlx5_0",
         "mlx5_1",
     ];
-    let missed: Vec<_> = all.iter().filter(|subject| !mended.contains(**subject)).collect();
-    assert!(missed.is_empty(), "{missed:?} of {mended:?}");
+    let missed: Vec<_> = all.iter().filter(|subject| !fixed.contains(**subject)).collect();
+    assert!(missed.is_empty(), "{missed:?} of {fixed:?}");
 }
 
 #[test]
@@ -307,10 +307,10 @@ fn a_setting_that_is_to_mend_something_does() {
         facts.libfabric = vec![library("/lib/libfabric.so.1", Version(2, 5, 0))];
         facts.ucx = vec![library("/lib/libucp.so.0", Version(1, 18, 0))];
         set(&mut facts, settings::MONITOR, "memhooks");
-        // Twice, as what hides a fault is among what is to be mended.
+        // Twice, as what hides a fault is among what is to be fixed.
         for _ in 0..2 {
-            let to_mend = judge(&facts).into_iter().filter(|one| one.weight == Weight::Mend);
-            for Finding { remedy, .. } in to_mend {
+            let to_fix = judge(&facts).into_iter().filter(|one| one.weight == Weight::Fail);
+            for Finding { remedy, .. } in to_fix {
                 match (remedy.strip_prefix("unset "), remedy.split_once('=')) {
                     (Some(name), _) => drop(facts.environment.remove(name)),
                     (None, Some((name, value))) => set(&mut facts, name, value),
@@ -318,7 +318,7 @@ fn a_setting_that_is_to_mend_something_does() {
                 }
             }
         }
-        assert_eq!(mends(&facts), [""; 0], "{:?}", facts.environment);
+        assert_eq!(fixes(&facts), [""; 0], "{:?}", facts.environment);
         assert!(!facts.environment.is_empty());
     }
 }
@@ -330,7 +330,7 @@ fn what_is_set_and_hangs_all_the_same_is_noted() {
     assert_eq!(about(&facts, settings::MEMORY), [], "libfabric 2.6 does not hang");
     facts.libfabric = vec![library("/usr/lib/libfabric.so.1", Version(1, 18, 0))];
     let finding = &about(&facts, settings::MEMORY)[0];
-    assert_eq!((finding.weight, &finding.remedy[..]), (Weight::Note, "FI_MR_CACHE_MONITOR=userfaultfd"));
+    assert_eq!((finding.weight, &finding.remedy[..]), (Weight::Warn, "FI_MR_CACHE_MONITOR=userfaultfd"));
     assert!(finding.consequence.contains("hangs the same"), "{finding:?}");
     set(&mut facts, settings::MONITOR, "userfaultfd");
     assert_eq!(about(&facts, settings::MEMORY), []);
@@ -354,5 +354,54 @@ fn bytes_read_well() {
         [(0, "0 bytes"), (65536, "64 KiB"), (8 << 20, "8 MiB"), (3 << 29, "1.5 GiB"), (10 << 30, "10 GiB")]
     {
         assert_eq!(bytes(number), text);
+    }
+}
+
+/// A registry fails with such a value: doctor, which made none, must say so.
+#[test]
+fn a_value_that_pinyard_refuses_is_a_failure() {
+    for (name, value) in [
+        ("PINYARD_HOOKS", "banana"),
+        ("PINYARD_PRELOAD", "maybe"),
+        ("PINYARD_MPI_CHUNKS", "65"),
+        ("PINYARD_MPI_CHUNKS", ""),
+        ("PINYARD_POOL_LIMIT", "much"),
+        ("PINYARD_TRACE_MIB", "0"),
+        ("PINYARD_DRIVER", "amd"),
+    ] {
+        let mut facts = good_node();
+        set(&mut facts, name, value);
+        let findings = about(&facts, name);
+        assert_eq!(findings[0].weight, Weight::Fail, "{name}={value}");
+        assert!(findings[0].what.starts_with(&format!("{name} is {value:?}: it must be ")), "{findings:?}");
+    }
+    for (name, value) in [
+        ("PINYARD_HOOKS", "entry"),
+        ("PINYARD_HOOKS", ""),
+        ("PINYARD_POOL_LIMIT", "80%"),
+        ("PINYARD_PREFIX", "/opt"),
+    ] {
+        let mut facts = good_node();
+        set(&mut facts, name, value);
+        assert_eq!(about(&facts, name), [], "{name}={value}");
+    }
+}
+
+#[test]
+fn a_name_that_pinyard_does_not_know_is_told_with_the_nearest() {
+    for (name, nearest) in [
+        ("PINYARD_HOOK", Some("PINYARD_HOOKS")),
+        ("PINYARD_LIBFABRICS", Some("PINYARD_LIBFABRIC")),
+        ("PINYARD_MPI_CHUNK", Some("PINYARD_MPI_CHUNKS")),
+        ("PINYARD_COMPLETELY_MADE_UP_NAME", None),
+    ] {
+        let mut facts = good_node();
+        set(&mut facts, name, "1");
+        let findings = about(&facts, name);
+        assert_eq!(findings[0].weight, Weight::Warn, "{name}");
+        match nearest {
+            Some(nearest) => assert_eq!(findings[0].remedy, format!("{nearest} in its place")),
+            None => assert!(!findings[0].what.contains("nearest"), "{findings:?}"),
+        }
     }
 }

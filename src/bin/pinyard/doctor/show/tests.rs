@@ -79,28 +79,28 @@ fn colour_changes_no_word() {
 fn each_line_has_its_mark_and_each_thing_to_mend_its_remedy() {
     let text = rendered(&bad_node(), PLAIN);
     for line in [
-        "  MEND  locked memory  64 KiB",
-        "  MEND  libfabric  1.18; known faults: Open MPI #13149",
-        "  MEND  FI_MR_CACHE_MONITOR",
-        "  MEND  mlx5_1",
-        "  ok    mlx5_0",
-        "  ok    CUDA driver  works",
-        "  ok    GPU's NIC    0000:3e:00.0 to mlx5_0:1 (same PCIe switch)",
-        "\nTo mend\n   1. RLIMIT_MEMLOCK is 64 KiB\n      then  ",
-        "      mend  unset FI_MR_CACHE_MONITOR\n",
+        "  FAIL  locked memory  64 KiB",
+        "  FAIL  libfabric  1.18; known faults: Open MPI #13149",
+        "  FAIL  FI_MR_CACHE_MONITOR",
+        "  FAIL  mlx5_1",
+        "  OK    mlx5_0",
+        "  OK    CUDA driver  works",
+        "  OK    GPU's NIC    0000:3e:00.0 to mlx5_0:1 (same PCIe switch)",
+        "\nTo fix\n   1. RLIMIT_MEMLOCK is 64 KiB\n      then  ",
+        "      fix   unset FI_MR_CACHE_MONITOR\n",
     ] {
         assert!(text.contains(line), "{line}\n{text}");
     }
-    let number = judge(&bad_node()).iter().filter(|finding| finding.weight == Weight::Mend).count();
-    assert!(text.ends_with(&format!("\n{number} things to mend.")), "{text}");
-    assert!(rendered(&good_node(), PLAIN).ends_with("Nothing to mend."));
+    let number = judge(&bad_node()).iter().filter(|finding| finding.weight == Weight::Fail).count();
+    assert!(text.ends_with(&format!("\n{number} things to fix.")), "{text}");
+    assert!(rendered(&good_node(), PLAIN).ends_with("Nothing to fix."));
 }
 
 #[test]
 fn what_was_tried_and_how_far_the_nics_are_is_shown() {
     let tried = "Open MPI v4.1.4 (\"/usr/lib/libmpi.so.40\"): takes device pointers: path ipc; tried: well";
     let text = rendered(&Facts { tried: vec![tried.to_owned()], ..gpu_node() }, PLAIN);
-    assert!(text.contains("  ok    MPI, tried  Open MPI v4.1.4"), "{text}");
+    assert!(text.contains("  OK    MPI, tried  Open MPI v4.1.4"), "{text}");
     for line in ["NUMA distances: mlx5_0 10, mlx5_1 21", "NUMA distances: mlx5_0 21, mlx5_1 10"] {
         assert!(text.contains(line), "{line}\n{text}");
     }
@@ -153,7 +153,7 @@ fn shown_node() -> Facts {
 fn the_book_shows_what_is_printed() {
     let shown = shown::page("ci/block.sh docs/src/cluster.md screen");
     shown::assert_printed(&shown, &rendered(&shown_node(), Paper { width: 96, ..PLAIN }));
-    // Of a node with nothing to mend the page's screen is not.
+    // Of a node with nothing to fix the page's screen is not.
     let fit = rendered(&good_node(), Paper { width: 96, ..PLAIN });
     assert!(std::panic::catch_unwind(|| shown::assert_printed(&shown, &fit)).is_err());
 }
