@@ -24,7 +24,7 @@ case ${1:-demo} in
     *) fail "usage: ci/deps.sh demo|test|cluster|newcomer" ;;
 esac
 
-command -v cargo > /dev/null || fail "no cargo: install Rust 1.88 or newer (rustup.rs or your site's module) and put it on PATH"
+command -v cargo > /dev/null || fail "no cargo: install Rust 1.89 or newer (rustup.rs or your site's module) and put it on PATH"
 command -v dpkg-query > /dev/null || fail "not a Debian system: install the equivalents of: ${wanted[*]}"
 
 missing=()

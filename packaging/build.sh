@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 if ! command -v cargo > /dev/null; then
     # As under sudo, whose PATH may have none.
     [ -e "$package/complete" ] && echo "build: no cargo; what was built before is taken" && exit 0
-    fail "no cargo: install Rust 1.88 or newer and put it on PATH, or run make build as the user who has it"
+    fail "no cargo: install Rust 1.89 or newer and put it on PATH, or run make build as the user who has it"
 fi
 rm -f "$package/complete"
 mkdir -p "$package/man"

@@ -58,8 +58,8 @@ Depends: $depends
 Suggests: libfabric1, libibverbs1, libucx0, pkg-config
 Description: memory that stays registered for MPI programs
  A registration cache for memory that a network card or a GPU uses, which no
- allocator can hang and that no stale registration survives, and pools of
- memory that is registered once.
+ allocator can hang and that marks what a change of a mapping makes stale, and
+ pools of memory that is registered once.
  .
  This package has the library for C, C++ and Fortran, shared and static, the
  preload library for unmodified programs, and the command pinyard with its

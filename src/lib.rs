@@ -1,6 +1,6 @@
 //! Registered memory for MPI programs: a registration cache that no allocator
-//! can hang and that no stale registration survives, and pools whose slabs are
-//! registered once.
+//! can hang and that marks what a change of a mapping makes stale, and pools whose
+//! slabs are registered once.
 //!
 //! This crate names what its layers offer ([`hooks`], [`registry`],
 //! [`allocator`]) and adds the C interface (`include/pinyard.h`) and the memory

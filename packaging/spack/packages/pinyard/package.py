@@ -11,7 +11,7 @@ from spack.package import *
 
 class Pinyard(MakefilePackage):
     """Registered memory for MPI programs: a registration cache that no allocator can hang
-    and that no stale registration survives, and pools of memory that is registered once."""
+    and that marks what a change of a mapping makes stale, and pools of memory that is registered once."""
 
     # Not published anywhere yet: the tree's own repository.
     git = "file://" + os.path.abspath(
@@ -24,7 +24,7 @@ class Pinyard(MakefilePackage):
 
     depends_on("c", type="build")
     # Crates are downloaded by cargo while it builds.
-    depends_on("rust@1.88:", type="build")
+    depends_on("rust@1.89:", type="build")
     depends_on("gmake", type="build")
 
     requires("platform=linux")
