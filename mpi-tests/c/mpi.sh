@@ -33,7 +33,7 @@ fetch_abi() {
 }
 
 # ranks COUNT COMMAND...: under the MPI of $mpi, as $seconds say at most.
-seconds=90
+seconds=300
 ranks() {
     local count=$1
     shift
@@ -74,7 +74,7 @@ compile() { # output, arguments...
 # No invalid access, and no leak that has a function of ours in it; MPIs have their own.
 under_valgrind() {
     rm -f "$work"/valgrind.*
-    seconds=240 ranks 2 valgrind --leak-check=full --show-leak-kinds=definite --log-file="$work/valgrind.%p" \
+    seconds=600 ranks 2 valgrind --leak-check=full --show-leak-kinds=definite --log-file="$work/valgrind.%p" \
         --suppressions=/usr/share/openmpi/openmpi-valgrind.supp "$@" > "$work/output" || return 1
     grep -q '^completed$' "$work/output" && [ "$(cat "$work"/valgrind.* | grep -c 'ERROR SUMMARY')" -ge 2 ] || return 1
     ! faults gpu_bcast.c "$work"/valgrind.* | tee /dev/stderr | grep -q .

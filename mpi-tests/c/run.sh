@@ -28,13 +28,14 @@ cpp=(-std=c++17 "${warnings[@]}" -I include -x c++)
 # Its status counts as well: what ends badly after its last line has failed.
 runs() {
     local status=0
-    timeout --foreground -k 5 50 "$@" > "$build/output" || status=$?
+    timeout --foreground -k 5 300 "$@" > "$build/output" || status=$?
     cat "$build/output"
+    [ $status -ne 124 ] || echo "ended after 300 s: it hangs"
     [ $status -eq 0 ] && grep -q '^completed$' "$build/output"
 }
 # Leaks that count: what the program or the library no longer reaches.
 under_valgrind() {
-    timeout --foreground -k 5 100 valgrind --quiet --error-exitcode=9 --leak-check=full \
+    timeout --foreground -k 5 600 valgrind --quiet --error-exitcode=9 --leak-check=full \
         --errors-for-leak-kinds=definite,indirect --show-leak-kinds=definite,indirect \
         --suppressions=$here/valgrind.supp "$@" > "$build/output" && grep -q '^completed$' "$build/output"
 }
@@ -84,7 +85,7 @@ book() {
 }
 check "the book's example" book
 # For root, where the kernel traces: tried on libc first.
-traces() { timeout --foreground -k 5 30 bpftrace "$@" 2> "$build/refused" | tee "$build/traced"; }
+traces() { timeout --foreground -k 5 120 bpftrace "$@" 2> "$build/refused" | tee "$build/traced"; }
 uprobe() {
     local commands
     commands=$(ci/block.sh docs/src/observability.md uprobe "/usr/local/lib=$library" "./five=$build/five") &&

@@ -35,7 +35,7 @@ set_uid() { cp "$1" "$1-set-uid" && chown nobody "$1-set-uid" && chmod 4755 "$1-
 # What it says, and which traces it leaves.
 told() {
     rm -f "$shelf"/traces/*
-    timeout --foreground -k 5 50 env "$2" "$1" "${arguments[@]}" > "$shelf/told" 2>&1
+    timeout --foreground -k 5 300 env "$2" "$1" "${arguments[@]}" > "$shelf/told" 2>&1
     find "$shelf/traces" -type f -printf 'trace: %f\n' >> "$shelf/told"
 }
 # variable NAME=VALUE PROGRAM WORDS: the program says WORDS, its set-user-ID copy does not,
@@ -65,7 +65,7 @@ capable() {
     if ! install -m 755 "$shelf/$2" "$copy" || ! setcap cap_net_raw+ep "$copy" 2> "$shelf/told"; then
         echo "skipped: file capabilities: $(cat "$shelf/told")" && return
     fi
-    timeout --foreground -k 5 50 setpriv --reuid nobody --regid nogroup --clear-groups env "$1" "$copy" > "$shelf/told" 2>&1
+    timeout --foreground -k 5 300 setpriv --reuid nobody --regid nogroup --clear-groups env "$1" "$copy" > "$shelf/told" 2>&1
     if ! grep -q '^AT_SECURE 1$' "$shelf/told" || ! grep -q '^completed$' "$shelf/told"; then
         cause="not to its end where AT_SECURE is set"
     elif grep -q -- "$3" "$shelf/told"; then
