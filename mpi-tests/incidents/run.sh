@@ -14,7 +14,7 @@ readonly root=$(cd "$here/../.." && pwd)
 readonly target=$(mkdir -p "${CARGO_TARGET_DIR:-$root/target}" && cd "${CARGO_TARGET_DIR:-$root/target}" && pwd)
 readonly build=$target/incidents
 readonly out=${OUT:-$(mktemp -d "${TMPDIR:-/tmp}/pinyard-incidents.XXXXXX")}
-readonly limit=20 # seconds a case; the programs' own watchdog bites after 5
+readonly limit=120 # seconds a case; the programs' own watchdog bites after 5
 readonly hang=42
 
 passed=0 failed=0 skipped=0
