@@ -93,7 +93,7 @@ fn after(mut work: AtWork) {
 }
 
 fn import(object: &CStr, holder: Holder) {
-    let report = process::hooks();
+    let report = pinyard_hooks::install();
     let hooks = process::in_words(&report);
     let name = OsStr::from_bytes(object.to_bytes());
     let path = name.display();

@@ -19,7 +19,7 @@ use crate::settings::{Level, Ucx, settings};
 use crate::stubs::Seven;
 use crate::ucx_cache::{self, Change, VM_UNMAPPED};
 use core::ffi::{CStr, c_void};
-use pinyard_hooks::{PAGE_SIZE, fork_generation, interpose, listener, repairs, sys, untouched};
+use pinyard_hooks::{PAGE_SIZE, fork_generation, install, listener, repairs, sys, untouched};
 use pinyard_libfabric::every_round;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
 
@@ -52,7 +52,7 @@ static HEARD: AtomicU32 = AtomicU32::new(0);
 
 /// In a hook: a change. Atomics, and what UCX does in its own hooks.
 extern "C" fn changes(address: *mut c_void, len: usize) {
-    let settled = repairs() == SETTLED.load(Acquire) && (interpose::is_on() || untouched());
+    let settled = repairs() == SETTLED.load(Acquire) && untouched();
     let hears_itself = settled && !DEAF.load(Acquire) && !ALWAYS.load(Acquire);
     let tell = TELL.load(Acquire);
     if hears_itself
@@ -124,7 +124,7 @@ fn take_over(real: usize) {
     if !once(&ONCE) {
         return;
     }
-    let report = process::hooks();
+    let report = install();
     let Some(object) = caller::object_name(real) else { return };
     let external = caller::in_object(object, c"ucm_set_external_event");
     let (true, true, Some(external)) = (report.is_complete(), begin(object), external) else {
@@ -158,7 +158,7 @@ fn watch(real: usize) {
     if !once(&ONCE) {
         return;
     }
-    let report = process::hooks();
+    let report = install();
     let Some(object) = caller::object_name(real) else { return };
     if !report.is_complete() || !begin(object) {
         say(
