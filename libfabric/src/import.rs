@@ -127,8 +127,12 @@ unsafe fn close(fid: *mut Fid) {
     unsafe { ((*(*fid).ops).close)(fid) };
 }
 
-/// What the environment says against an import.
-pub(super) fn chosen() -> Result<(), ImportError> {
+/// Whether an import would be heeded. Installs nothing.
+///
+/// # Errors
+/// [`ImportError::MonitorChosen`]: `FI_MR_CACHE_MONITOR` names a monitor, which libfabric
+/// takes over an imported one.
+pub fn check_environment() -> Result<(), ImportError> {
     match std::env::var_os(MONITOR_VARIABLE).filter(|value| !value.is_empty()) {
         Some(value) => Err(ImportError::MonitorChosen { value: value.to_string_lossy().into_owned() }),
         None => Ok(()),

@@ -39,6 +39,7 @@ mod tests;
 
 pub use error::ImportError;
 pub use helper::{PERIOD, every_round};
+pub use import::check_environment;
 pub use monitor::Stats;
 
 use copy::Copy;
@@ -81,7 +82,7 @@ pub fn import_monitor() -> Result<(), ImportError> {
     if imported().iter().any(|&(known, _)| known == copy.identity()) {
         return Ok(());
     }
-    import::chosen()?;
+    check_environment()?;
     let report = pinyard_hooks::install();
     if !report.is_complete() {
         return Err(ImportError::HooksIncomplete { report: Box::new(report) });
@@ -129,7 +130,7 @@ fn import_into(copy: Copy, trusted: bool) -> Result<Import, ImportError> {
     let (identity, version) = (copy.identity(), copy.version);
     let first = !imported.iter().any(|&(known, _)| known == identity);
     if first {
-        import::chosen()?;
+        check_environment()?;
         imported.push((identity, import::import(copy, trusted)?));
     }
     Ok(Import { version, first })

@@ -152,8 +152,10 @@ patchers() {
 	done
 	same_without "the same without UCX, off" PINYARD_PRELOAD=off
 	same_without "the same without UCX, libfabric off" PINYARD_LIBFABRIC=off
+	same_without "the same without UCX, left alone" FI_MR_CACHE_MONITOR=memhooks
 	same_without "UCX opened indirectly, off" PINYARD_PRELOAD=off "${plugin[@]}"
 	same_without "UCX opened indirectly, both off" PINYARD_LIBFABRIC=off PINYARD_UCX=off "${plugin[@]}"
+	same_without "UCX opened indirectly, left alone" FI_MR_CACHE_MONITOR=memhooks PINYARD_UCX=off "${plugin[@]}"
 }
 
 # What the program prints, the entries of libc included, is the same without the library.
