@@ -48,6 +48,10 @@ before="fi_fabric fi_fabric2 fi_getinfo fi_open
     ucm_set_event_handler ucm_unset_event_handler ucs_rcache_create ucs_rcache_get"
 exports() { nm -D --defined-only "$1" | awk '{ sub(/@.*/, "", $3); print $3 }' | LC_ALL=C sort -u; }
 same "exports of libpinyard_preload.so" "$(xargs -n 1 <<< "$before")" "$(exports "$library/libpinyard_preload.so")"
+# An image without libgcc_s starts with it preloaded.
+same "libraries that libpinyard_preload.so needs" "" "$(readelf -d "$library/libpinyard_preload.so" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libc|libm|libdl|libpthread|ld-linux-[a-z0-9_-]+)\.so\.[0-9]$' || true)"
+# A patcher writes up to 13 bytes over an entry.
+same "exports of libpinyard_preload.so that are not 16-byte aligned" "" "$(nm -D --defined-only "$library/libpinyard_preload.so" | grep -v '^[0-9a-f]*0 ' || true)"
 # A patcher that finds an export under libc's name patches that, and another patches libc's.
 libc=$(ldd "$library/libpinyard_preload.so" | awk '$1 == "libc.so.6" { print $3 }')
 for shipped in libpinyard.so libpinyard_preload.so; do

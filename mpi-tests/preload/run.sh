@@ -39,6 +39,8 @@ compile cc client $here/client.c -lfabric -pthread
 # libucm must not be a dependency of the plugin's own.
 compile cc libucp_plugin.so -shared -fPIC $here/ucp_plugin.c -Wl,--as-needed -lucp
 compile cc client_entries $here/client.c $here/entries.c -lfabric -pthread
+compile cc patch13 $here/patch13.c
+compile cc libclosedir.so -shared -fPIC $here/closedir.c
 compile cc driver_lock $here/driver_lock.c -lfabric -pthread
 compile cc storm $here/storm.c -lucp -lucs -lucm
 compile cc ucx $here/ucx.c -Wl,--no-as-needed -lucs -lucm -lfabric
@@ -156,6 +158,24 @@ patchers() {
 	same_without "UCX opened indirectly, off" PINYARD_PRELOAD=off "${plugin[@]}"
 	same_without "UCX opened indirectly, both off" PINYARD_LIBFABRIC=off PINYARD_UCX=off "${plugin[@]}"
 	same_without "UCX opened indirectly, left alone" FI_MR_CACHE_MONITOR=memhooks PINYARD_UCX=off "${plugin[@]}"
+}
+
+# Nothing that this library leaves in a process lies closer than 16 bytes to something else.
+stubs() {
+	local exports
+	mapfile -t exports < <(nm -D --defined-only "$preload" | sort | awk '{ print $3 }')
+	expect "13 bytes over libc's names" 0 'right 3 of 3' -- \
+		env LD_PRELOAD="$preload" "$build/patch13" munmap mremap madvise
+	expect "13 bytes over each of its exports" 0 "right ${#exports[@]} of ${#exports[@]}" -- \
+		env LD_PRELOAD="$preload" "$build/patch13" "${exports[@]}"
+}
+
+# A panic inside the library ends in it, and its unwinder needs no libgcc_s.
+panics() {
+	mkdir -p "$build/no_providers"
+	expect "a panic inside is caught, without libgcc_s" 0 'unexpected error during closedir' 'completed' \
+		'libgcc_s not loaded' -- env FI_PROVIDER_PATH="$build/no_providers" \
+		LD_PRELOAD="$build/libclosedir.so:$preload:$device" "$build/client_entries" rounds 10 libc
 }
 
 # What the program prints, the entries of libc included, is the same without the library.
@@ -357,8 +377,8 @@ neither() {
 	fi
 	expect "sh: nothing said" 0 '^1 hello$' -- env PINYARD_LOG=debug PINYARD_UCX=banana LD_PRELOAD="$preload" \
 		sh -c 'echo hello | cat >/dev/null; echo "$(sh -c "echo hello" 2>&1 | wc -l) hello"'
-	# Beside a library that does nothing, and depends on what ours depends on.
-	echo | cc -shared -fPIC -x c - -o "$build/libempty.so" -Wl,--no-as-needed -lgcc_s || die "libempty.so"
+	# Beside a library that does nothing.
+	echo | cc -shared -fPIC -x c - -o "$build/libempty.so" || die "libempty.so"
 	instructions
 	if ! strace -qq -o "$out/trace" /bin/true 2>/dev/null; then
 		report skipped: "system calls at start" "strace cannot trace here"
@@ -375,7 +395,7 @@ neither() {
 	fi
 }
 
-all=(debian patchers cures openmpi4 of_pages openmpi5 ucx allocators versions neither)
+all=(debian patchers stubs panics cures openmpi4 of_pages openmpi5 ucx allocators versions neither)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for group in "$@"; do $group; done
 
