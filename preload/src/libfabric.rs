@@ -124,7 +124,8 @@ fn import(object: &CStr, holder: Holder) {
         (Ok(_), Holder::Provider) => {
             say(Level::Info, format_args!("{path}: memory monitor imported into the provider's own cache"));
         }
-        (Err(ImportError::Absent { .. }), Holder::Provider) if !providers::caches(Path::new(name)) => {}
+        (Err(ImportError::Absent { .. }), Holder::Provider)
+            if providers::are_off() || !providers::may_cache(Path::new(name)) => {}
         (Err(ImportError::Absent { text }), Holder::Provider) => say(
             Level::Error,
             format_args!(

@@ -1,9 +1,11 @@
 //! Providers that libfabric loads from files of their own.
 //!
 //! Each is built with a copy of libfabric's cache, its lock and its monitors, whether
-//! it uses them or not. Most export `ofi_open_mr_cache`, and with it the way in. What
-//! is built with hidden symbols has no way in: its cache is switched off before
-//! libfabric starts it, by the one setting that every copy reads then.
+//! it uses them or not. Most export `ofi_open_mr_cache`, and with it the way in. A
+//! provider that is built with hidden symbols has no way in. It counts as caching under
+//! whatever name (Intel MPI's `libverbs-1.12-fi.so` caches), unless the source of its
+//! namesake never does: caches are switched off before libfabric starts it, by the one
+//! setting that every copy reads then.
 
 use crate::say::say;
 use crate::settings::Level;
@@ -15,19 +17,40 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 
 /// What libfabric takes for a provider's file (`src/fabric.c`, `FI_LIB_SUFFIX`).
 const SUFFIX: &str = "-fi.so";
-/// Those whose source uses it in libfabric 1.17 to 2.6: `ofi_mr_cache_init`, and in opx
-/// `ofi_monitors_add_cache`.
-const CACHING: [&str; 5] = ["verbs", "efa", "cxi", "opx", "lpp"];
+/// Those whose source, in libfabric 1.17 to 2.6, has none of `ofi_mr_cache_init`,
+/// `ofi_monitors_add_cache` and the cache of IPC handles. PyPI's Open MPI 5 ships
+/// `libpsmx2-fi.so`, which hides all its symbols.
+const NEVER_CACHING: [&str; 11] =
+    ["psmx2", "psm3", "rxd", "rxm", "tcp", "sockets", "udp", "usnic", "ucx", "mrail", "lnx"];
 /// How many registrations a cache may hold; 0 is none.
 const MAX_COUNT: &CStr = c"FI_MR_CACHE_MAX_COUNT";
 
 /// Objects that the loader had loaded, ever, when providers were last looked for.
 static LOADED: AtomicU64 = AtomicU64::new(0);
 
-/// Whether the provider in this file uses libfabric's cache.
-pub(crate) fn caches(file: &Path) -> bool {
+/// Whether libfabric takes the file for a provider's, whatever stands before the suffix.
+fn is_provider(file: &Path) -> bool {
+    file.file_name().is_some_and(|name| name.as_bytes().ends_with(SUFFIX.as_bytes()))
+}
+
+/// Whether the provider in this file, of whatever version, may use libfabric's cache.
+pub(crate) fn may_cache(file: &Path) -> bool {
     let name = file.file_name().and_then(OsStr::to_str).unwrap_or_default();
-    CACHING.iter().any(|provider| name == format!("lib{provider}{SUFFIX}"))
+    let name = name.strip_prefix("lib").and_then(|name| name.strip_suffix(SUFFIX)).unwrap_or_default();
+    let version = |letter: char| letter.is_ascii_digit() || letter == '.';
+    let name = match name.rsplit_once('-') {
+        Some((name, rest)) if rest.chars().all(version) => name,
+        _ => name,
+    };
+    !NEVER_CACHING.contains(&name)
+}
+
+/// Whether no copy of libfabric's cache holds a registration in this process.
+pub(crate) fn are_off() -> bool {
+    // SAFETY: NUL-terminated texts; see `switch_off_unreachable`.
+    let value = unsafe { libc::getenv(MAX_COUNT.as_ptr()) };
+    // SAFETY: getenv gives null or a NUL-terminated text.
+    !value.is_null() && unsafe { CStr::from_ptr(value) }.to_bytes() == b"0"
 }
 
 /// The names of providers' files that are loaded, if any object has been loaded
@@ -47,7 +70,7 @@ pub(crate) fn loaded_since() -> Vec<CString> {
         if !info.dlpi_name.is_null() {
             // SAFETY: the loader's own string.
             let name = unsafe { CStr::from_ptr(info.dlpi_name) };
-            if name.to_bytes().ends_with(SUFFIX.as_bytes()) {
+            if is_provider(Path::new(OsStr::from_bytes(name.to_bytes()))) {
                 found.providers.push(name.to_owned());
             }
         }
@@ -60,14 +83,12 @@ pub(crate) fn loaded_since() -> Vec<CString> {
     found.providers
 }
 
-/// Where libfabric will look for providers' files: what `FI_PROVIDER_PATH` says, or
-/// beside itself (`PROVDLDIR` is `$libdir/libfabric`). A program that runs with more rights
-/// than its caller opens nothing that the environment names, and nobody opens what lies
-/// somewhere below the working directory.
-fn files(libfabric: &Path) -> Vec<PathBuf> {
-    let heeded = |path: &OsString| !path.is_empty() && !pinyard_hooks::is_privileged();
-    let said = std::env::var_os("FI_PROVIDER_PATH").filter(heeded);
-    let said = said.as_deref().map(|path| path.as_bytes().strip_prefix(b"@").unwrap_or(path.as_bytes()));
+/// The providers' files that libfabric will load: where `said` (`FI_PROVIDER_PATH`) leads,
+/// or beside itself (`PROVDLDIR` is `$libdir/libfabric`). What a folder holds is a
+/// provider's by its name, what is named itself (`+FILE`) by whatever name. Nobody opens
+/// what lies somewhere below the working directory.
+fn files(libfabric: &Path, said: Option<&OsStr>) -> Vec<PathBuf> {
+    let said = said.map(|path| path.as_bytes().strip_prefix(b"@").unwrap_or(path.as_bytes()));
     let mut files = Vec::new();
     let mut folders = Vec::new();
     match said {
@@ -83,22 +104,27 @@ fn files(libfabric: &Path) -> Vec<PathBuf> {
     }
     for folder in folders {
         // A folder that is not there has no providers.
-        files.extend(std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()));
+        let all = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        files.extend(all.filter(|file| is_provider(file)));
     }
     files.retain(|file| file.is_absolute());
     files
 }
 
-/// Before libfabric starts its providers: where one that caches has no way to its
-/// cache, has nothing cached in this process.
+/// Before libfabric starts its providers: where one has no way to its cache, no
+/// registration is cached in this process.
 pub(crate) fn switch_off_unreachable(libfabric: &Path) {
     // SAFETY: a NUL-terminated name.
     if !unsafe { libc::getenv(MAX_COUNT.as_ptr()) }.is_null() {
         return;
     }
-    let Some(closed) = files(libfabric).into_iter().find(|file| caches(file) && !has_way_in(file)) else {
-        return;
-    };
+    // A program that runs with more rights than its caller opens nothing that the
+    // environment names.
+    let heeded = |path: &OsString| !path.is_empty() && !pinyard_hooks::is_privileged();
+    let said = std::env::var_os("FI_PROVIDER_PATH").filter(heeded);
+    // One of another name is not found by `loaded_since`, so nothing goes into it.
+    let is_closed = |file: &PathBuf| may_cache(file) && (!is_provider(file) || !has_way_in(file));
+    let Some(closed) = files(libfabric, said.as_deref()).into_iter().find(is_closed) else { return };
     // SAFETY: NUL-terminated texts. Another thread that reads the environment at this
     // moment may read a table that is being replaced, as beside any setenv; libfabric's
     // first caller is the thread that starts MPI.
@@ -106,9 +132,9 @@ pub(crate) fn switch_off_unreachable(libfabric: &Path) {
     say(
         Level::Error,
         format_args!(
-            "{}: its cache cannot be reached, because its symbols are hidden: FI_MR_CACHE_MAX_COUNT set to 0, \
-             so libfabric caches no registration in this process; set it yourself to keep that provider's \
-             own monitor",
+            "{}: its cache, if it has one, cannot be reached, because it hides ofi_open_mr_cache or is no \
+             lib…-fi.so: FI_MR_CACHE_MAX_COUNT set to 0, so libfabric caches no registration in this process; \
+             set it yourself to keep that provider's own monitor",
             closed.display()
         ),
     );
@@ -123,5 +149,60 @@ fn has_way_in(file: &Path) -> bool {
     unsafe {
         let handle = libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
         handle.is_null() || !libc::dlsym(handle, c"ofi_open_mr_cache".as_ptr()).is_null()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_provider_is_known_by_its_suffix_whatever_version_it_names() {
+        for name in ["libverbs-fi.so", "libverbs-1.12-fi.so", "libverbs-1.1-fi.so", "libmlx-fi.so", "x-fi.so"]
+        {
+            assert!(is_provider(&Path::new("/opt/mpi/libfabric/lib/prov").join(name)), "{name}");
+        }
+        for name in
+            ["libverbs-fi.so.1", "libverbs-fi.so.bak", "libfabric.so.1", "verbs-1.12-fi.so/readme", ""]
+        {
+            assert!(!is_provider(&Path::new("/opt/mpi").join(name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn who_never_caches_is_known_in_every_version_and_nobody_else_is() {
+        for name in ["libpsmx2-fi.so", "libtcp-fi.so", "librxm-1.12-fi.so", "libpsm3-2.1.0-fi.so"] {
+            assert!(!may_cache(Path::new(name)), "{name}");
+        }
+        let names =
+            ["libverbs-fi.so", "libverbs-1.12-fi.so", "libverbs-1.1-fi.so", "libmlx-fi.so", "libefa-fi.so"];
+        for name in
+            names.into_iter().chain(["libtcp-new-fi.so", "tcp-fi.so", "tcp", "libtcp.so", "lib-fi.so"])
+        {
+            assert!(may_cache(Path::new(name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_provider_of_the_folders_is_looked_at_and_every_named_file() {
+        let folder = std::env::temp_dir().join(format!("pinyard-providers-{}", std::process::id()));
+        let beside = folder.join("libfabric");
+        std::fs::create_dir_all(&beside).unwrap();
+        for name in ["libverbs-1.12-fi.so", "libefa-fi.so", "readme.txt"] {
+            std::fs::write(beside.join(name), "").unwrap();
+        }
+        let looked_at = |said: Option<&str>| {
+            let mut files = files(&folder.join("libfabric.so.1"), said.map(OsStr::new));
+            files.sort();
+            files
+        };
+        let both = [beside.join("libefa-fi.so"), beside.join("libverbs-1.12-fi.so")];
+        assert_eq!(looked_at(None), both);
+        let path = beside.to_str().unwrap();
+        assert_eq!(looked_at(Some(path)), both);
+        assert_eq!(looked_at(Some(&format!("@{path}:/nowhere"))), both);
+        assert_eq!(looked_at(Some("+/opt/verbs.so:+below/it-fi.so")), [Path::new("/opt/verbs.so")]);
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }
