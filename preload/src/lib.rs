@@ -12,7 +12,7 @@
 //!              -> libfabric's own fi_getinfo (caller.rs: of which copy, in which version)
 //!              -> providers that it has loaded from files of their own
 //! ucm_set_event_handler -> ucx.rs -> UCX's own; from then on UCX is told where its hooks do not hear
-//! ucs_rcache_… -> ucx_cache.rs -> UCX's own cache, which is told only of what it may hold
+//! ucs_rcache_… -> ucx_cache.rs -> UCX's own cache, which hears only of what it may hold
 //! ```
 #![allow(unsafe_code)]
 

@@ -23,7 +23,7 @@ pub(crate) enum Ucx {
     Nothing,
     /// What its own hooks no longer hear.
     Auto,
-    /// Everything; it needs no hooks.
+    /// All that our hooks see, but for changes of files: it needs no hooks of its own.
     Everything,
 }
 

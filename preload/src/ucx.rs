@@ -37,7 +37,8 @@ type Tell = extern "C" fn(*mut c_void, usize);
 
 /// Address of UCX's [`Tell`]; 0 before.
 static TELL: AtomicUsize = AtomicUsize::new(0);
-/// Everything is told, whatever UCX's own hooks hear.
+/// UCX hears of all that our hooks see, whatever its own hooks hear. Changes of files are
+/// not among it: the hooks report those once a registry has registered shared memory.
 static ALWAYS: AtomicBool = AtomicBool::new(false);
 /// The last canary was not heard of.
 static DEAF: AtomicBool = AtomicBool::new(false);
@@ -145,7 +146,7 @@ fn take_over(real: usize) {
     say(
         Level::Info,
         format_args!(
-            "UCX ({}): told of every change by pinyard; {}",
+            "UCX ({}): pinyard's hooks serve it, but for changes of files; {}",
             object.to_string_lossy(),
             process::in_words(&report)
         ),
