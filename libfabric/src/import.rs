@@ -80,6 +80,7 @@ fn of<'a>(fid: *mut FidMemMonitor) -> &'a Monitor {
 extern "C" fn start(fid: *mut FidMemMonitor) -> c_int {
     let complete = once_repaired(pinyard_hooks::verify, pinyard_hooks::untouched);
     of(fid).trust(complete);
+    of(fid).attach();
     if complete { abi::SUCCESS } else { -abi::ENOSYS }
 }
 

@@ -141,6 +141,13 @@ pub fn monitor_stats() -> Option<Stats> {
     imported().iter().map(|(_, imported)| imported.monitor().stats()).reduce(|sum, next| sum + next)
 }
 
+/// Whether a cache of libfabric's has been attached to a monitor of ours, which a domain
+/// does before it registers anything. False in a process whose domains cache nothing, or
+/// cache under another monitor.
+pub fn monitor_is_attached() -> bool {
+    imported().iter().any(|(_, imported)| imported.monitor().is_attached())
+}
+
 /// Looks whether the hooks are still in place and repairs what another library
 /// has patched over, as [`pinyard_hooks::verify`] does; where calls escape, the
 /// monitors answer "no" from now on. Call it after a library was loaded that

@@ -185,6 +185,24 @@ providers() {
 		env FI_PROVIDER_PATH="$build/open" "${with[@]}" "$build/client_entries" rounds 50 number
 }
 
+# A fabric is open and pages are pinned, and no cache has asked for the monitor.
+unattached() {
+	local said='64 KiB are pinned since a fabric was opened, and no cache'
+	expect "a monitor that nobody asks: said" 0 "$said" completed -- "${with[@]}" "$build/client" pinned 0
+	never "a cache that asks: not said" "$said" 'fresh 10 hits 10 stale 0' "${with[@]}" "$build/client" pinned 10
+	never "switched off by the user: not said" "$said" completed \
+		env FI_MR_CACHE_MAX_COUNT=0 "${with[@]}" "$build/client" pinned 0
+	never "left alone: not said" "$said" completed \
+		env PINYARD_LIBFABRIC=off "${with[@]}" "$build/client" pinned 0
+}
+
+never() { # name, what no line has, what one has, command…
+	local name=$1 line=$2 pattern=$3
+	shift 3
+	expect "$name" 0 "$pattern" -- "$@"
+	if grep -qF "$line" "$out/said"; then report FAILED "$name" "a line has '$line'"; fi
+}
+
 # Nothing that this library leaves in a process lies closer than 16 bytes to something else.
 stubs() {
 	local exports
@@ -420,7 +438,7 @@ neither() {
 	fi
 }
 
-all=(debian providers patchers stubs panics cures openmpi4 of_pages openmpi5 ucx allocators versions neither)
+all=(debian providers unattached patchers stubs panics cures openmpi4 of_pages openmpi5 ucx allocators versions neither)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for group in "$@"; do $group; done
 

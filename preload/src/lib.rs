@@ -11,6 +11,7 @@
 //! fi_getinfo … -> libfabric.rs -> pinyard_hooks::install, pinyard_libfabric::import_monitor_into
 //!              -> libfabric's own fi_getinfo (caller.rs: of which copy, in which version)
 //!              -> providers that it has loaded from files of their own
+//!              -> unattached.rs: is the monitor asked at all?
 //! ucm_set_event_handler -> ucx.rs -> UCX's own; from then on UCX is told where its hooks do not hear
 //! ucs_rcache_… -> ucx_cache.rs -> UCX's own cache, which hears only of what it may hold
 //! ```
@@ -26,6 +27,7 @@ mod settings;
 mod stubs;
 mod ucx;
 mod ucx_cache;
+mod unattached;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -8,6 +8,7 @@ use crate::providers;
 use crate::say::say;
 use crate::settings::{Level, settings};
 use crate::stubs::Seven;
+use crate::unattached;
 use core::ffi::CStr;
 use pinyard_libfabric::{Holder, ImportError, check_environment, import_monitor_into, monitor_stats};
 use std::ffi::{CString, OsStr};
@@ -54,6 +55,7 @@ macro_rules! intercepted {
             let real = unsafe { core::mem::transmute::<usize, Seven>(real) };
             let result = real(a, b, c, d, e, f, g);
             guarded(|| after(at_work()));
+            guarded(|| opened($name, a, result));
             result
         }
     )*};
@@ -94,6 +96,15 @@ fn after(mut work: AtWork) {
                 import(&provider, Holder::Provider);
             }
         }
+    }
+}
+
+/// `function` has returned `result`; `attr` is its first argument.
+fn opened(function: &CStr, attr: usize, result: isize) {
+    let settings = settings();
+    // An int.
+    if function == c"fi_fabric" && result as i32 == 0 && settings.on && settings.libfabric {
+        unattached::fabric_opened(attr);
     }
 }
 

@@ -50,7 +50,8 @@ pub(crate) fn are_off() -> bool {
     // SAFETY: NUL-terminated texts; see `switch_off_unreachable`.
     let value = unsafe { libc::getenv(MAX_COUNT.as_ptr()) };
     // SAFETY: getenv gives null or a NUL-terminated text.
-    !value.is_null() && unsafe { CStr::from_ptr(value) }.to_bytes() == b"0"
+    let value = if value.is_null() { c"" } else { unsafe { CStr::from_ptr(value) } };
+    value.to_str().is_ok_and(|value| value.trim().parse() == Ok(0_u32))
 }
 
 /// The names of providers' files that are loaded, if any object has been loaded
