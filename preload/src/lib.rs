@@ -18,6 +18,7 @@
 #![allow(unsafe_code)]
 
 mod caller;
+mod elf;
 mod libfabric;
 mod pages;
 mod process;

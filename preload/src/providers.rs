@@ -7,10 +7,11 @@
 //! namesake never does: caches are switched off before libfabric starts it, by the one
 //! setting that every copy reads then.
 
+use crate::elf::exports;
 use crate::say::say;
 use crate::settings::Level;
 use core::ffi::{CStr, c_int, c_void};
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -84,26 +85,27 @@ pub(crate) fn loaded_since() -> Vec<CString> {
     found.providers
 }
 
-/// The providers' files that libfabric will load: where `said` (`FI_PROVIDER_PATH`) leads,
-/// or beside itself (`PROVDLDIR` is `$libdir/libfabric`). What a folder holds is a
-/// provider's by its name, what is named itself (`+FILE`) by whatever name. Nobody opens
-/// what lies somewhere below the working directory.
-fn files(libfabric: &Path, said: Option<&OsStr>) -> Vec<PathBuf> {
-    let said = said.map(|path| path.as_bytes().strip_prefix(b"@").unwrap_or(path.as_bytes()));
-    let mut files = Vec::new();
-    let mut folders = Vec::new();
-    match said {
-        Some(path) if !path.is_empty() => {
-            for part in path.split(|&byte| byte == b':') {
-                match part.strip_prefix(b"+") {
-                    Some(file) => files.push(PathBuf::from(OsStr::from_bytes(file))),
-                    None => folders.push(PathBuf::from(OsStr::from_bytes(part))),
-                }
-            }
-        }
-        _ => folders.extend(libfabric.parent().map(|folder| folder.join("libfabric"))),
+/// The providers' files that libfabric will load, and some that it will not. It goes where
+/// `said` (`FI_PROVIDER_PATH`) leads. Where that names no folder, it looks in a folder of its
+/// own (`PROVDLDIR` is `$libdir/libfabric`), and asks the loader for each by its name:
+/// Intel MPI's lie beside libfabric, and what `library_path` (`LD_LIBRARY_PATH`) leads to is
+/// found as well. What a folder holds is a provider's by its name, what is named itself
+/// (`+FILE`) by whatever name. Nobody opens what lies somewhere below the working directory.
+fn files(libfabric: &Path, said: Option<&OsStr>, library_path: Option<&OsStr>) -> Vec<PathBuf> {
+    let path = |bytes| PathBuf::from(OsStr::from_bytes(bytes));
+    let said = said.unwrap_or_default().as_bytes();
+    let said = said.strip_prefix(b"@").unwrap_or(said).split(|&byte| byte == b':');
+    let (named, mut folders): (Vec<&[u8]>, Vec<&[u8]>) =
+        said.filter(|part| !part.is_empty()).partition(|part| part.starts_with(b"+"));
+    let mut files: Vec<PathBuf> = named.into_iter().map(|part| path(&part[1..])).collect();
+    let own = libfabric.parent().map(|folder| folder.join("libfabric"));
+    if folders.is_empty() {
+        folders.extend(own.as_deref().map(|own| own.as_os_str().as_bytes()));
+        folders.extend(libfabric.parent().map(|folder| folder.as_os_str().as_bytes()));
+        let searched = library_path.unwrap_or_default().as_bytes();
+        folders.extend(searched.split(|&byte| byte == b':' || byte == b';'));
     }
-    for folder in folders {
+    for folder in folders.into_iter().map(path).filter(|folder| folder.is_absolute()) {
         // A folder that is not there has no providers.
         let all = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
         files.extend(all.filter(|file| is_provider(file)));
@@ -121,11 +123,12 @@ pub(crate) fn switch_off_unreachable(libfabric: &Path) {
     }
     // A program that runs with more rights than its caller opens nothing that the
     // environment names.
-    let heeded = |path: &OsString| !path.is_empty() && !pinyard_hooks::is_privileged();
-    let said = std::env::var_os("FI_PROVIDER_PATH").filter(heeded);
+    let heeded = |name| std::env::var_os(name).filter(|_| !pinyard_hooks::is_privileged());
+    let (said, library_path) = (heeded("FI_PROVIDER_PATH"), heeded("LD_LIBRARY_PATH"));
     // One of another name is not found by `loaded_since`, so nothing goes into it.
     let is_closed = |file: &PathBuf| may_cache(file) && (!is_provider(file) || !has_way_in(file));
-    let Some(closed) = files(libfabric, said.as_deref()).into_iter().find(is_closed) else { return };
+    let mut files = files(libfabric, said.as_deref(), library_path.as_deref()).into_iter();
+    let Some(closed) = files.find(is_closed) else { return };
     // SAFETY: NUL-terminated texts. Another thread that reads the environment at this
     // moment may read a table that is being replaced, as beside any setenv; libfabric's
     // first caller is the thread that starts MPI.
@@ -141,16 +144,9 @@ pub(crate) fn switch_off_unreachable(libfabric: &Path) {
     );
 }
 
-/// Whether the provider exports the way to its cache. One that cannot be loaded has no
-/// cache to reach.
+/// Whether the provider exports the way to its cache. What cannot be loaded has no cache.
 fn has_way_in(file: &Path) -> bool {
-    let Ok(name) = CString::new(file.as_os_str().as_bytes()) else { return true };
-    // SAFETY: a provider's file, which libfabric is about to load in the same way; its
-    // constructors do nothing before `fi_prov_ini`.
-    unsafe {
-        let handle = libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
-        handle.is_null() || !libc::dlsym(handle, c"ofi_open_mr_cache".as_ptr()).is_null()
-    }
+    std::fs::read(file).ok().and_then(|file| exports(&file, "ofi_open_mr_cache")).unwrap_or(true)
 }
 
 #[cfg(test)]
@@ -188,22 +184,36 @@ mod tests {
     #[test]
     fn every_provider_of_the_folders_is_looked_at_and_every_named_file() {
         let folder = std::env::temp_dir().join(format!("pinyard-providers-{}", std::process::id()));
-        let beside = folder.join("libfabric");
-        std::fs::create_dir_all(&beside).unwrap();
-        for name in ["libverbs-1.12-fi.so", "libefa-fi.so", "readme.txt"] {
-            std::fs::write(beside.join(name), "").unwrap();
+        let (own, other) = (folder.join("libfabric"), folder.join("other"));
+        std::fs::create_dir_all(&own).unwrap();
+        std::fs::create_dir_all(&other).unwrap();
+        for file in
+            ["libfabric/libefa-fi.so", "libfabric/readme.txt", "libverbs-1.12-fi.so", "other/libx-fi.so"]
+        {
+            std::fs::write(folder.join(file), "").unwrap();
         }
-        let looked_at = |said: Option<&str>| {
-            let mut files = files(&folder.join("libfabric.so.1"), said.map(OsStr::new));
+        let looked_at = |said: Option<&str>, library_path: Option<&str>| {
+            let core = folder.join("libfabric.so.1");
+            let mut files = files(&core, said.map(OsStr::new), library_path.map(OsStr::new));
             files.sort();
             files
         };
-        let both = [beside.join("libefa-fi.so"), beside.join("libverbs-1.12-fi.so")];
-        assert_eq!(looked_at(None), both);
-        let path = beside.to_str().unwrap();
-        assert_eq!(looked_at(Some(path)), both);
-        assert_eq!(looked_at(Some(&format!("@{path}:/nowhere"))), both);
-        assert_eq!(looked_at(Some("+/opt/verbs.so:+below/it-fi.so")), [Path::new("/opt/verbs.so")]);
+        let (efa, verbs) = (own.join("libefa-fi.so"), folder.join("libverbs-1.12-fi.so"));
+        let x = other.join("libx-fi.so");
+        let beside = [efa.clone(), verbs.clone()];
+        for nothing in [None, Some(""), Some("@")] {
+            assert_eq!(looked_at(nothing, None), beside, "{nothing:?}");
+        }
+        let path = other.to_str().unwrap();
+        assert_eq!(looked_at(None, Some(&format!(":below;{path}"))), [efa.clone(), verbs.clone(), x.clone()]);
+        assert_eq!(looked_at(Some(path), None), std::slice::from_ref(&x));
+        assert_eq!(
+            looked_at(Some(&format!("@{path}:/nowhere:below")), Some("/lib")),
+            std::slice::from_ref(&x)
+        );
+        let named = Path::new("/opt/verbs.so");
+        assert_eq!(looked_at(Some(&format!("+/opt/verbs.so:{path}")), None), [named.to_owned(), x]);
+        assert_eq!(looked_at(Some("+/opt/verbs.so:+below/it-fi.so"), None), [named.to_owned(), efa, verbs]);
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }
