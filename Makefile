@@ -28,6 +28,7 @@ test:
 cluster-test:
 	@ci/deps.sh cluster
 	@mpi-tests/cluster/run.sh
+	@mpi-tests/cluster/wheels.sh
 
 # The README's commands in a bare Debian 12, from nothing; `make newcomer NEWCOMER_ARGS=--test`
 # runs `make test` there as well.

@@ -247,6 +247,11 @@ scripted 'AT_SECURE: PINYARD_POOL_LIMIT' allocator/src/config/mod.rs 'if unsafe 
     'PINYARD_POOL_LIMIT, secure: heeded' $secure library
 scripted 'AT_SECURE: PINYARD_DRIVER' driver/src/chosen.rs 'if pinyard_hooks::is_privileged() {' 'if false {' \
     'PINYARD_DRIVER, secure: heeded' $secure library
+guard 'preload: versions in providers names' preload/src/providers.rs 'ends_with(SUFFIX.as_bytes())' 'eq(b"libverbs-fi.so")' \
+    pinyard-preload --lib a_provider_is_known
+scripted 'preload: left alone, nothing is patched' preload/src/libfabric.rs \
+    'return say(Level::Error, format_args!("{}: left alone' 'say(Level::Error, format_args!("{}: left alone' \
+    ' the same without UCX, left alone: the same entries' mpi-tests/preload/run.sh patchers
 scripted 'AT_SECURE: PINYARD_LOG' preload/src/settings.rs 'if pinyard_hooks::is_privileged() { None } else' 'if false { None } else' \
     'PINYARD_LOG, secure-preload: heeded' $secure preload
 scripted 'AT_SECURE: PINYARD_MPI' collectives/src/variables.rs 'if pinyard_hooks::is_privileged() { None } else' 'if false { None } else' \

@@ -43,12 +43,20 @@ done
 called() { sed -E 's|//.*||; s/\bfn pny_[a-z_]+\(//' "$@" | grep -oE '\bpny_[a-z_]+\(' | tr -d '(' | sort -u; }
 same "functions of pinyard.h that no fuzz target calls" "" "$(comm -23 <(echo "$declared") <(called fuzz/src/capi/*.rs))"
 same "functions of pinyard_mpi.h that no fuzz target calls" "" "$(comm -23 <(echo "$mpi") <(called fuzz/mpi/src/*.rs))"
-# Functions of libc that change mappings, libfabric's and UCX's ways in, and how a registry
-# hears of calls where libc may not be patched.
-before="brk fallocate fallocate64 fi_fabric fi_fabric2 fi_getinfo fi_open ftruncate ftruncate64 madvise mmap mmap64
-    mremap munmap pinyard_preload_listen process_madvise remap_file_pages sbrk shmat shmdt syscall truncate truncate64
+# libfabric's and UCX's ways in.
+before="fi_fabric fi_fabric2 fi_getinfo fi_open
     ucm_set_event_handler ucm_unset_event_handler ucs_rcache_create ucs_rcache_get"
-same "exports of libpinyard_preload.so" "$(xargs -n 1 <<< "$before")" "$(nm -D --defined-only "$library/libpinyard_preload.so" | awk '{ print $3 }' | LC_ALL=C sort)"
+exports() { nm -D --defined-only "$1" | awk '{ sub(/@.*/, "", $3); print $3 }' | LC_ALL=C sort -u; }
+same "exports of libpinyard_preload.so" "$(xargs -n 1 <<< "$before")" "$(exports "$library/libpinyard_preload.so")"
+# An image without libgcc_s starts with it preloaded.
+same "libraries that libpinyard_preload.so needs" "" "$(readelf -d "$library/libpinyard_preload.so" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libc|libm|libdl|libpthread|ld-linux-[a-z0-9_-]+)\.so\.[0-9]$' || true)"
+# A patcher writes up to 13 bytes over an entry.
+same "exports of libpinyard_preload.so that are not 16-byte aligned" "" "$(nm -D --defined-only "$library/libpinyard_preload.so" | grep -v '^[0-9a-f]*0 ' || true)"
+# A patcher that finds an export under libc's name patches that, and another patches libc's.
+libc=$(ldd "$library/libpinyard_preload.so" | awk '$1 == "libc.so.6" { print $3 }')
+for shipped in libpinyard.so libpinyard_preload.so; do
+    same "names of libc's that $shipped exports" "" "$(LC_ALL=C comm -12 <(exports "$library/$shipped") <(exports "$libc"))"
+done
 # A relocation in code would be one that hardened systems refuse.
 same "relocations in its code" "" "$(readelf -d "$library/libpinyard.so" | grep -o TEXTREL | head -1 || true)"
 echo "$(wc -l <<< "$declared") functions, and $(wc -l <<< "$mpi") of pinyard_mpi.h"

@@ -101,6 +101,7 @@ step gpu-mpi mpi-tests/gpu/run.sh
 step stress mpi-tests/stress.sh
 step slurm bash -c 'slurm/testbed/run.sh; status=$?; mpi-tests/stress-slurm.sh && exit $status'
 step cluster mpi-tests/cluster/run.sh
+step wheels mpi-tests/cluster/wheels.sh
 
 echo
 cat "$logs"/*.failed 2> /dev/null

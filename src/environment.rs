@@ -101,7 +101,7 @@ fn registries() -> Group {
     let names: Vec<&str> = Mechanism::ALL.into_iter().map(Mechanism::name).collect();
     let hooks = Variable {
         name: MECHANISM_VARIABLE,
-        meaning: "the only mechanism that tells of changes; libpinyard_preload.so heeds entry and preload",
+        meaning: "the only mechanism that tells of changes; libpinyard_preload.so has entry alone",
         allowed: names.join("|").into(),
         default: "pinyard chooses",
         source: "registry/src/trust/mechanism.rs",

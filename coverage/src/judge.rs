@@ -2,7 +2,6 @@
 #![allow(unsafe_code)]
 
 use crate::copy::Copy;
-use crate::owners;
 use crate::setup::Setup;
 use pinyard_registry::backend::IoUring;
 use pinyard_registry::{Access, Events, GetError, MemoryKey, Registry};
@@ -103,11 +102,6 @@ impl Judge {
         // One arena: other threads' heaps would come and go between the row's pages.
         // SAFETY: sets a parameter of this process's malloc.
         unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
-        match setup {
-            Setup::Ucm => owners::load_ucx()?,
-            Setup::Opal => owners::load_open_mpi()?,
-            _ => {}
-        }
         let ring = IoUring::new(16).map_err(|error| Verdict::Skipped(error.to_string()))?;
         let ring = Arc::new(ring);
         let events = if setup == Setup::Deaf { Events::NotifyOnly } else { Events::Hooks };

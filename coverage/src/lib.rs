@@ -16,7 +16,6 @@ mod heap;
 mod judge;
 mod memory;
 mod objects;
-mod owners;
 mod pages;
 mod raw;
 mod rows;

@@ -9,19 +9,13 @@ pub enum Setup {
     Entry,
     /// `PINYARD_HOOKS=userfaultfd`: what the kernel tells and nothing else.
     Userfaultfd,
-    /// `PINYARD_HOOKS=ucm`: UCX's hooks, and the kernel.
-    Ucm,
-    /// `PINYARD_HOOKS=opal`: Open MPI's hooks, and the kernel.
-    Opal,
-    /// `PINYARD_HOOKS=preload`: what libpinyard_preload.so exports, and the kernel.
-    Preload,
     /// Nobody tells the registry anything. What is not stale here did not replace
     /// pinned pages.
     Deaf,
 }
 
 impl Setup {
-    /// Those of the table, in the order of its columns.
+    /// In the order of the table's columns.
     pub const ALL: [Setup; 4] = [Setup::Default, Setup::Entry, Setup::Userfaultfd, Setup::Deaf];
 
     /// The column's heading, and the word for it on a command line.
@@ -30,19 +24,13 @@ impl Setup {
             Setup::Default => "default",
             Setup::Entry => "entry",
             Setup::Userfaultfd => "userfaultfd",
-            Setup::Ucm => "ucm",
-            Setup::Opal => "opal",
-            Setup::Preload => "preload",
             Setup::Deaf => "no-hooks",
         }
     }
 
     /// The set-up of this name.
     pub(crate) fn named(name: &str) -> Option<Setup> {
-        Setup::ALL
-            .into_iter()
-            .chain([Setup::Ucm, Setup::Opal, Setup::Preload])
-            .find(|setup| setup.name() == name)
+        Setup::ALL.into_iter().find(|setup| setup.name() == name)
     }
 
     /// The value of `PINYARD_HOOKS`, where the set-up has one.
@@ -50,9 +38,6 @@ impl Setup {
         match self {
             Setup::Entry => Some("entry"),
             Setup::Userfaultfd => Some("userfaultfd"),
-            Setup::Ucm => Some("ucm"),
-            Setup::Opal => Some("opal"),
-            Setup::Preload => Some("preload"),
             Setup::Default | Setup::Deaf => None,
         }
     }

@@ -11,7 +11,7 @@ use crate::entry::NEXT;
 use crate::monitor::publish_everything;
 use crate::patch::{self, Mode};
 use crate::report::{Function, FunctionReport, Owner, Report, Seen, Why};
-use crate::{effect, fork, interpose, loader, self_test, settled, text};
+use crate::{effect, fork, loader, self_test, settled, text};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
@@ -109,19 +109,11 @@ fn install_anew(state: &mut State) -> Report {
         find_entries();
         READY.store(true, Relaxed);
     }
-    let report = if interpose::is_on() { test_interposed() } else { patch_entries() };
+    let report = patch_entries();
     state.report = Some(report);
     COMPLETE.store(report.is_complete(), Release);
     INSTALLED.store(true, Release);
     report
-}
-
-fn test_interposed() -> Report {
-    self_test::run(|function| {
-        let line = interpose::test(function);
-        remember(function);
-        line
-    })
 }
 
 fn patch_entries() -> Report {
@@ -221,30 +213,6 @@ pub fn untouched() -> bool {
             // unloaded; glibc aligns functions to 16 bytes.
             entry == 0 || unsafe { patch::load_word(entry) } == WORDS[index].load(Relaxed)
         })
-}
-
-/// Calls `function` through its entry as it stands, and says whether its event
-/// arrived.
-pub(crate) fn try_entry(function: Function) -> Seen {
-    with(|state| {
-        if state.report.is_none() {
-            find_entries();
-        }
-        self_test::call(function)
-    })
-}
-
-/// The same through `function` as code that is linked now would find it: what a
-/// preloaded library exports under the name, if one does.
-pub(crate) fn try_linked(function: Function) -> Seen {
-    // SAFETY: a NUL-terminated name.
-    let at = unsafe { libc::dlsym(libc::RTLD_DEFAULT, function.c_name().as_ptr()) };
-    with(|_| self_test::call_at(function, at.addr()))
-}
-
-/// See [`keep_loaded`].
-pub(crate) fn stay_loaded() {
-    keep_loaded();
 }
 
 /// Our code is jumped to from libc for ever: forbid dlclose of the object it is in.

@@ -50,8 +50,6 @@ mod fork;
 #[cfg(not(loom))]
 mod install;
 #[cfg(not(loom))]
-pub mod interpose;
-#[cfg(not(loom))]
 pub mod listener;
 #[cfg(not(loom))]
 mod loader;
@@ -65,8 +63,6 @@ mod places;
 mod plain;
 mod privilege;
 mod report;
-#[cfg(not(loom))]
-pub mod ride;
 #[cfg(not(loom))]
 mod self_test;
 #[cfg(not(loom))]

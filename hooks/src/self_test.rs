@@ -111,18 +111,12 @@ fn errno() -> i32 {
 
 /// Calls `function` through its libc entry and says what came of it. Keeps errno.
 pub(crate) fn call(function: Function) -> Seen {
-    entry_of(function).map_or(ABSENT, |entry| call_at(function, entry))
+    entry_of(function).map_or(ABSENT, |entry| try_at(function, entry).0)
 }
 
 const ABSENT: Seen = Seen::NotExercised(Why { call: "this libc has no such function", errno: 0 });
 
-/// The same through `entry`: `function` in libc, or what a preloaded library exports
-/// under its name.
-pub(crate) fn call_at(function: Function, entry: usize) -> Seen {
-    try_at(function, entry).0
-}
-
-/// And whether its own event has come, known by its page.
+/// Likewise, and whether its own event has come, known by its page.
 fn try_at(function: Function, entry: usize) -> (Seen, bool) {
     let before = errno();
     let tried = match Scratch::new() {

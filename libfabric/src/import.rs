@@ -80,6 +80,7 @@ fn of<'a>(fid: *mut FidMemMonitor) -> &'a Monitor {
 extern "C" fn start(fid: *mut FidMemMonitor) -> c_int {
     let complete = once_repaired(pinyard_hooks::verify, pinyard_hooks::untouched);
     of(fid).trust(complete);
+    of(fid).attach();
     if complete { abi::SUCCESS } else { -abi::ENOSYS }
 }
 
@@ -127,8 +128,12 @@ unsafe fn close(fid: *mut Fid) {
     unsafe { ((*(*fid).ops).close)(fid) };
 }
 
-/// What the environment says against an import.
-pub(super) fn chosen() -> Result<(), ImportError> {
+/// Whether an import would be heeded. Installs nothing.
+///
+/// # Errors
+/// [`ImportError::MonitorChosen`]: `FI_MR_CACHE_MONITOR` names a monitor, which libfabric
+/// takes over an imported one.
+pub fn check_environment() -> Result<(), ImportError> {
     match std::env::var_os(MONITOR_VARIABLE).filter(|value| !value.is_empty()) {
         Some(value) => Err(ImportError::MonitorChosen { value: value.to_string_lossy().into_owned() }),
         None => Ok(()),

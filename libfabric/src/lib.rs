@@ -39,6 +39,7 @@ mod tests;
 
 pub use error::ImportError;
 pub use helper::{PERIOD, every_round};
+pub use import::check_environment;
 pub use monitor::Stats;
 
 use copy::Copy;
@@ -81,7 +82,7 @@ pub fn import_monitor() -> Result<(), ImportError> {
     if imported().iter().any(|&(known, _)| known == copy.identity()) {
         return Ok(());
     }
-    import::chosen()?;
+    check_environment()?;
     let report = pinyard_hooks::install();
     if !report.is_complete() {
         return Err(ImportError::HooksIncomplete { report: Box::new(report) });
@@ -129,7 +130,7 @@ fn import_into(copy: Copy, trusted: bool) -> Result<Import, ImportError> {
     let (identity, version) = (copy.identity(), copy.version);
     let first = !imported.iter().any(|&(known, _)| known == identity);
     if first {
-        import::chosen()?;
+        check_environment()?;
         imported.push((identity, import::import(copy, trusted)?));
     }
     Ok(Import { version, first })
@@ -138,6 +139,13 @@ fn import_into(copy: Copy, trusted: bool) -> Result<Import, ImportError> {
 /// What the monitors have done so far, together; `None` before the first import.
 pub fn monitor_stats() -> Option<Stats> {
     imported().iter().map(|(_, imported)| imported.monitor().stats()).reduce(|sum, next| sum + next)
+}
+
+/// Whether a cache of libfabric's has been attached to a monitor of ours, which a domain
+/// does before it registers anything. False in a process whose domains cache nothing, or
+/// cache under another monitor.
+pub fn monitor_is_attached() -> bool {
+    imported().iter().any(|(_, imported)| imported.monitor().is_attached())
 }
 
 /// Looks whether the hooks are still in place and repairs what another library

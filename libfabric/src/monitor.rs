@@ -102,6 +102,8 @@ pub(super) struct Monitor {
     full: AtomicBool,
     /// Something may be stale that was not delivered yet. Written under `table`.
     unsettled: AtomicBool,
+    /// A cache has been attached.
+    attached: AtomicBool,
     /// The process that made the monitor; a forked child is another.
     generation: u32,
     counts: Counts,
@@ -116,9 +118,20 @@ impl Monitor {
             trusted: AtomicBool::new(true),
             full: AtomicBool::new(false),
             unsettled: AtomicBool::new(false),
+            attached: AtomicBool::new(false),
             generation: fork_generation(),
             counts: Counts::default(),
         }
+    }
+
+    /// libfabric has asked the monitor to start: before the first registration.
+    pub(super) fn attach(&self) {
+        // Relaxed: says nothing about anything else.
+        self.attached.store(true, Relaxed);
+    }
+
+    pub(super) fn is_attached(&self) -> bool {
+        self.attached.load(Relaxed)
     }
 
     /// False where an event may have been missed, and in a forked child, whose

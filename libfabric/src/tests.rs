@@ -344,8 +344,10 @@ fn start_says_whether_the_hooks_are_complete() {
     let (memory, libfabric) = (Memory::new(8, 8), Libfabric::new(1, 4));
     let fid = libfabric.imported.fid();
     let complete = pinyard_hooks::verify();
+    assert!(!libfabric.monitor().is_attached(), "no cache has asked for it");
     // SAFETY: as for `valid`.
     assert_eq!(unsafe { ((*(*fid).export_ops).start)(fid) } == 0, complete);
+    assert!(libfabric.monitor().is_attached());
     libfabric.register(&memory, 0, memory.at(0, 8));
     assert_eq!(libfabric.cached(0), usize::from(complete));
 }

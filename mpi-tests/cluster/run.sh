@@ -20,25 +20,7 @@ passed=0 failed=0 skipped=0
 # measure of the machine, which others may be using.
 readonly whole=1080
 
-nothing() { # skipped, with the reason
-    echo "skipped: cluster: $1"
-    echo "0 passed, 0 failed, 1 skipped"
-    exit 0
-}
-die() {
-    echo "cluster: $1"
-    echo "0 passed, 1 failed"
-    exit 1
-}
-
-# ---- Building ----
-
-kernel=$("$here/build.sh" "$build") || {
-    status=$?
-    [ $status -eq 77 ] && nothing "$kernel"
-    die "the nodes' kernel could not be made: $kernel"
-}
-echo "$kernel"
+. "$here/common.sh"
 
 cargo build --quiet -p pinyard-cluster || die "the program does not build"
 stale=$target/debug/stale

@@ -12,11 +12,14 @@
  *   idle N                 N buffers are registered and unmapped, and nobody looks again
  *   hardened N             as rounds, where the kernel refuses writes to text
  *   overflow               20,000 changes between two lookups
+ *   pinned N               as rounds, and the kernel pins pages, as it does for a device;
+ *                          0: a fabric alone, and what pins is another's cache
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <linux/filter.h>
+#include <linux/io_uring.h>
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -27,6 +30,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -64,9 +68,8 @@ struct opened {
 	struct fid_domain *domain;
 };
 
-static struct opened open_domain(void)
+static void open_fabric(struct opened *opened)
 {
-	struct opened opened;
 	struct fi_info *hints = fi_allocinfo();
 
 	CHECK(hints);
@@ -74,10 +77,17 @@ static struct opened open_domain(void)
 	hints->ep_attr->type = FI_EP_DGRAM;
 	hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 	hints->mode = ~0ull;
-	CHECK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &opened.info) == 0);
-	CHECK(fi_fabric(opened.info->fabric_attr, &opened.fabric, NULL) == 0);
-	CHECK(fi_domain(opened.fabric, opened.info, &opened.domain, NULL) == 0);
+	CHECK(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &opened->info) == 0);
+	CHECK(fi_fabric(opened->info->fabric_attr, &opened->fabric, NULL) == 0);
 	fi_freeinfo(hints);
+}
+
+static struct opened open_domain(void)
+{
+	struct opened opened;
+
+	open_fabric(&opened);
+	CHECK(fi_domain(opened.fabric, opened.info, &opened.domain, NULL) == 0);
 	return opened;
 }
 
@@ -327,6 +337,17 @@ static void report(struct counts counts)
 	printf("fresh %ld hits %ld stale %ld\n", counts.fresh, counts.hits, counts.stale);
 }
 
+/* What a registration does in the kernel, which the stand-in device does not: until the end. */
+static void pin(void)
+{
+	struct io_uring_params params = { 0 };
+	struct iovec buffer = { map_at(lonely_address(), LENGTH), LENGTH };
+	long ring = syscall(SYS_io_uring_setup, 4, &params);
+
+	CHECK(ring >= 0);
+	CHECK(syscall(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS, &buffer, 1) == 0);
+}
+
 int main(int argc, char **argv)
 {
 	const char *mode = argc > 1 ? argv[1] : "";
@@ -341,6 +362,16 @@ int main(int argc, char **argv)
 		opened = open_domain();
 		report(rounds(opened.domain, count, argc > 3 && strcmp(argv[3], "number") == 0));
 		close_domain(&opened);
+	} else if (strcmp(mode, "pinned") == 0) {
+		struct opened opened;
+
+		if (count > 0) {
+			opened = open_domain();
+			report(rounds(opened.domain, count, false));
+		} else {
+			open_fabric(&opened);
+		}
+		pin();
 	} else if (strcmp(mode, "domains") == 0) {
 		domains(count);
 	} else if (strcmp(mode, "fork") == 0) {

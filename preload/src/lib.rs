@@ -11,13 +11,14 @@
 //! fi_getinfo … -> libfabric.rs -> pinyard_hooks::install, pinyard_libfabric::import_monitor_into
 //!              -> libfabric's own fi_getinfo (caller.rs: of which copy, in which version)
 //!              -> providers that it has loaded from files of their own
+//!              -> unattached.rs: is the monitor asked at all?
 //! ucm_set_event_handler -> ucx.rs -> UCX's own; from then on UCX is told where its hooks do not hear
-//! ucs_rcache_… -> ucx_cache.rs -> UCX's own cache, which is told only of what it may hold
-//! munmap …     -> wrappers.rs -> libc's own, or the hook where entries may not be patched
+//! ucs_rcache_… -> ucx_cache.rs -> UCX's own cache, which hears only of what it may hold
 //! ```
 #![allow(unsafe_code)]
 
 mod caller;
+mod elf;
 mod libfabric;
 mod pages;
 mod process;
@@ -27,18 +28,9 @@ mod settings;
 mod stubs;
 mod ucx;
 mod ucx_cache;
-mod wrappers;
+mod unattached;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-
-/// Runs when the library is loaded, in every program.
-extern "C" fn at_load() {
-    wrappers::lead_on();
-}
-
-#[used]
-#[unsafe(link_section = ".init_array")]
-static AT_LOAD: extern "C" fn() = at_load;
 
 /// Does what must not end the program, whatever happens in it.
 fn guarded(work: impl FnOnce()) {

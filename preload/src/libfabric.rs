@@ -8,8 +8,9 @@ use crate::providers;
 use crate::say::say;
 use crate::settings::{Level, settings};
 use crate::stubs::Seven;
+use crate::unattached;
 use core::ffi::CStr;
-use pinyard_libfabric::{Holder, ImportError, import_monitor_into, monitor_stats};
+use pinyard_libfabric::{Holder, ImportError, check_environment, import_monitor_into, monitor_stats};
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -54,6 +55,7 @@ macro_rules! intercepted {
             let real = unsafe { core::mem::transmute::<usize, Seven>(real) };
             let result = real(a, b, c, d, e, f, g);
             guarded(|| after(at_work()));
+            guarded(|| opened($name, a, result));
             result
         }
     )*};
@@ -75,15 +77,20 @@ fn before(real: usize, mut work: AtWork) {
     if let Some(object) = caller::object_name(real)
         && work.is_new(object)
     {
+        let path = Path::new(OsStr::from_bytes(object.to_bytes()));
+        // Before anything is installed: what is left alone finds libc as it was.
+        if let Err(error) = check_environment() {
+            return say(Level::Error, format_args!("{}: left alone: {error}", path.display()));
+        }
         import(object, Holder::Core);
-        providers::switch_off_unreachable(Path::new(OsStr::from_bytes(object.to_bytes())));
+        providers::switch_off_unreachable(path);
     }
 }
 
 /// A function of libfabric's has run: it may have loaded providers.
 fn after(mut work: AtWork) {
     let settings = settings();
-    if settings.on && settings.libfabric {
+    if settings.on && settings.libfabric && check_environment().is_ok() {
         for provider in providers::loaded_since() {
             if work.is_new(&provider) {
                 import(&provider, Holder::Provider);
@@ -92,8 +99,17 @@ fn after(mut work: AtWork) {
     }
 }
 
+/// `function` has returned `result`; `attr` is its first argument.
+fn opened(function: &CStr, attr: usize, result: isize) {
+    let settings = settings();
+    // An int.
+    if function == c"fi_fabric" && result as i32 == 0 && settings.on && settings.libfabric {
+        unattached::fabric_opened(attr);
+    }
+}
+
 fn import(object: &CStr, holder: Holder) {
-    let report = process::hooks();
+    let report = pinyard_hooks::install();
     let hooks = process::in_words(&report);
     let name = OsStr::from_bytes(object.to_bytes());
     let path = name.display();
@@ -119,11 +135,8 @@ fn import(object: &CStr, holder: Holder) {
         (Ok(_), Holder::Provider) => {
             say(Level::Info, format_args!("{path}: memory monitor imported into the provider's own cache"));
         }
-        (Err(error @ ImportError::MonitorChosen { .. }), Holder::Core) => {
-            say(Level::Error, format_args!("{path}: left alone: {error}"));
-        }
-        (Err(ImportError::MonitorChosen { .. }), Holder::Provider) => {}
-        (Err(ImportError::Absent { .. }), Holder::Provider) if !providers::caches(Path::new(name)) => {}
+        (Err(ImportError::Absent { .. }), Holder::Provider)
+            if providers::are_off() || !providers::may_cache(Path::new(name)) => {}
         (Err(ImportError::Absent { text }), Holder::Provider) => say(
             Level::Error,
             format_args!(

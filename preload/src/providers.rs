@@ -1,33 +1,58 @@
 //! Providers that libfabric loads from files of their own.
 //!
 //! Each is built with a copy of libfabric's cache, its lock and its monitors, whether
-//! it uses them or not. Most export `ofi_open_mr_cache`, and with it the way in. What
-//! is built with hidden symbols has no way in: its cache is switched off before
-//! libfabric starts it, by the one setting that every copy reads then.
+//! it uses them or not. Most export `ofi_open_mr_cache`, and with it the way in. A
+//! provider that is built with hidden symbols has no way in. It counts as caching under
+//! whatever name (Intel MPI's `libverbs-1.12-fi.so` caches), unless the source of its
+//! namesake never does: caches are switched off before libfabric starts it, by the one
+//! setting that every copy reads then.
 
+use crate::elf::exports;
 use crate::say::say;
 use crate::settings::Level;
 use core::ffi::{CStr, c_int, c_void};
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
 /// What libfabric takes for a provider's file (`src/fabric.c`, `FI_LIB_SUFFIX`).
 const SUFFIX: &str = "-fi.so";
-/// Those whose source uses it in libfabric 1.17 to 2.6: `ofi_mr_cache_init`, and in opx
-/// `ofi_monitors_add_cache`.
-const CACHING: [&str; 5] = ["verbs", "efa", "cxi", "opx", "lpp"];
+/// Those whose source, in libfabric 1.17 to 2.6, has none of `ofi_mr_cache_init`,
+/// `ofi_monitors_add_cache` and the cache of IPC handles. PyPI's Open MPI 5 ships
+/// `libpsmx2-fi.so`, which hides all its symbols.
+const NEVER_CACHING: [&str; 11] =
+    ["psmx2", "psm3", "rxd", "rxm", "tcp", "sockets", "udp", "usnic", "ucx", "mrail", "lnx"];
 /// How many registrations a cache may hold; 0 is none.
 const MAX_COUNT: &CStr = c"FI_MR_CACHE_MAX_COUNT";
 
 /// Objects that the loader had loaded, ever, when providers were last looked for.
 static LOADED: AtomicU64 = AtomicU64::new(0);
 
-/// Whether the provider in this file uses libfabric's cache.
-pub(crate) fn caches(file: &Path) -> bool {
+/// Whether libfabric takes the file for a provider's, whatever stands before the suffix.
+fn is_provider(file: &Path) -> bool {
+    file.file_name().is_some_and(|name| name.as_bytes().ends_with(SUFFIX.as_bytes()))
+}
+
+/// Whether the provider in this file, of whatever version, may use libfabric's cache.
+pub(crate) fn may_cache(file: &Path) -> bool {
     let name = file.file_name().and_then(OsStr::to_str).unwrap_or_default();
-    CACHING.iter().any(|provider| name == format!("lib{provider}{SUFFIX}"))
+    let name = name.strip_prefix("lib").and_then(|name| name.strip_suffix(SUFFIX)).unwrap_or_default();
+    let version = |letter: char| letter.is_ascii_digit() || letter == '.';
+    let name = match name.rsplit_once('-') {
+        Some((name, rest)) if rest.chars().all(version) => name,
+        _ => name,
+    };
+    !NEVER_CACHING.contains(&name)
+}
+
+/// Whether no copy of libfabric's cache holds a registration in this process.
+pub(crate) fn are_off() -> bool {
+    // SAFETY: NUL-terminated texts; see `switch_off_unreachable`.
+    let value = unsafe { libc::getenv(MAX_COUNT.as_ptr()) };
+    // SAFETY: getenv gives null or a NUL-terminated text.
+    let value = if value.is_null() { c"" } else { unsafe { CStr::from_ptr(value) } };
+    value.to_str().is_ok_and(|value| value.trim().parse() == Ok(0_u32))
 }
 
 /// The names of providers' files that are loaded, if any object has been loaded
@@ -47,7 +72,7 @@ pub(crate) fn loaded_since() -> Vec<CString> {
         if !info.dlpi_name.is_null() {
             // SAFETY: the loader's own string.
             let name = unsafe { CStr::from_ptr(info.dlpi_name) };
-            if name.to_bytes().ends_with(SUFFIX.as_bytes()) {
+            if is_provider(Path::new(OsStr::from_bytes(name.to_bytes()))) {
                 found.providers.push(name.to_owned());
             }
         }
@@ -60,45 +85,50 @@ pub(crate) fn loaded_since() -> Vec<CString> {
     found.providers
 }
 
-/// Where libfabric will look for providers' files: what `FI_PROVIDER_PATH` says, or
-/// beside itself (`PROVDLDIR` is `$libdir/libfabric`). A program that runs with more rights
-/// than its caller opens nothing that the environment names, and nobody opens what lies
-/// somewhere below the working directory.
-fn files(libfabric: &Path) -> Vec<PathBuf> {
-    let heeded = |path: &OsString| !path.is_empty() && !pinyard_hooks::is_privileged();
-    let said = std::env::var_os("FI_PROVIDER_PATH").filter(heeded);
-    let said = said.as_deref().map(|path| path.as_bytes().strip_prefix(b"@").unwrap_or(path.as_bytes()));
-    let mut files = Vec::new();
-    let mut folders = Vec::new();
-    match said {
-        Some(path) if !path.is_empty() => {
-            for part in path.split(|&byte| byte == b':') {
-                match part.strip_prefix(b"+") {
-                    Some(file) => files.push(PathBuf::from(OsStr::from_bytes(file))),
-                    None => folders.push(PathBuf::from(OsStr::from_bytes(part))),
-                }
-            }
-        }
-        _ => folders.extend(libfabric.parent().map(|folder| folder.join("libfabric"))),
+/// The providers' files that libfabric will load, and some that it will not. It goes where
+/// `said` (`FI_PROVIDER_PATH`) leads. Where that names no folder, it looks in a folder of its
+/// own (`PROVDLDIR` is `$libdir/libfabric`), and asks the loader for each by its name:
+/// Intel MPI's lie beside libfabric, and what `library_path` (`LD_LIBRARY_PATH`) leads to is
+/// found as well. What a folder holds is a provider's by its name, what is named itself
+/// (`+FILE`) by whatever name. Nobody opens what lies somewhere below the working directory.
+fn files(libfabric: &Path, said: Option<&OsStr>, library_path: Option<&OsStr>) -> Vec<PathBuf> {
+    let path = |bytes| PathBuf::from(OsStr::from_bytes(bytes));
+    let said = said.unwrap_or_default().as_bytes();
+    let said = said.strip_prefix(b"@").unwrap_or(said).split(|&byte| byte == b':');
+    let (named, mut folders): (Vec<&[u8]>, Vec<&[u8]>) =
+        said.filter(|part| !part.is_empty()).partition(|part| part.starts_with(b"+"));
+    let mut files: Vec<PathBuf> = named.into_iter().map(|part| path(&part[1..])).collect();
+    let own = libfabric.parent().map(|folder| folder.join("libfabric"));
+    if folders.is_empty() {
+        folders.extend(own.as_deref().map(|own| own.as_os_str().as_bytes()));
+        folders.extend(libfabric.parent().map(|folder| folder.as_os_str().as_bytes()));
+        let searched = library_path.unwrap_or_default().as_bytes();
+        folders.extend(searched.split(|&byte| byte == b':' || byte == b';'));
     }
-    for folder in folders {
+    for folder in folders.into_iter().map(path).filter(|folder| folder.is_absolute()) {
         // A folder that is not there has no providers.
-        files.extend(std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()));
+        let all = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        files.extend(all.filter(|file| is_provider(file)));
     }
     files.retain(|file| file.is_absolute());
     files
 }
 
-/// Before libfabric starts its providers: where one that caches has no way to its
-/// cache, has nothing cached in this process.
+/// Before libfabric starts its providers: where one has no way to its cache, no
+/// registration is cached in this process.
 pub(crate) fn switch_off_unreachable(libfabric: &Path) {
     // SAFETY: a NUL-terminated name.
     if !unsafe { libc::getenv(MAX_COUNT.as_ptr()) }.is_null() {
         return;
     }
-    let Some(closed) = files(libfabric).into_iter().find(|file| caches(file) && !has_way_in(file)) else {
-        return;
-    };
+    // A program that runs with more rights than its caller opens nothing that the
+    // environment names.
+    let heeded = |name| std::env::var_os(name).filter(|_| !pinyard_hooks::is_privileged());
+    let (said, library_path) = (heeded("FI_PROVIDER_PATH"), heeded("LD_LIBRARY_PATH"));
+    // One of another name is not found by `loaded_since`, so nothing goes into it.
+    let is_closed = |file: &PathBuf| may_cache(file) && (!is_provider(file) || !has_way_in(file));
+    let mut files = files(libfabric, said.as_deref(), library_path.as_deref()).into_iter();
+    let Some(closed) = files.find(is_closed) else { return };
     // SAFETY: NUL-terminated texts. Another thread that reads the environment at this
     // moment may read a table that is being replaced, as beside any setenv; libfabric's
     // first caller is the thread that starts MPI.
@@ -106,22 +136,84 @@ pub(crate) fn switch_off_unreachable(libfabric: &Path) {
     say(
         Level::Error,
         format_args!(
-            "{}: its cache cannot be reached, because its symbols are hidden: FI_MR_CACHE_MAX_COUNT set to 0, \
-             so libfabric caches no registration in this process; set it yourself to keep that provider's \
-             own monitor",
+            "{}: its cache, if it has one, cannot be reached, because it hides ofi_open_mr_cache or is no \
+             lib…-fi.so: FI_MR_CACHE_MAX_COUNT set to 0, so libfabric caches no registration in this process; \
+             set it yourself to keep that provider's own monitor",
             closed.display()
         ),
     );
 }
 
-/// Whether the provider exports the way to its cache. One that cannot be loaded has no
-/// cache to reach.
+/// Whether the provider exports the way to its cache. What cannot be loaded has no cache.
 fn has_way_in(file: &Path) -> bool {
-    let Ok(name) = CString::new(file.as_os_str().as_bytes()) else { return true };
-    // SAFETY: a provider's file, which libfabric is about to load in the same way; its
-    // constructors do nothing before `fi_prov_ini`.
-    unsafe {
-        let handle = libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
-        handle.is_null() || !libc::dlsym(handle, c"ofi_open_mr_cache".as_ptr()).is_null()
+    std::fs::read(file).ok().and_then(|file| exports(&file, "ofi_open_mr_cache")).unwrap_or(true)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_provider_is_known_by_its_suffix_whatever_version_it_names() {
+        for name in ["libverbs-fi.so", "libverbs-1.12-fi.so", "libverbs-1.1-fi.so", "libmlx-fi.so", "x-fi.so"]
+        {
+            assert!(is_provider(&Path::new("/opt/mpi/libfabric/lib/prov").join(name)), "{name}");
+        }
+        for name in
+            ["libverbs-fi.so.1", "libverbs-fi.so.bak", "libfabric.so.1", "verbs-1.12-fi.so/readme", ""]
+        {
+            assert!(!is_provider(&Path::new("/opt/mpi").join(name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn who_never_caches_is_known_in_every_version_and_nobody_else_is() {
+        for name in ["libpsmx2-fi.so", "libtcp-fi.so", "librxm-1.12-fi.so", "libpsm3-2.1.0-fi.so"] {
+            assert!(!may_cache(Path::new(name)), "{name}");
+        }
+        let names =
+            ["libverbs-fi.so", "libverbs-1.12-fi.so", "libverbs-1.1-fi.so", "libmlx-fi.so", "libefa-fi.so"];
+        for name in
+            names.into_iter().chain(["libtcp-new-fi.so", "tcp-fi.so", "tcp", "libtcp.so", "lib-fi.so"])
+        {
+            assert!(may_cache(Path::new(name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_provider_of_the_folders_is_looked_at_and_every_named_file() {
+        let folder = std::env::temp_dir().join(format!("pinyard-providers-{}", std::process::id()));
+        let (own, other) = (folder.join("libfabric"), folder.join("other"));
+        std::fs::create_dir_all(&own).unwrap();
+        std::fs::create_dir_all(&other).unwrap();
+        for file in
+            ["libfabric/libefa-fi.so", "libfabric/readme.txt", "libverbs-1.12-fi.so", "other/libx-fi.so"]
+        {
+            std::fs::write(folder.join(file), "").unwrap();
+        }
+        let looked_at = |said: Option<&str>, library_path: Option<&str>| {
+            let core = folder.join("libfabric.so.1");
+            let mut files = files(&core, said.map(OsStr::new), library_path.map(OsStr::new));
+            files.sort();
+            files
+        };
+        let (efa, verbs) = (own.join("libefa-fi.so"), folder.join("libverbs-1.12-fi.so"));
+        let x = other.join("libx-fi.so");
+        let beside = [efa.clone(), verbs.clone()];
+        for nothing in [None, Some(""), Some("@")] {
+            assert_eq!(looked_at(nothing, None), beside, "{nothing:?}");
+        }
+        let path = other.to_str().unwrap();
+        assert_eq!(looked_at(None, Some(&format!(":below;{path}"))), [efa.clone(), verbs.clone(), x.clone()]);
+        assert_eq!(looked_at(Some(path), None), std::slice::from_ref(&x));
+        assert_eq!(
+            looked_at(Some(&format!("@{path}:/nowhere:below")), Some("/lib")),
+            std::slice::from_ref(&x)
+        );
+        let named = Path::new("/opt/verbs.so");
+        assert_eq!(looked_at(Some(&format!("+/opt/verbs.so:{path}")), None), [named.to_owned(), x]);
+        assert_eq!(looked_at(Some("+/opt/verbs.so:+below/it-fi.so"), None), [named.to_owned(), efa, verbs]);
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }

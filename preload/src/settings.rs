@@ -23,15 +23,8 @@ pub(crate) enum Ucx {
     Nothing,
     /// What its own hooks no longer hear.
     Auto,
-    /// Everything; it needs no hooks.
+    /// All that our hooks see, but for changes of files: it needs no hooks of its own.
     Everything,
-}
-
-/// How changes are seen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Hooks {
-    Entry,
-    Preload,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +32,6 @@ pub(crate) struct Settings {
     pub(crate) on: bool,
     pub(crate) libfabric: bool,
     pub(crate) ucx: Ucx,
-    pub(crate) hooks: Hooks,
     pub(crate) log: Level,
 }
 
@@ -54,9 +46,8 @@ const UCX: &[(&str, Ucx)] = &[
     ("0", Ucx::Nothing),
     ("off", Ucx::Nothing),
 ];
-const HOOKS: &[(&str, Hooks)] = &[("entry", Hooks::Entry), ("preload", Hooks::Preload)];
-/// What `PINYARD_HOOKS` may say to registries, and says nothing to this library.
-const OF_REGISTRIES: [&str; 4] = ["userfaultfd", "ucm", "opal", "notify"];
+/// Whether this library has the mechanism: the others are for registries.
+const HOOKS: &[(&str, bool)] = &[("entry", true), ("userfaultfd", false), ("notify", false)];
 
 /// The value that `words` have for what `variable` says; `None` where it says nothing.
 fn find<T: Copy>(
@@ -81,24 +72,13 @@ fn read(variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> (Settings, Vec
     let (on, libfabric) = (switch("PINYARD_PRELOAD"), switch("PINYARD_LIBFABRIC"));
     let ucx = find(variable("PINYARD_UCX").as_deref(), "PINYARD_UCX", UCX, &mut complaints);
     let log = find(variable("PINYARD_LOG").as_deref(), "PINYARD_LOG", LEVELS, &mut complaints);
-    let said = variable("PINYARD_HOOKS");
-    let hooks = match said.as_deref().and_then(OsStr::to_str) {
-        Some(word) if OF_REGISTRIES.contains(&word) => {
-            complaints.push(format!(
-                "PINYARD_HOOKS is '{word}': that is for registries; libfabric and UCX are told by entry, \
-                 or by preload"
-            ));
-            None
-        }
-        _ => find(said.as_deref(), "PINYARD_HOOKS", HOOKS, &mut complaints),
-    };
-    let settings = Settings {
-        on,
-        libfabric,
-        ucx: ucx.unwrap_or(Ucx::Auto),
-        hooks: hooks.unwrap_or(Hooks::Entry),
-        log: log.unwrap_or(Level::Error),
-    };
+    let hooks = variable("PINYARD_HOOKS");
+    if find(hooks.as_deref(), "PINYARD_HOOKS", HOOKS, &mut complaints) == Some(false) {
+        complaints
+            .push("PINYARD_HOOKS is for registries: this library patches entries all the same".to_owned());
+    }
+    let settings =
+        Settings { on, libfabric, ucx: ucx.unwrap_or(Ucx::Auto), log: log.unwrap_or(Level::Error) };
     (settings, complaints)
 }
 

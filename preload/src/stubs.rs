@@ -3,6 +3,9 @@
 //! libfabric's exist in several versions, one for each layout of its structures, and
 //! a process may hold several libfabrics. Each stub hands on where it was called
 //! from, so that `caller.rs` finds what the caller would have got without us.
+//!
+//! Each begins at a multiple of 16 bytes and fills the last 16 that it begins: a patcher
+//! writes up to 13 over the entry of a function, and nothing of its neighbour's.
 
 use crate::{libfabric, ucx, ucx_cache};
 
@@ -28,6 +31,8 @@ macro_rules! stub {
                 "call {body}",
                 "add rsp, 24",
                 "ret",
+                // Of the section too, which begins with the stub.
+                ".balign 16, 0xcc",
                 body = sym $body,
             );
         }
@@ -38,7 +43,7 @@ macro_rules! stub {
         #[unsafe(no_mangle)]
         #[cfg(target_arch = "aarch64")]
         unsafe extern "C" fn $name() {
-            core::arch::naked_asm!("hint 34", "mov x7, x30", "b {body}", body = sym $body);
+            core::arch::naked_asm!("hint 34", "mov x7, x30", "b {body}", ".balign 16", body = sym $body);
         }
     )*};
 }

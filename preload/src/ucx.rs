@@ -19,7 +19,7 @@ use crate::settings::{Level, Ucx, settings};
 use crate::stubs::Seven;
 use crate::ucx_cache::{self, Change, VM_UNMAPPED};
 use core::ffi::{CStr, c_void};
-use pinyard_hooks::{PAGE_SIZE, fork_generation, interpose, listener, repairs, sys, untouched};
+use pinyard_hooks::{PAGE_SIZE, fork_generation, install, listener, repairs, sys, untouched};
 use pinyard_libfabric::every_round;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
 
@@ -37,7 +37,8 @@ type Tell = extern "C" fn(*mut c_void, usize);
 
 /// Address of UCX's [`Tell`]; 0 before.
 static TELL: AtomicUsize = AtomicUsize::new(0);
-/// Everything is told, whatever UCX's own hooks hear.
+/// UCX hears of all that our hooks see, whatever its own hooks hear. Changes of files are
+/// not among it: the hooks report those once a registry has registered shared memory.
 static ALWAYS: AtomicBool = AtomicBool::new(false);
 /// The last canary was not heard of.
 static DEAF: AtomicBool = AtomicBool::new(false);
@@ -52,7 +53,7 @@ static HEARD: AtomicU32 = AtomicU32::new(0);
 
 /// In a hook: a change. Atomics, and what UCX does in its own hooks.
 extern "C" fn changes(address: *mut c_void, len: usize) {
-    let settled = repairs() == SETTLED.load(Acquire) && (interpose::is_on() || untouched());
+    let settled = repairs() == SETTLED.load(Acquire) && untouched();
     let hears_itself = settled && !DEAF.load(Acquire) && !ALWAYS.load(Acquire);
     let tell = TELL.load(Acquire);
     if hears_itself
@@ -124,7 +125,7 @@ fn take_over(real: usize) {
     if !once(&ONCE) {
         return;
     }
-    let report = process::hooks();
+    let report = install();
     let Some(object) = caller::object_name(real) else { return };
     let external = caller::in_object(object, c"ucm_set_external_event");
     let (true, true, Some(external)) = (report.is_complete(), begin(object), external) else {
@@ -145,7 +146,7 @@ fn take_over(real: usize) {
     say(
         Level::Info,
         format_args!(
-            "UCX ({}): told of every change by pinyard; {}",
+            "UCX ({}): pinyard's hooks serve it, but for changes of files; {}",
             object.to_string_lossy(),
             process::in_words(&report)
         ),
@@ -158,7 +159,7 @@ fn watch(real: usize) {
     if !once(&ONCE) {
         return;
     }
-    let report = process::hooks();
+    let report = install();
     let Some(object) = caller::object_name(real) else { return };
     if !report.is_complete() || !begin(object) {
         say(

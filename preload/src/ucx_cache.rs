@@ -39,7 +39,7 @@ const QUEUES_ALL: (u32, u32) = (1, 17);
 const WIDEN: usize = 64 << 10;
 /// No device asks for more; a fourth argument that says more is none of an alignment.
 const WIDEST: usize = 1 << 30;
-/// Caches at the same time; a further one is told everything.
+/// Caches at the same time; a further one hears of every change.
 const MOST: usize = 16;
 
 /// `ucm_event_callback_t`.

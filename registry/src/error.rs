@@ -220,7 +220,7 @@ pub enum BuildError {
     },
     /// The mechanism that `PINYARD_HOOKS` names does not work here.
     #[error(
-        "PINYARD_HOOKS is {name}: {why}; userfaultfd needs Linux 5.11 and a seccomp filter that allows it, ucm needs UCX and opal Open MPI to be loaded before the registry is made; or unset the variable"
+        "PINYARD_HOOKS is {name}: {why}; userfaultfd needs Linux 5.11 and a seccomp filter that allows it; or unset the variable"
     )]
     Mechanism {
         /// Its name.

@@ -7,12 +7,6 @@ pub enum Mechanism {
     Entry,
     /// userfaultfd for every registration, no patched entry.
     Userfaultfd,
-    /// UCX's hooks, and userfaultfd for what they miss; no patched entry.
-    Ucm,
-    /// Open MPI's hooks, likewise.
-    Opal,
-    /// What libpinyard_preload.so exports in front of libc's functions, likewise.
-    Preload,
     /// Nothing but `notify_unmapped` and `invalidate`.
     Notify,
 }
@@ -22,23 +16,13 @@ pub const VARIABLE: &str = "PINYARD_HOOKS";
 
 impl Mechanism {
     /// All of them.
-    pub const ALL: [Mechanism; 6] = [
-        Mechanism::Entry,
-        Mechanism::Userfaultfd,
-        Mechanism::Ucm,
-        Mechanism::Opal,
-        Mechanism::Preload,
-        Mechanism::Notify,
-    ];
+    pub const ALL: [Mechanism; 3] = [Mechanism::Entry, Mechanism::Userfaultfd, Mechanism::Notify];
 
     /// What the variable calls it.
     pub fn name(self) -> &'static str {
         match self {
             Mechanism::Entry => "entry",
             Mechanism::Userfaultfd => "userfaultfd",
-            Mechanism::Ucm => "ucm",
-            Mechanism::Opal => "opal",
-            Mechanism::Preload => "preload",
             Mechanism::Notify => "notify",
         }
     }
@@ -77,6 +61,8 @@ mod tests {
             assert_eq!(Mechanism::parse(mechanism.name()), Ok(Some(mechanism)));
         }
         assert_eq!(Mechanism::parse(""), Ok(None));
-        assert_eq!(Mechanism::parse("Entry"), Err("Entry".to_owned()));
+        for other in ["Entry", "ucm", "opal", "preload"] {
+            assert_eq!(Mechanism::parse(other), Err(other.to_owned()));
+        }
     }
 }

@@ -23,7 +23,7 @@ use crate::of_process::OfProcess;
 use crate::range::PageRange;
 use mapping::{Kind, Maps};
 use parking_lot::Mutex;
-use pinyard_hooks::{Why, ride, userfaultfd};
+use pinyard_hooks::{Why, userfaultfd};
 use raw_callers::Scan;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -129,12 +129,6 @@ impl Trust {
             shared_is_trusted: trust_shared || forced == Some(Mechanism::Entry),
             listens,
         };
-        match forced {
-            Some(Mechanism::Ucm) => ride::on_ucm()?,
-            Some(Mechanism::Opal) => ride::on_open_mpi()?,
-            Some(Mechanism::Preload) => ride::on_preload()?,
-            _ => {}
-        }
         if listens && forced.is_some_and(|mechanism| !mechanism.patches()) {
             userfaultfd::start()?;
             WATCHES.store(true, SeqCst);

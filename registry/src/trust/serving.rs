@@ -39,7 +39,7 @@ pub enum Watch {
     Against(Vec<RawCaller>),
     /// The entries cannot be patched.
     InPlaceOfEntries,
-    /// `PINYARD_HOOKS` asks for it, alone or beside another library's hooks.
+    /// `PINYARD_HOOKS` asks for it.
     Asked,
     /// It is needed, and the kernel refuses it: what is registered is not cached.
     Refused(Why),
@@ -114,13 +114,6 @@ impl fmt::Display for Serving {
             Watch::Refused(why) => writeln!(f, "REFUSED, so nothing private is cached: {why}")?,
             Watch::KeptOut => writeln!(f, "off, as asked")?,
         }
-        let ride = match self.forced {
-            Some(Mechanism::Ucm) => "on UCX's hooks",
-            Some(Mechanism::Opal) => "on Open MPI's hooks",
-            Some(Mechanism::Preload) => "on libpinyard_preload.so's functions",
-            _ => "no: only where PINYARD_HOOKS asks for it",
-        };
-        writeln!(f, "riding       {ride}")?;
         writeln!(f, "notify       notify_unmapped and invalidate serve always")
     }
 }
@@ -137,9 +130,6 @@ mod tests {
         for (forced, line) in [
             (Mechanism::Entry, "userfaultfd  off, as asked"),
             (Mechanism::Userfaultfd, "userfaultfd  on, as asked"),
-            (Mechanism::Ucm, "riding       on UCX's hooks"),
-            (Mechanism::Opal, "riding       on Open MPI's hooks"),
-            (Mechanism::Preload, "riding       on libpinyard_preload.so's functions"),
             (Mechanism::Notify, "entries      off\n"),
         ] {
             let text = text(Some(forced));

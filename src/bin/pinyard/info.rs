@@ -121,7 +121,6 @@ pub(crate) fn function(line: &FunctionReport) -> Value {
         Owner::Libc => "libc",
         Owner::Module(name) => name.as_str(),
         Owner::Absent => "absent",
-        Owner::Interposed => "interposed",
     };
     let (seen, why) = match &line.seen {
         Seen::Yes => ("yes", None),

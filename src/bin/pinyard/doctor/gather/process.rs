@@ -73,7 +73,6 @@ fn summary(report: &Report) -> Hooks {
             Owner::Libc => "libc",
             Owner::Module(name) => name.as_str(),
             Owner::Absent => "absent",
-            Owner::Interposed => "interposed",
         };
         *hooks.owners.entry(owner.to_owned()).or_default() += 1;
         hooks.owner_of.insert(line.function.name().to_owned(), owner.to_owned());
