@@ -14,6 +14,7 @@ use super::{COUNT, Function, Why, arch};
 use crate::{PAGE_SIZE, entry, passthrough, sys};
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 
+/// Between two slots: a patcher that follows a jump writes up to 13 bytes over its target.
 const SLOT: usize = 16;
 /// How often we go in front of somebody, per function, before we give up.
 const GENERATIONS: usize = PAGE_SIZE / SLOT / COUNT;
@@ -118,4 +119,19 @@ pub(crate) fn renew(function: Function, next: usize) -> Result<(), Why> {
     set_mode(function, Mode::Past(next));
     generation.fetch_add(1, Relaxed);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a patcher writes over one slot, whole, leaves each other slot as it is.
+    #[test]
+    fn slots_are_further_apart_than_a_patch_is_long() {
+        const LONGEST_PATCH: usize = 14; // jmp [rip]; then the address
+        let base = 1 << 30;
+        let slots = || (0..COUNT * GENERATIONS).map(|index| base + index * SLOT);
+        assert!(slots().zip(slots().skip(1)).all(|(at, next)| next - at >= LONGEST_PATCH && at % 16 == 0));
+        assert!(slots().all(|at| at + LONGEST_PATCH <= word_of(base, 0)), "no patch reaches the words");
+    }
 }
