@@ -120,6 +120,16 @@ guard '2 nothing counts while text is writable' hooks/src/text.rs 'WRITABLE.load
 guard 'install: a foreign hook is vouched for by its own call alone' hooks/src/self_test.rs \
     '(own || is_wide)' '(own || is_wide || true)' \
     $hooks --test neighbours_in_text others_events
+guard 'self-test: an impossible call is not made' hooks/src/entry.rs 'if let Some(errno) = refused::errno(function, &args, next) {' 'if let Some(errno) = refused::errno(function, &args, next).filter(|_| false) {' \
+    $hooks --test asks_for_nothing a_filter_that_kills
+guard 'self-test: nor is an impossible brk' hooks/src/entry.rs $'if refused::is_break(new, 0) {\n        return 0;' $'if refused::is_break(new, 0) && false {\n        return 0;' \
+    $hooks --test asks_for_nothing a_filter_that_kills
+guard 'self-test: an impossible brk is none of another patcher' hooks/src/entry.rs 'if next != 0 && !refused::is_break(new, next) {' 'if next != 0 {' \
+    $hooks --test neighbours_in_text the_self_tests_brk
+guard 'self-test: a foreign hook is not asked the impossible' hooks/src/self_test.rs 'if refused::is_tested_by(function) &&' 'if false &&' \
+    $hooks --test neighbours_in_text the_self_tests_brk
+guard 'a refused brk stores nothing' hooks/src/entry.rs 'if now == new || new == 0 || current_break() == 0 {' 'if true {' \
+    $hooks --test asks_for_nothing a_refused_brk
 guard 'install: the object of the hooks stays loaded' hooks/src/install.rs $'        keep_loaded();\n        find_entries();' '        find_entries();' \
     $coverage --test unloaded
 guard 'fork: an abandoned installer is taken over' hooks/src/install.rs 'let abandoned = matches' 'let abandoned = false && matches' \

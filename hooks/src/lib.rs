@@ -62,6 +62,8 @@ mod places;
 #[cfg(not(loom))]
 mod plain;
 mod privilege;
+#[cfg(not(loom))]
+mod refused;
 mod report;
 #[cfg(not(loom))]
 mod self_test;
