@@ -130,6 +130,12 @@ guard 'self-test: a foreign hook is not asked the impossible' hooks/src/self_tes
     $hooks --test neighbours_in_text the_self_tests_brk
 guard 'a refused brk stores nothing' hooks/src/entry.rs 'if now == new || new == 0 || current_break() == 0 {' 'if true {' \
     $hooks --test asks_for_nothing a_refused_brk
+guard "threads: userfaultfd's has room beside static TLS" hooks/src/userfaultfd.rs 'let stack = stack_size(STACK);' 'let stack = STACK;' \
+    $registry --test large_tls
+guard 'threads: the reaper has room beside static TLS' registry/src/reaper.rs 'stack_size(stack_size(THREAD_STACK))' 'stack_size(THREAD_STACK)' \
+    $registry --test large_tls
+guard 'threads: one that cannot be had is said once' registry/src/told.rs $'if SAID.swap(true, Relaxed) {\n        return;' $'if SAID.swap(true, Relaxed) && false {\n        return;' \
+    $registry --test large_tls
 guard 'install: the object of the hooks stays loaded' hooks/src/install.rs $'        keep_loaded();\n        find_entries();' '        find_entries();' \
     $coverage --test unloaded
 guard 'fork: an abandoned installer is taken over' hooks/src/install.rs 'let abandoned = matches' 'let abandoned = false && matches' \

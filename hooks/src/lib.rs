@@ -70,6 +70,7 @@ mod self_test;
 #[cfg(not(loom))]
 mod settled;
 mod signals;
+mod stack;
 #[cfg(not(loom))]
 mod text;
 #[cfg(not(loom))]
@@ -97,5 +98,6 @@ pub use plain::{is_plain, note_doubtful};
 pub use privilege::is_privileged;
 #[cfg(not(loom))]
 pub use settled::{look_at_loaded_objects, unsettled, wait_until_published};
+pub use stack::{THREAD_STACK, stack_size};
 #[cfg(not(loom))]
 pub use text::is_sealed;
