@@ -136,6 +136,18 @@ guard 'threads: the reaper has room beside static TLS' registry/src/reaper.rs 's
     $registry --test large_tls
 guard 'threads: one that cannot be had is said once' registry/src/told.rs $'if SAID.swap(true, Relaxed) {\n        return;' $'if SAID.swap(true, Relaxed) && false {\n        return;' \
     $registry --test large_tls
+guard "2 a late event: mmap's addresses are published" hooks/src/entry.rs 'fresh::mapped(at, effect::length(len, flags))' 'at' \
+    $registry --test late_events
+guard "2 a late event: those of mmap's number" hooks/src/entry.rs 'return fresh::mapped(at, effect::length(b, d as i32));' 'return at;' \
+    $registry --test late_events
+guard "2 a late event: mremap's" hooks/src/entry.rs 'fresh::remapped(at, old, old_len, len)' 'at' \
+    $registry --test late_events
+guard "2 a late event: shmat's" hooks/src/entry_shared.rs 'fresh::attached(at)' 'at' \
+    $registry --test late_events
+guard "2 a late event: a growing break's" hooks/src/entry.rs $'if result == 0 {\n        fresh::grown(current, new);' $'if false {\n        fresh::grown(current, new);' \
+    $registry --test late_events
+guard "2 a late event: a slab's" hooks/src/sys.rs 'crate::fresh::mapped(at, len);' 'let _ = at;' \
+    $registry --test late_events
 guard 'install: the object of the hooks stays loaded' hooks/src/install.rs $'        keep_loaded();\n        find_entries();' '        find_entries();' \
     $coverage --test unloaded
 guard 'fork: an abandoned installer is taken over' hooks/src/install.rs 'let abandoned = matches' 'let abandoned = false && matches' \

@@ -13,7 +13,7 @@ use crate::effect::{self, Ranges};
 use crate::monitor::{Ticket, after, before};
 use crate::report::Function;
 use crate::sys::syscall6;
-use crate::{entry_shared, loader, plain, refused, settled, text};
+use crate::{entry_shared, fresh, loader, plain, refused, settled, text};
 use core::sync::atomic::{AtomicUsize, Ordering::Acquire};
 
 /// The hook that another patcher had installed, per function; 0 for none.
@@ -107,7 +107,8 @@ extern "C" fn mmap(addr: usize, len: usize, prot: i32, flags: i32, fd: i32, offs
         })
     };
     let fixed = (flags & libc::MAP_FIXED != 0).then_some(addr);
-    plain::mapping(!plain::is_plain_mapping(flags), fixed, len, map)
+    let at = plain::mapping(!plain::is_plain_mapping(flags), fixed, len, map);
+    fresh::mapped(at, effect::length(len, flags))
 }
 
 /// mremap is variadic in C; its fifth argument is in r8 whether given or not,
@@ -121,7 +122,8 @@ extern "C" fn mremap(old: usize, old_len: usize, len: usize, flags: i32, new: us
         })
     };
     let fixed = (flags & libc::MREMAP_FIXED != 0).then_some(new);
-    plain::mapping(!plain::is_plain(old, old_len), fixed, len, remap)
+    let at = plain::mapping(!plain::is_plain(old, old_len), fixed, len, remap);
+    fresh::remapped(at, old, old_len, len)
 }
 
 extern "C" fn madvise(addr: usize, len: usize, advice: i32) -> isize {
@@ -135,14 +137,19 @@ extern "C" fn madvise(addr: usize, len: usize, advice: i32) -> isize {
 }
 
 extern "C" fn brk(new: usize) -> isize {
-    bracketed(effect::brk(new, current_break()), || {
+    let current = current_break();
+    let result = bracketed(effect::brk(new, current), || {
         let next = NEXT[Function::Brk as usize].load(Acquire);
         if next != 0 && !refused::is_break(new, next) {
             // SAFETY: the argument is the caller's, unchanged.
             return unsafe { real(Function::Brk, libc::SYS_brk, [new, 0, 0, 0, 0, 0]) };
         }
         real_brk(new)
-    })
+    });
+    if result == 0 {
+        fresh::grown(current, new);
+    }
+    result
 }
 
 /// libc's record of the break.
@@ -173,7 +180,7 @@ pub(crate) extern "C" fn real_brk(new: usize) -> isize {
 /// because it calls brk's patched entry.
 extern "C" fn sbrk(increment: isize) -> isize {
     let current = current_break();
-    bracketed(effect::sbrk(increment, current), || {
+    let result = bracketed(effect::sbrk(increment, current), || {
         let next = NEXT[Function::Sbrk as usize].load(Acquire);
         if refused::is_break(current.wrapping_add_signed(increment), next) {
             return current as isize;
@@ -183,7 +190,11 @@ extern "C" fn sbrk(increment: isize) -> isize {
         }
         // SAFETY: the argument is the caller's, unchanged.
         unsafe { real(Function::Sbrk, libc::SYS_brk, [increment as usize, 0, 0, 0, 0, 0]) }
-    })
+    });
+    if result != -1 {
+        fresh::grown(result as usize, (result as usize).saturating_add_signed(increment));
+    }
+    result
 }
 
 /// libc's own sbrk, without its entry, which may be another's.
@@ -290,12 +301,14 @@ extern "C" fn syscall_that_changes_a_mapping(
         libc::SYS_mmap => {
             let fixed = (d as i32 & libc::MAP_FIXED != 0).then_some(a);
             let map = || bracketed(effect::mmap(a, b, d as i32), change);
-            return plain::mapping(!plain::is_plain_mapping(d as i32), fixed, b, map);
+            let at = plain::mapping(!plain::is_plain_mapping(d as i32), fixed, b, map);
+            return fresh::mapped(at, effect::length(b, d as i32));
         }
         libc::SYS_mremap => {
             let fixed = (d as i32 & libc::MREMAP_FIXED != 0).then_some(e);
             let remap = || bracketed(effect::mremap(a, b, c, d as i32, e), change);
-            return plain::mapping(!plain::is_plain(a, b), fixed, c, remap);
+            let at = plain::mapping(!plain::is_plain(a, b), fixed, c, remap);
+            return fresh::remapped(at, a, b, c);
         }
         libc::SYS_madvise if effect::reaches_other_mappings(c as i32) => {
             return entry_shared::by_file(|| bracketed(effect::madvise(a, b, c as i32), change));
@@ -307,12 +320,17 @@ extern "C" fn syscall_that_changes_a_mapping(
             settled::objects_loaded();
             return ring;
         }
-        libc::SYS_brk => effect::brk(a, current_break()),
+        libc::SYS_brk => {
+            let current = current_break();
+            let now = bracketed(effect::brk(a, current), change);
+            fresh::grown(current, now as usize);
+            return now;
+        }
         libc::SYS_shmdt => effect::shmdt(a),
         libc::SYS_shmat => {
             let at = bracketed(effect::shmat(b, c as i32), change);
             settled::objects_loaded();
-            return at;
+            return fresh::attached(at);
         }
         libc::SYS_remap_file_pages => effect::munmap(a, b),
         libc::SYS_ftruncate | libc::SYS_truncate => return entry_shared::by_file(change),

@@ -48,6 +48,8 @@ mod files;
 #[cfg(not(loom))]
 mod fork;
 #[cfg(not(loom))]
+mod fresh;
+#[cfg(not(loom))]
 mod install;
 #[cfg(not(loom))]
 pub mod listener;

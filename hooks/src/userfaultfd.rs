@@ -74,6 +74,14 @@ fn serving() -> Option<i32> {
     (word >> 32 == generation).then_some(word as u32 as i32)
 }
 
+/// Whether the event of a change may come after its addresses were given to another
+/// thread. One load, for hooks; true in a forked child of a process that watched.
+#[inline(always)]
+pub(crate) fn may_be_late() -> bool {
+    // Acquire: pairs with `start_now`.
+    SERVING.load(Acquire) != 0
+}
+
 /// Events read since the start.
 pub fn events() -> u64 {
     EVENTS_READ.load(Relaxed)

@@ -8,34 +8,19 @@
 #![allow(unsafe_code, clippy::unwrap_used, clippy::disallowed_methods, clippy::disallowed_macros)]
 
 mod common;
+#[path = "common/raw.rs"]
+mod raw;
 
 use common::*;
 use pinyard_registry::backend::Custom;
 use pinyard_registry::{Access, MemoryKey, Registry, Uncached};
+use raw::raw_munmap;
 use std::cell::UnsafeCell;
 use std::hint::black_box;
 use std::sync::Mutex;
 
 const LARGE: usize = 8 << 20;
 thread_local! { static TLS: UnsafeCell<[u8; LARGE]> = const { UnsafeCell::new([0; LARGE]) }; }
-
-/// munmap by an instruction of this program's own.
-unsafe fn raw_munmap(at: *mut u8, len: usize) {
-    let result: isize;
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: the caller's pages.
-    unsafe {
-        std::arch::asm!("mov eax, 11", "syscall", out("rax") result, in("rdi") at, in("rsi") len,
-            out("rcx") _, out("r11") _, options(nostack));
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: the caller's pages.
-    unsafe {
-        std::arch::asm!("mov x8, #215", "svc 0", inout("x0") at => result, in("x1") len, out("x8") _,
-            options(nostack));
-    }
-    assert_eq!(result, 0);
-}
 
 /// Every line that was logged.
 static LINES: Mutex<Vec<u8>> = Mutex::new(Vec::new());
