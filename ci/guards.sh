@@ -120,6 +120,34 @@ guard '2 nothing counts while text is writable' hooks/src/text.rs 'WRITABLE.load
 guard 'install: a foreign hook is vouched for by its own call alone' hooks/src/self_test.rs \
     '(own || is_wide)' '(own || is_wide || true)' \
     $hooks --test neighbours_in_text others_events
+guard 'self-test: an impossible call is not made' hooks/src/entry.rs 'if let Some(errno) = refused::errno(function, &args, next) {' 'if let Some(errno) = refused::errno(function, &args, next).filter(|_| false) {' \
+    $hooks --test asks_for_nothing a_filter_that_kills
+guard 'self-test: nor is an impossible brk' hooks/src/entry.rs $'if refused::is_break(new, 0) {\n        return 0;' $'if refused::is_break(new, 0) && false {\n        return 0;' \
+    $hooks --test asks_for_nothing a_filter_that_kills
+guard 'self-test: an impossible brk is none of another patcher' hooks/src/entry.rs 'if next != 0 && !refused::is_break(new, next) {' 'if next != 0 {' \
+    $hooks --test neighbours_in_text the_self_tests_brk
+guard 'self-test: a foreign hook is not asked the impossible' hooks/src/self_test.rs 'if refused::is_tested_by(function) &&' 'if false &&' \
+    $hooks --test neighbours_in_text the_self_tests_brk
+guard 'a refused brk stores nothing' hooks/src/entry.rs 'if now == new || new == 0 || current_break() == 0 {' 'if true {' \
+    $hooks --test asks_for_nothing a_refused_brk
+guard "threads: userfaultfd's has room beside static TLS" hooks/src/userfaultfd.rs 'let stack = stack_size(STACK);' 'let stack = STACK;' \
+    $registry --test large_tls
+guard 'threads: the reaper has room beside static TLS' registry/src/reaper.rs 'stack_size(stack_size(THREAD_STACK))' 'stack_size(THREAD_STACK)' \
+    $registry --test large_tls
+guard 'threads: one that cannot be had is said once' registry/src/told.rs $'if SAID.swap(true, Relaxed) {\n        return;' $'if SAID.swap(true, Relaxed) && false {\n        return;' \
+    $registry --test large_tls
+guard "2 a late event: mmap's addresses are published" hooks/src/entry.rs 'fresh::mapped(at, effect::length(len, flags))' 'at' \
+    $registry --test late_events
+guard "2 a late event: those of mmap's number" hooks/src/entry.rs 'return fresh::mapped(at, effect::length(b, d as i32));' 'return at;' \
+    $registry --test late_events
+guard "2 a late event: mremap's" hooks/src/entry.rs 'fresh::remapped(at, old, old_len, len)' 'at' \
+    $registry --test late_events
+guard "2 a late event: shmat's" hooks/src/entry_shared.rs 'fresh::attached(at)' 'at' \
+    $registry --test late_events
+guard "2 a late event: a growing break's" hooks/src/entry.rs $'if result == 0 {\n        fresh::grown(current, new);' $'if false {\n        fresh::grown(current, new);' \
+    $registry --test late_events
+guard "2 a late event: a slab's" hooks/src/sys.rs 'crate::fresh::mapped(at, len);' 'let _ = at;' \
+    $registry --test late_events
 guard 'install: the object of the hooks stays loaded' hooks/src/install.rs $'        keep_loaded();\n        find_entries();' '        find_entries();' \
     $coverage --test unloaded
 guard 'fork: an abandoned installer is taken over' hooks/src/install.rs 'let abandoned = matches' 'let abandoned = false && matches' \

@@ -10,7 +10,7 @@
 use crate::deferred::Asker;
 use crate::shared::Core;
 use crate::source::DriverToken;
-use pinyard_hooks::SignalsBlocked;
+use pinyard_hooks::{SignalsBlocked, THREAD_STACK, stack_size};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -26,6 +26,8 @@ const LEASED: Duration = Duration::from_millis(100);
 impl Core {
     /// Starts it unless it was; a refusal is told, and tried again by the next call.
     pub(crate) fn start_worker(self: &Arc<Self>) -> bool {
+        // Asks the loader: before the lock.
+        let stack = stack_size(THREAD_STACK);
         // Of two threads that start it, neither goes on before it is there or refused.
         let mut has_worker = self.has_worker.lock();
         if *has_worker {
@@ -33,7 +35,8 @@ impl Core {
         }
         let core = self.clone();
         let _blocked = SignalsBlocked::now();
-        let spawned = thread::Builder::new().name("pinyard-fences".to_owned()).spawn(move || core.work());
+        let thread = thread::Builder::new().name("pinyard-fences".to_owned()).stack_size(stack);
+        let spawned = thread.spawn(move || core.work());
         match spawned {
             Ok(thread) => {
                 *has_worker = true;

@@ -32,13 +32,13 @@ pub(crate) fn munmap(addr: usize, len: usize) -> Ranges {
 pub(crate) fn mmap(addr: usize, len: usize, flags: i32) -> Ranges {
     // MAP_FIXED_NOREPLACE fails instead of replacing; it has a bit of its own.
     let replaces = flags & libc::MAP_FIXED != 0;
-    [if replaces { (addr, rounded_to_huge_pages(len, flags)) } else { NOTHING }, NOTHING]
+    [if replaces { (addr, length(len, flags)) } else { NOTHING }, NOTHING]
 }
 
-/// `MAP_HUGETLB` lengths are rounded up to the huge page size that the flags name
-/// (log2 in their upper bits; 0 is the default, 2 MiB on x86-64).
+/// How many bytes mmap(2) maps. `MAP_HUGETLB` lengths are rounded up to the huge page
+/// size that the flags name (log2 in their upper bits; 0 is the default, 2 MiB on x86-64).
 #[inline]
-fn rounded_to_huge_pages(len: usize, flags: i32) -> usize {
+pub(crate) fn length(len: usize, flags: i32) -> usize {
     if flags & libc::MAP_HUGETLB == 0 {
         return len;
     }
@@ -133,7 +133,13 @@ pub(crate) fn sbrk(increment: isize, current: usize) -> Ranges {
 /// shmdt(2) does not say how long the segment is: all above its address.
 #[inline]
 pub(crate) fn shmdt(addr: usize) -> Ranges {
-    [(addr, TOP.saturating_sub(addr)), NOTHING]
+    [(addr, above(addr)), NOTHING]
+}
+
+/// How many bytes of user space lie above `addr`.
+#[inline]
+pub(crate) fn above(addr: usize) -> usize {
+    TOP.saturating_sub(addr)
 }
 
 /// shmat(2): with `SHM_REMAP` it replaces what is there. It does not say how long

@@ -13,7 +13,7 @@ use crate::effect::{self, Ranges};
 use crate::monitor::{Ticket, after, before};
 use crate::report::Function;
 use crate::sys::syscall6;
-use crate::{entry_shared, loader, plain, settled, text};
+use crate::{entry_shared, fresh, loader, plain, refused, settled, text};
 use core::sync::atomic::{AtomicUsize, Ordering::Acquire};
 
 /// The hook that another patcher had installed, per function; 0 for none.
@@ -69,12 +69,16 @@ pub(crate) extern "C" fn to_libc(result: isize) -> isize {
     result
 }
 
-/// The real call: the earlier hook where there is one, else the kernel.
+/// The real call: the earlier hook where there is one, else the kernel; neither for what
+/// only the self-test asks for (`refused.rs`).
 #[inline(always)]
 pub(crate) unsafe fn real(function: Function, number: libc::c_long, args: [usize; 6]) -> isize {
     type Six = extern "C" fn(usize, usize, usize, usize, usize, usize) -> isize;
     // Acquire: pairs with the Release store in `install.rs`.
     let next = NEXT[function as usize].load(Acquire);
+    if let Some(errno) = refused::errno(function, &args, next) {
+        return to_libc(-(errno as isize));
+    }
     if next == 0 {
         // SAFETY: the caller of the hooked function vouches for its arguments.
         return to_libc(unsafe { syscall6(number as usize, args) });
@@ -103,7 +107,8 @@ extern "C" fn mmap(addr: usize, len: usize, prot: i32, flags: i32, fd: i32, offs
         })
     };
     let fixed = (flags & libc::MAP_FIXED != 0).then_some(addr);
-    plain::mapping(!plain::is_plain_mapping(flags), fixed, len, map)
+    let at = plain::mapping(!plain::is_plain_mapping(flags), fixed, len, map);
+    fresh::mapped(at, effect::length(len, flags))
 }
 
 /// mremap is variadic in C; its fifth argument is in r8 whether given or not,
@@ -117,7 +122,8 @@ extern "C" fn mremap(old: usize, old_len: usize, len: usize, flags: i32, new: us
         })
     };
     let fixed = (flags & libc::MREMAP_FIXED != 0).then_some(new);
-    plain::mapping(!plain::is_plain(old, old_len), fixed, len, remap)
+    let at = plain::mapping(!plain::is_plain(old, old_len), fixed, len, remap);
+    fresh::remapped(at, old, old_len, len)
 }
 
 extern "C" fn madvise(addr: usize, len: usize, advice: i32) -> isize {
@@ -131,48 +137,71 @@ extern "C" fn madvise(addr: usize, len: usize, advice: i32) -> isize {
 }
 
 extern "C" fn brk(new: usize) -> isize {
-    // SAFETY: a racy read of a plain word, as libc's own sbrk does it; whoever
-    // moves the break from two threads at once is on their own with libc too.
-    let current = unsafe { (&raw const __curbrk).read_volatile() };
-    bracketed(effect::brk(new, current), || {
-        if NEXT[Function::Brk as usize].load(Acquire) != 0 {
+    let current = current_break();
+    let result = bracketed(effect::brk(new, current), || {
+        let next = NEXT[Function::Brk as usize].load(Acquire);
+        if next != 0 && !refused::is_break(new, next) {
             // SAFETY: the argument is the caller's, unchanged.
             return unsafe { real(Function::Brk, libc::SYS_brk, [new, 0, 0, 0, 0, 0]) };
         }
         real_brk(new)
-    })
+    });
+    if result == 0 {
+        fresh::grown(current, new);
+    }
+    result
 }
 
-/// libc's own brk.
+/// libc's record of the break.
+pub(crate) fn current_break() -> usize {
+    // SAFETY: a racy read of a plain word, as libc's own sbrk does it; whoever
+    // moves the break from two threads at once is on their own with libc too.
+    unsafe { (&raw const __curbrk).read_volatile() }
+}
+
+/// libc's own brk, but that a refused call leaves libc's record alone: the break that it
+/// answers with may be an old one by the time of a store, and malloc of another thread
+/// may have moved it since.
 pub(crate) extern "C" fn real_brk(new: usize) -> isize {
+    if refused::is_break(new, 0) {
+        return 0;
+    }
     // SAFETY: brk(2) takes any address and answers with the break in force.
-    let now = unsafe { syscall6(libc::SYS_brk as usize, [new, 0, 0, 0, 0, 0]) };
-    // SAFETY: libc's brk keeps its record in exactly this way.
-    unsafe { (&raw mut __curbrk).write_volatile(now as usize) };
-    if (now as usize) < new { to_libc(-(libc::ENOMEM as isize)) } else { 0 }
+    let now = unsafe { syscall6(libc::SYS_brk as usize, [new, 0, 0, 0, 0, 0]) } as usize;
+    // brk(0) is the question by which libc fills its record.
+    if now == new || new == 0 || current_break() == 0 {
+        // SAFETY: libc's brk keeps its record in exactly this way.
+        unsafe { (&raw mut __curbrk).write_volatile(now) };
+    }
+    if now < new { to_libc(-(libc::ENOMEM as isize)) } else { 0 }
 }
 
 /// Only ever put in front of another patcher's sbrk: libc's own is left alone,
 /// because it calls brk's patched entry.
 extern "C" fn sbrk(increment: isize) -> isize {
-    // SAFETY: see `brk`.
-    let current = unsafe { (&raw const __curbrk).read_volatile() };
-    bracketed(effect::sbrk(increment, current), || {
-        if NEXT[Function::Sbrk as usize].load(Acquire) == 0 {
+    let current = current_break();
+    let result = bracketed(effect::sbrk(increment, current), || {
+        let next = NEXT[Function::Sbrk as usize].load(Acquire);
+        if refused::is_break(current.wrapping_add_signed(increment), next) {
+            return current as isize;
+        }
+        if next == 0 {
             return real_sbrk(increment);
         }
         // SAFETY: the argument is the caller's, unchanged.
         unsafe { real(Function::Sbrk, libc::SYS_brk, [increment as usize, 0, 0, 0, 0, 0]) }
-    })
+    });
+    if result != -1 {
+        fresh::grown(result as usize, (result as usize).saturating_add_signed(increment));
+    }
+    result
 }
 
 /// libc's own sbrk, without its entry, which may be another's.
 pub(crate) extern "C" fn real_sbrk(increment: isize) -> isize {
-    // SAFETY: see `brk`.
-    let mut before = unsafe { (&raw const __curbrk).read_volatile() };
+    let mut before = current_break();
     if before == 0 && real_brk(0) == 0 {
-        // SAFETY: as above.
-        before = unsafe { (&raw const __curbrk).read_volatile() };
+        before = current_break();
     }
     match before.checked_add_signed(increment) {
         Some(after) if increment == 0 || real_brk(after) == 0 => before as isize,
@@ -272,12 +301,14 @@ extern "C" fn syscall_that_changes_a_mapping(
         libc::SYS_mmap => {
             let fixed = (d as i32 & libc::MAP_FIXED != 0).then_some(a);
             let map = || bracketed(effect::mmap(a, b, d as i32), change);
-            return plain::mapping(!plain::is_plain_mapping(d as i32), fixed, b, map);
+            let at = plain::mapping(!plain::is_plain_mapping(d as i32), fixed, b, map);
+            return fresh::mapped(at, effect::length(b, d as i32));
         }
         libc::SYS_mremap => {
             let fixed = (d as i32 & libc::MREMAP_FIXED != 0).then_some(e);
             let remap = || bracketed(effect::mremap(a, b, c, d as i32, e), change);
-            return plain::mapping(!plain::is_plain(a, b), fixed, c, remap);
+            let at = plain::mapping(!plain::is_plain(a, b), fixed, c, remap);
+            return fresh::remapped(at, a, b, c);
         }
         libc::SYS_madvise if effect::reaches_other_mappings(c as i32) => {
             return entry_shared::by_file(|| bracketed(effect::madvise(a, b, c as i32), change));
@@ -289,13 +320,17 @@ extern "C" fn syscall_that_changes_a_mapping(
             settled::objects_loaded();
             return ring;
         }
-        // SAFETY: see `brk`.
-        libc::SYS_brk => effect::brk(a, unsafe { (&raw const __curbrk).read_volatile() }),
+        libc::SYS_brk => {
+            let current = current_break();
+            let now = bracketed(effect::brk(a, current), change);
+            fresh::grown(current, now as usize);
+            return now;
+        }
         libc::SYS_shmdt => effect::shmdt(a),
         libc::SYS_shmat => {
             let at = bracketed(effect::shmat(b, c as i32), change);
             settled::objects_loaded();
-            return at;
+            return fresh::attached(at);
         }
         libc::SYS_remap_file_pages => effect::munmap(a, b),
         libc::SYS_ftruncate | libc::SYS_truncate => return entry_shared::by_file(change),

@@ -7,7 +7,7 @@
 use crate::entry::{bracketed, real};
 use crate::monitor::{after, before};
 use crate::report::Function;
-use crate::{effect, files, settled};
+use crate::{effect, files, fresh, settled};
 
 /// The replacement's address for `function`, one of this file's.
 pub(crate) fn replacement(function: Function) -> usize {
@@ -27,7 +27,7 @@ extern "C" fn shmat(id: i32, addr: usize, flags: i32) -> isize {
     });
     // How long the segment is would take a system call to find out: not here.
     settled::objects_loaded();
-    at
+    fresh::attached(at)
 }
 
 extern "C" fn remap_file_pages(addr: usize, len: usize, prot: i32, page: usize, flags: i32) -> isize {

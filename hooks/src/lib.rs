@@ -48,6 +48,8 @@ mod files;
 #[cfg(not(loom))]
 mod fork;
 #[cfg(not(loom))]
+mod fresh;
+#[cfg(not(loom))]
 mod install;
 #[cfg(not(loom))]
 pub mod listener;
@@ -62,12 +64,15 @@ mod places;
 #[cfg(not(loom))]
 mod plain;
 mod privilege;
+#[cfg(not(loom))]
+mod refused;
 mod report;
 #[cfg(not(loom))]
 mod self_test;
 #[cfg(not(loom))]
 mod settled;
 mod signals;
+mod stack;
 #[cfg(not(loom))]
 mod text;
 #[cfg(not(loom))]
@@ -95,5 +100,6 @@ pub use plain::{is_plain, note_doubtful};
 pub use privilege::is_privileged;
 #[cfg(not(loom))]
 pub use settled::{look_at_loaded_objects, unsettled, wait_until_published};
+pub use stack::{THREAD_STACK, stack_size};
 #[cfg(not(loom))]
 pub use text::is_sealed;

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use crate::entry::{self, to_libc};
+use crate::refused;
 use crate::report::Function;
 use crate::sys::syscall6;
 
@@ -31,8 +32,11 @@ pub(crate) fn of(function: Function) -> usize {
 }
 
 macro_rules! real_calls {
-    ($($name:ident = $number:ident)*) => {$(
+    ($($name:ident = $number:ident, $function:ident)*) => {$(
         pub(crate) extern "C" fn $name(a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> isize {
+            if let Some(errno) = refused::errno(Function::$function, &[a, b, c, d, e, f], 0) {
+                return to_libc(-(errno as isize));
+            }
             // SAFETY: the arguments are those of the function's own caller; the
             // kernel ignores registers that the call has no argument for.
             to_libc(unsafe { syscall6(libc::$number as usize, [a, b, c, d, e, f]) })
@@ -41,18 +45,18 @@ macro_rules! real_calls {
 }
 
 real_calls! {
-    munmap = SYS_munmap
-    mmap = SYS_mmap
-    mremap = SYS_mremap
-    madvise = SYS_madvise
-    shmdt = SYS_shmdt
-    process_madvise = SYS_process_madvise
-    mprotect = SYS_mprotect
-    shmat = SYS_shmat
-    remap_file_pages = SYS_remap_file_pages
-    ftruncate = SYS_ftruncate
-    truncate = SYS_truncate
-    fallocate = SYS_fallocate
+    munmap = SYS_munmap, Munmap
+    mmap = SYS_mmap, Mmap
+    mremap = SYS_mremap, Mremap
+    madvise = SYS_madvise, Madvise
+    shmdt = SYS_shmdt, Shmdt
+    process_madvise = SYS_process_madvise, ProcessMadvise
+    mprotect = SYS_mprotect, Mprotect
+    shmat = SYS_shmat, Shmat
+    remap_file_pages = SYS_remap_file_pages, RemapFilePages
+    ftruncate = SYS_ftruncate, Ftruncate
+    truncate = SYS_truncate, Truncate
+    fallocate = SYS_fallocate, Fallocate
 }
 
 /// `_dl_debug_state` is empty.

@@ -27,7 +27,7 @@ use crate::sys;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 
 pub(crate) use symbol::module_of;
-pub(crate) use trampolines::{Mode, current, is_ours, map, renew, set_mode};
+pub(crate) use trampolines::{Mode, current, is_ours, is_slot, map, renew, set_mode};
 
 const COUNT: usize = Function::COUNT;
 

@@ -1,11 +1,12 @@
-//! Each function, called for real on memory of our own: did the pages change,
-//! and did the event arrive?
+//! Each function, called on memory of our own: did the event arrive? Where the program
+//! itself may never make the call, it is one that no kernel accepts, and the hook answers
+//! it (`refused.rs`); of the others: did the pages change?
 #![allow(unsafe_code)]
 
 use crate::install::entry_of;
 use crate::monitor::{Subscription, subscribe_for_self_test};
 use crate::report::{Function, FunctionReport, Report, Seen, Why};
-use crate::{PAGE_SIZE, loader, sys};
+use crate::{PAGE_SIZE, entry, loader, patch, refused, sys};
 use core::cell::{Cell, UnsafeCell};
 
 /// Asks `line` for every function's line.
@@ -139,6 +140,12 @@ pub(crate) fn surely_seen(function: Function) -> bool {
     use Function::{Brk, DlDebugState, Mprotect, Sbrk, Shmat, Shmdt};
     let is_wide = matches!(function, Brk | Sbrk | Shmat | Shmdt | Mprotect | DlDebugState);
     let Some(entry) = entry_of(function) else { return false };
+    // SAFETY: a function of libc.
+    let target = unsafe { patch::jump_target(entry) };
+    if refused::is_tested_by(function) && !target.is_some_and(patch::is_slot) {
+        // Another's hook would make the call that is only ours to answer.
+        return false;
+    }
     let (seen, own) = try_at(function, entry);
     seen == Seen::Yes && (own || is_wide)
 }
@@ -174,48 +181,53 @@ fn exercise(function: Function, call: Six, scratch: &Scratch) -> Seen {
             call(base, PAGE_SIZE, dontneed, 0, 0, 0);
             verdict(scratch.first_byte() == 0, scratch.page_arrived(), "madvise(scratch page, MADV_DONTNEED)")
         }
-        // A real shrink could take away what another thread's malloc got in the
-        // meantime. The kernel refuses a break below the heap's start, and the
-        // hook, which does not know that start, publishes all below the break.
+        // From here on no system call is made (`refused.rs`): a real shrink could take
+        // away what another thread's malloc got in the meantime. The hook, which does not
+        // know where the heap begins, publishes all below the break.
         Function::Brk => {
             scratch.sink.watch(PAGE_SIZE..2 * PAGE_SIZE);
-            call(1, 0, 0, 0, 0, 0);
+            call(refused::BREAK, 0, 0, 0, 0, 0);
             scratch.sink.unwatch(PAGE_SIZE..2 * PAGE_SIZE);
             verdict(true, scratch.arrived(PAGE_SIZE, 2 * PAGE_SIZE), "")
         }
-        Function::Sbrk => exercise_sbrk(call, scratch),
-        Function::Shmdt => exercise_shmdt(call, scratch),
+        // libc's own asks brk for the sum.
+        Function::Sbrk => {
+            let increment = refused::increment(entry::current_break());
+            scratch.sink.watch(PAGE_SIZE..2 * PAGE_SIZE);
+            let done = call(increment as usize, 0, 0, 0, 0, 0) != -1;
+            scratch.sink.unwatch(PAGE_SIZE..2 * PAGE_SIZE);
+            verdict(done, scratch.arrived(PAGE_SIZE, 2 * PAGE_SIZE), "sbrk(to below the heap)")
+        }
+        // Of a length that it does not know: all above.
+        Function::Shmdt => {
+            call(refused::ADDRESS, 0, 0, 0, 0, 0);
+            verdict(true, scratch.page_arrived(), "")
+        }
+        Function::Shmat => {
+            call(refused::NUMBER, base, libc::SHM_REMAP as usize, 0, 0, 0);
+            verdict(true, scratch.page_arrived(), "")
+        }
         Function::ProcessMadvise => {
-            // SAFETY: getpid and pidfd_open take no memory.
-            let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) };
-            if pidfd < 0 {
-                return Seen::NotExercised(Why { call: "pidfd_open(self)", errno: errno() });
-            }
             let iovec = libc::iovec { iov_base: base as *mut _, iov_len: PAGE_SIZE };
-            call(pidfd as usize, (&raw const iovec).addr(), 1, dontneed, 0, 0);
-            // SAFETY: opened above.
-            unsafe { libc::close(pidfd as i32) };
-            // Older kernels refuse this advice here; the event must come either way.
+            call(refused::NUMBER, (&raw const iovec).addr(), 1, dontneed, 0, 0);
             verdict(true, scratch.page_arrived(), "")
         }
-        Function::Shmat => exercise_shmat(call, scratch),
         Function::RemapFilePages => {
-            // Private pages: the kernel refuses, after the hook has published.
-            call(base, PAGE_SIZE, 0, 0, 0, 0);
+            call(base, PAGE_SIZE, refused::NUMBER, 0, 0, 0);
             verdict(true, scratch.page_arrived(), "")
         }
-        // Of no file: the kernel refuses these after the hook has published (`files.rs`).
+        // Of no file: the hook publishes the page that the offset would be (`files.rs`).
         Function::Ftruncate => {
-            call(usize::MAX, base, 0, 0, 0, 0);
+            call(refused::NUMBER, base, 0, 0, 0, 0);
             verdict(true, scratch.page_arrived(), "")
         }
         Function::Truncate => {
-            call(0, base, 0, 0, 0, 0);
+            call(refused::PATH, base, 0, 0, 0, 0);
             verdict(true, scratch.page_arrived(), "")
         }
         Function::Fallocate => {
             let mode = (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE) as usize;
-            call(usize::MAX, mode, base, PAGE_SIZE, 0, 0);
+            call(refused::NUMBER, mode, base, PAGE_SIZE, 0, 0);
             verdict(true, scratch.page_arrived(), "")
         }
         Function::DlDebugState => {
@@ -225,7 +237,7 @@ fn exercise(function: Function, call: Six, scratch: &Scratch) -> Seen {
         Function::Mprotect => {
             // No bytes of text: another patcher may be in the middle of its own.
             let text = entry_of(function).unwrap_or_default() & !(PAGE_SIZE - 1);
-            call(text, 0, libc::PROT_READ as usize, 0, 0, 0);
+            call(text + refused::ADDRESS, 0, libc::PROT_READ as usize, 0, 0, 0);
             verdict(true, scratch.page_arrived(), "")
         }
         Function::Syscall => {
@@ -235,24 +247,6 @@ fn exercise(function: Function, call: Six, scratch: &Scratch) -> Seen {
     }
 }
 
-/// Grows the break by a page and shrinks it again, if no other thread could
-/// have been given that page.
-fn exercise_sbrk(call: Six, scratch: &Scratch) -> Seen {
-    if !single_threaded() {
-        return Seen::NotExercised(Why { call: "other threads run; sbrk goes through brk", errno: 0 });
-    }
-    let page = call(PAGE_SIZE, 0, 0, 0, 0, 0) as usize;
-    if page == usize::MAX {
-        return Seen::NotExercised(Why { call: "sbrk(4096)", errno: errno() });
-    }
-    // The break need not be aligned: watch the pages it spans.
-    let range = page..page + PAGE_SIZE;
-    scratch.sink.watch(range.clone());
-    let shrunk = call(PAGE_SIZE.wrapping_neg(), 0, 0, 0, 0, 0) as usize;
-    scratch.sink.unwatch(range.clone());
-    verdict(shrunk == range.end, scratch.arrived(range.start, range.end), "sbrk(-4096)")
-}
-
 pub(crate) fn single_threaded() -> bool {
     // SAFETY: all-zero is a valid stat buffer, and stat fills it.
     unsafe {
@@ -260,42 +254,4 @@ pub(crate) fn single_threaded() -> bool {
         // A directory has two links and one for each sub-directory: a thread.
         libc::stat(c"/proc/self/task".as_ptr(), &raw mut stat) == 0 && stat.st_nlink == 3
     }
-}
-
-/// Attaches over the first scratch page: SysV segments of a page's length fit.
-fn exercise_shmat(call: Six, scratch: &Scratch) -> Seen {
-    // SAFETY: a private segment, marked for removal once it is attached, in
-    // place of a page of our own, which the scratch's end unmaps.
-    unsafe {
-        let id = libc::shmget(libc::IPC_PRIVATE, PAGE_SIZE, 0o600);
-        if id < 0 {
-            return Seen::NotExercised(Why { call: "shmget(IPC_PRIVATE, 4096)", errno: errno() });
-        }
-        let at = call(id as usize, scratch.base, libc::SHM_REMAP as usize, 0, 0, 0) as usize;
-        let seen = verdict(at == scratch.base, scratch.page_arrived(), "shmat(scratch page, SHM_REMAP)");
-        libc::shmctl(id, libc::IPC_RMID, core::ptr::null_mut());
-        seen
-    }
-}
-
-fn exercise_shmdt(call: Six, scratch: &Scratch) -> Seen {
-    // SAFETY: a private segment, attached at an address of the kernel's choice,
-    // marked for removal at once, and detached below.
-    let at = unsafe {
-        let id = libc::shmget(libc::IPC_PRIVATE, PAGE_SIZE, 0o600);
-        if id < 0 {
-            return Seen::NotExercised(Why { call: "shmget(IPC_PRIVATE, 4096)", errno: errno() });
-        }
-        let at = libc::shmat(id, core::ptr::null(), 0).addr();
-        let why = Why { call: "shmat(private segment)", errno: errno() };
-        libc::shmctl(id, libc::IPC_RMID, core::ptr::null_mut());
-        if at == usize::MAX {
-            return Seen::NotExercised(why);
-        }
-        at
-    };
-    scratch.sink.watch(at..at + PAGE_SIZE);
-    let done = call(at, 0, 0, 0, 0, 0) == 0;
-    scratch.sink.unwatch(at..at + PAGE_SIZE);
-    verdict(done, scratch.arrived(at, at + PAGE_SIZE), "shmdt(private segment)")
 }

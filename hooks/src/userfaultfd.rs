@@ -21,6 +21,7 @@ use crate::monitor::{Ticket, after, before};
 use crate::report::Why;
 use crate::settled;
 use crate::signals::SignalsBlocked;
+use crate::stack_size;
 use crate::{PAGE_SIZE, fork};
 use core::mem::{MaybeUninit, size_of};
 use core::ops::Range;
@@ -48,7 +49,7 @@ const AGAIN_AFTER: u64 = 2_000_000;
 /// Changes that wait for this at a time.
 const PENDING: usize = 64;
 
-/// Of the thread: it calls next to nothing.
+/// Bytes of stack that the thread needs itself: it calls next to nothing.
 const STACK: usize = 128 << 10;
 
 /// `struct uffd_msg`.
@@ -73,6 +74,14 @@ fn serving() -> Option<i32> {
     (word >> 32 == generation).then_some(word as u32 as i32)
 }
 
+/// Whether the event of a change may come after its addresses were given to another
+/// thread. One load, for hooks; true in a forked child of a process that watched.
+#[inline(always)]
+pub(crate) fn may_be_late() -> bool {
+    // Acquire: pairs with `start_now`.
+    SERVING.load(Acquire) != 0
+}
+
 /// Events read since the start.
 pub fn events() -> u64 {
     EVENTS_READ.load(Relaxed)
@@ -87,16 +96,21 @@ pub(crate) fn forget_parent() {
 /// Opens the descriptor and starts the thread that reads it, once per process.
 /// Not for hooks or signal handlers.
 pub fn start() -> Result<(), Why> {
+    if serving().is_some() {
+        return Ok(());
+    }
+    // Asks the loader: before the lock.
+    let stack = stack_size(STACK);
     while STARTING.compare_exchange(false, true, Acquire, Relaxed).is_err() {
         // SAFETY: sched_yield has no preconditions.
         unsafe { libc::sched_yield() };
     }
-    let started = if serving().is_some() { Ok(()) } else { start_now() };
+    let started = if serving().is_some() { Ok(()) } else { start_now(stack) };
     STARTING.store(false, Release);
     started
 }
 
-fn start_now() -> Result<(), Why> {
+fn start_now(stack: usize) -> Result<(), Why> {
     let fd = open()?;
     let _blocked = SignalsBlocked::now();
     let mut thread = MaybeUninit::uninit();
@@ -105,8 +119,10 @@ fn start_now() -> Result<(), Why> {
     // SAFETY: `run` takes the descriptor as its argument; the thread is detached.
     let made = unsafe {
         libc::pthread_attr_init(attributes.as_mut_ptr());
-        libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK);
-        let made = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), run, argument);
+        let made = match libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack) {
+            0 => libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), run, argument),
+            refused => refused,
+        };
         libc::pthread_attr_destroy(attributes.as_mut_ptr());
         if made == 0 {
             libc::pthread_detach(thread.assume_init());
@@ -116,7 +132,9 @@ fn start_now() -> Result<(), Why> {
         made
     };
     if made != 0 {
-        return Err(Why { call: "pthread_create(the thread that reads userfaultfd)", errno: made });
+        let call = "pthread_create(the thread that reads userfaultfd; a stack of 128 KiB and what glibc \
+                    takes of it for static thread-local storage)";
+        return Err(Why { call, errno: made });
     }
     let generation = u64::from(fork::generation()) + 1;
     SERVING.store(generation << 32 | fd as u64, Release);

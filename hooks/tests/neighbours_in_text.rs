@@ -192,6 +192,34 @@ fn a_jump_in_front_of_an_sbrk_that_went_moves_the_break() {
     });
 }
 
+static THEY_SAW: AtomicUsize = AtomicUsize::new(0);
+
+/// Another's brk.
+extern "C" fn their_brk(new: usize) -> i32 {
+    THEIRS.fetch_add(1, SeqCst);
+    THEY_SAW.store(new, SeqCst);
+    // SAFETY: brk(2) answers with the break in force.
+    unsafe { pinyard_hooks::sys::syscall6(libc::SYS_brk as usize, [new, 0, 0, 0, 0, 0]) };
+    0
+}
+
+/// In front of ours, then behind it: the self-test's impossible break is none of theirs.
+#[test]
+fn the_self_tests_brk_does_not_reach_another_patcher() {
+    child(|| {
+        assert!(install().is_complete());
+        overwrite(libc_entry(Function::Brk), &far_jump(their_brk as *const () as usize));
+        THEIRS.store(0, SeqCst);
+        assert!(verify());
+        assert_eq!(report().unwrap().functions[Function::Brk as usize].owner, Owner::Pinyard);
+        assert!(pinyard_hooks::test_again().is_complete());
+        assert_eq!(THEIRS.load(SeqCst), 0, "they were asked for {:#x}", THEY_SAW.load(SeqCst));
+        // SAFETY: the kernel refuses it.
+        assert_eq!(unsafe { libc::brk(std::ptr::without_provenance_mut(2)) }, 0);
+        assert_eq!((THEIRS.load(SeqCst), THEY_SAW.load(SeqCst)), (1, 2), "the program's own is handed on");
+    });
+}
+
 #[test]
 fn an_entry_that_they_give_back_is_taken_again() {
     child(|| {

@@ -2,7 +2,7 @@
 //! in place, tells libfabric about stale entries, and does what others ask of it.
 #![allow(unsafe_code)]
 
-use pinyard_hooks::{SignalsBlocked, fork_generation};
+use pinyard_hooks::{SignalsBlocked, fork_generation, stack_size};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 pub const PERIOD: Duration = Duration::from_millis(50);
 /// How long an exiting process waits for a round that is under way.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Bytes of stack that the thread needs itself. It calls libfabric.
+const STACK: usize = 128 << 10;
 const NOBODY: u32 = u32::MAX;
 
 /// No round starts any more.
@@ -34,9 +36,11 @@ fn tasks() -> MutexGuard<'static, Vec<fn(bool)>> {
 /// # Errors
 /// pthread_create's.
 pub fn every_round(task: fn(bool)) -> std::io::Result<()> {
+    // Asks the loader: before the lock.
+    let stack = stack_size(STACK);
     let mut tasks = tasks();
     if OWNER.load(SeqCst) != fork_generation() {
-        spawn()?;
+        spawn(stack)?;
     }
     if !tasks.iter().any(|known| core::ptr::fn_addr_eq(*known, task)) {
         tasks.push(task);
@@ -44,13 +48,13 @@ pub fn every_round(task: fn(bool)) -> std::io::Result<()> {
     Ok(())
 }
 
-fn spawn() -> std::io::Result<()> {
+fn spawn(stack: usize) -> std::io::Result<()> {
     // A parent's round that the fork has cut off.
     BUSY.store(false, SeqCst);
     // The program's signals are for its own threads: a new thread starts with its
     // creator's mask.
     let _blocked = SignalsBlocked::now();
-    let thread = std::thread::Builder::new().name("pinyard-fabric".into()).stack_size(128 << 10);
+    let thread = std::thread::Builder::new().name("pinyard-fabric".into()).stack_size(stack);
     thread.spawn(rounds)?;
     if OWNER.swap(fork_generation(), SeqCst) == NOBODY {
         // SAFETY: a plain function. Were it refused for want of memory, a round

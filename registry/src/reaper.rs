@@ -12,7 +12,7 @@ use crate::builder::Events;
 use crate::clock;
 use crate::registry::Inner;
 use crate::told::Told;
-use pinyard_hooks::SignalsBlocked;
+use pinyard_hooks::{SignalsBlocked, THREAD_STACK, stack_size};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle, Thread};
@@ -52,7 +52,8 @@ pub(crate) fn start(inner: &Arc<Inner>) -> std::io::Result<()> {
     let (weak, stopped) = (Arc::downgrade(inner), stop.clone());
     let _blocked = SignalsBlocked::now();
     let thread =
-        thread::Builder::new().name("pinyard-reaper".to_owned()).spawn(move || run(&weak, &stopped))?;
+        thread::Builder::new().name("pinyard-reaper".to_owned()).stack_size(stack_size(THREAD_STACK));
+    let thread = thread.spawn(move || run(&weak, &stopped))?;
     *inner.reaper.lock() = Some(Reaper { stop, thread });
     Ok(())
 }

@@ -4,11 +4,28 @@
 
 use crate::error::GetError;
 use crate::stats::Counters;
+use pinyard_hooks::Why;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// A `get` that its caller is refused.
 #[cold]
 pub(crate) fn refused(backend: &'static str, error: &GetError) {
     tracing::warn!(backend, %error, "no registration");
+}
+
+/// userfaultfd is needed and cannot serve. Once per process: each miss finds it anew.
+#[cold]
+pub(crate) fn unwatched(why: &Why) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if SAID.swap(true, Relaxed) {
+        return;
+    }
+    let remedy = if why.call.starts_with("pthread_create") {
+        "raise the limits on threads and memory (ulimit -u, ulimit -v, pids.max)"
+    } else {
+        "Linux 5.11 or newer with CONFIG_USERFAULTFD, and a seccomp profile that allows userfaultfd"
+    };
+    tracing::warn!(%why, remedy, "code in this process calls the kernel past libc, so nothing is cached");
 }
 
 /// What was told of a registry.

@@ -7,7 +7,7 @@
 
 use super::core::Core;
 use crate::source::DriverToken;
-use pinyard_hooks::SignalsBlocked;
+use pinyard_hooks::{SignalsBlocked, THREAD_STACK, stack_size};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -22,7 +22,9 @@ const LONGEST_CLOSED: Duration = Duration::from_millis(250);
 pub(super) fn spawn(core: Arc<Core>) -> io::Result<()> {
     let _blocked = SignalsBlocked::now();
     let inner = core.clone();
-    let thread = thread::Builder::new().name("pinyard-device".to_owned()).spawn(move || work(inner))?;
+    let thread =
+        thread::Builder::new().name("pinyard-device".to_owned()).stack_size(stack_size(THREAD_STACK));
+    let thread = thread.spawn(move || work(inner))?;
     let _ = core.worker.set(thread.thread().clone());
     core.wake();
     Ok(())

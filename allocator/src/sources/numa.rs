@@ -1,11 +1,13 @@
 //! Where fresh pages of a mapping come to lie (mbind(2)), and who touches them.
 #![allow(unsafe_code)]
 
-use pinyard_hooks::{PAGE_SIZE, SignalsBlocked, sys};
+use pinyard_hooks::{PAGE_SIZE, SignalsBlocked, stack_size, sys};
 use std::thread;
 
 /// `MPOL_PREFERRED`: the node if it has room, else another.
 const PREFERRED: usize = 1;
+/// Bytes of stack that a thread needs which touches pages.
+const STACK: usize = 64 << 10;
 
 /// Prefers `node` for the pages of a mapping that nobody has touched. A refusal
 /// (no NUMA, seccomp) leaves them to the first toucher's node.
@@ -28,13 +30,14 @@ pub(super) fn touch(start: usize, bytes: usize, threads: usize) {
         }
     };
     let part = bytes.div_ceil(threads.max(1)).next_multiple_of(crate::host::HUGE_PAGE);
+    let stack = stack_size(STACK);
     thread::scope(|scope| {
         let _blocked = SignalsBlocked::now();
         let mut from = start + part;
         while from < start + bytes {
             let to = (from + part).min(start + bytes);
             // Without the thread, its part is touched while it is pinned.
-            let _ = thread::Builder::new().spawn_scoped(scope, move || pages(from, to));
+            let _ = thread::Builder::new().stack_size(stack).spawn_scoped(scope, move || pages(from, to));
             from = to;
         }
         pages(start, (start + part).min(start + bytes));

@@ -95,6 +95,19 @@ pub(crate) fn is_ours(address: usize) -> bool {
     base != 0 && (base..base + PAGE_SIZE).contains(&address)
 }
 
+/// Whether `target`, where a jump leads, is a slot of this library: of this copy, or of
+/// another one in the process. 0 is none. Callable in a hook.
+pub(crate) fn is_slot(target: usize) -> bool {
+    if target == 0 || !target.is_multiple_of(SLOT) {
+        return false;
+    }
+    let (base, offset) = (target & !(PAGE_SIZE - 1), target & (PAGE_SIZE - 1));
+    // SAFETY: a jump leads there, so it is code; and a slot's length from a multiple of it
+    // lies in one page.
+    let code = unsafe { super::prologue(target) };
+    code == arch::jump_through(target, word_of(base, offset / SLOT))
+}
+
 /// Switches the current slot of `function`.
 pub(crate) fn set_mode(function: Function, mode: Mode) {
     let target = match mode {

@@ -71,7 +71,14 @@ fn settle_now() {
     let mut scan = SCAN.get().lock();
     pinyard_hooks::look_at_loaded_objects(|| {
         mapping::note_doubtful();
-        scan.look();
+        // The loader's own mmap passes by the hooks, and its addresses may be those of memory
+        // whose event is still on its way (`fresh.rs` of the hooks).
+        let watches = WATCHES.load(SeqCst);
+        scan.look(|object| {
+            if watches {
+                pinyard_hooks::notify_unmapped(std::ptr::without_provenance(object.start), object.len());
+            }
+        });
         if !scan.found.is_empty() && !WATCHES.swap(true, SeqCst) {
             // What is registered has not been watched: nobody finds it any more.
             pinyard_hooks::notify_unmapped(std::ptr::without_provenance(1), usize::MAX);

@@ -80,8 +80,9 @@ impl Scan {
         Scan { known: Vec::new(), found: Vec::new() }
     }
 
-    /// Looks at the objects that have been loaded since the last time.
-    pub(crate) fn look(&mut self) {
+    /// Looks at the objects that have been loaded since the last time, and tells `loaded`
+    /// the addresses of each.
+    pub(crate) fn look(&mut self, mut loaded: impl FnMut(Range<usize>)) {
         let maps = std::fs::read_to_string("/proc/self/maps");
         let (Ok(maps), Ok(memory)) = (maps, File::open("/proc/self/mem")) else {
             return self.add("some object (/proc/self/maps or /proc/self/mem is not to be had)", 0, None);
@@ -98,6 +99,7 @@ impl Scan {
                 continue;
             }
             self.known.push((code.range.clone(), code.path.to_owned()));
+            loaded(object_at(&maps, code.range.start));
             let file = code.path.rsplit('/').next().unwrap_or_default();
             let is_our_c_library = file.starts_with(C_LIBRARY) && ours.contains(&code.range.start);
             if is_our_c_library || WATCHED_OTHERWISE.iter().any(|start| file.starts_with(start)) {
@@ -144,13 +146,16 @@ fn our_c_library() -> usize {
 }
 
 /// The addresses of the object that has `address`: its file's mappings, one behind
-/// the other.
+/// the other, and the memory without a file that follows, its zeroed data.
 fn object_at(maps: &str, address: usize) -> Range<usize> {
     let mut object = (0..0, "");
     for line in maps.lines() {
         let Some((range, path)) = mapping_of(line) else { continue };
         if path.is_empty() || path != object.1 {
             if object.0.contains(&address) {
+                if path.is_empty() && range.start == object.0.end {
+                    object.0.end = range.end;
+                }
                 break;
             }
             object = (range, path);
@@ -227,8 +232,8 @@ mod tests {
 
     #[test]
     fn one_c_library_is_ours() {
-        assert_eq!(object_at(MAPS, 0x7f15), 0x7f00..0x7f20);
-        assert_eq!(object_at(MAPS, 0x7f30), 0x7f30..0x7f40);
+        assert_eq!(object_at(MAPS, 0x7f15), 0x7f00..0x7f30);
+        assert_eq!(object_at(MAPS, 0x7f30), 0x7f30..0x7f50);
         assert_eq!(object_at(MAPS, 0x7f60), 0..0);
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
         assert!(!object_at(&maps, our_c_library()).is_empty());

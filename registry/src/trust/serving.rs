@@ -86,6 +86,10 @@ pub fn serving() -> Result<Serving, String> {
     Ok(Serving::find(forced, report))
 }
 
+/// What userfaultfd cannot see in time.
+const LATE: &str = "             its events come some microseconds late: after an mmap past the entries, whose\n             \
+                    addresses another thread may just have freed, call notify_unmapped\n";
+
 impl fmt::Display for Serving {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.forced {
@@ -114,6 +118,9 @@ impl fmt::Display for Serving {
             Watch::Refused(why) => writeln!(f, "REFUSED, so nothing private is cached: {why}")?,
             Watch::KeptOut => writeln!(f, "off, as asked")?,
         }
+        if matches!(self.userfaultfd, Watch::Against(_) | Watch::InPlaceOfEntries | Watch::Asked) {
+            f.write_str(LATE)?;
+        }
         writeln!(f, "notify       notify_unmapped and invalidate serve always")
     }
 }
@@ -133,6 +140,7 @@ mod tests {
             (Mechanism::Notify, "entries      off\n"),
         ] {
             let text = text(Some(forced));
+            assert_eq!(text.contains("notify_unmapped\n"), text.contains("userfaultfd  on"), "{text}");
             assert!(text.contains(line) || text.contains("REFUSED"), "{text}");
             assert!(text.contains(&format!("chosen       {}: ", forced.name())), "{text}");
         }

@@ -2,6 +2,7 @@
 
 use crate::of_process::OfProcess;
 use crate::range::PageRange;
+use crate::told;
 use parking_lot::Mutex;
 use pinyard_hooks::{Why, userfaultfd};
 use std::collections::BTreeMap;
@@ -26,7 +27,7 @@ pub(super) static WATCHED: OfProcess<Watched> =
 impl Watched {
     /// Starts to watch `range`, before its pages are pinned.
     pub(super) fn begin(&self, range: PageRange) -> Result<(), Why> {
-        userfaultfd::start()?;
+        userfaultfd::start().inspect_err(told::unwatched)?;
         let mut ranges = self.0.lock();
         if ranges.counts.len() >= MOST {
             return Err(Why { call: "16,384 ranges are watched, as many as mappings allow", errno: 0 });

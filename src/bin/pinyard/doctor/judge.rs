@@ -170,7 +170,9 @@ fn kernel(facts: &Facts, findings: &mut Findings) {
             subject::USERFAULTFD,
             why,
             "changes of code that calls the kernel past libc (Go, rustix) go unseen: a registry refuses to start beside it",
-            if kernel.seccomp {
+            if why.starts_with("pthread_create") {
+                "higher limits on threads and memory: ulimit -u, ulimit -v, pids.max"
+            } else if kernel.seccomp {
                 USERFAULTFD_IN_CONTAINER
             } else {
                 "Linux 5.11 or newer with CONFIG_USERFAULTFD"

@@ -1,12 +1,10 @@
 //! What this process may do: tried, not read.
-#![allow(unsafe_code)]
 
 use crate::doctor::facts::{Facility, Facts, Hooks};
 use pinyard::hooks::{Owner, Report, Seen};
 use pinyard_registry::backend::IoUring;
 use rustix::process::{Resource, getrlimit};
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
 
 /// A ring of its own, closed again.
 pub(super) fn io_uring() -> Facility {
@@ -16,22 +14,12 @@ pub(super) fn io_uring() -> Facility {
     }
 }
 
-/// A descriptor that serves faults of user mode only, which is what pinyard asks for
-/// and `vm.unprivileged_userfaultfd` does not refuse (userfaultfd(2)).
+/// As a registry starts it: the descriptor, its events, and the thread that reads them.
 pub(super) fn userfaultfd() -> Facility {
-    const USER_MODE_ONLY: libc::c_int = 1;
-    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
-    // SAFETY: takes flags alone.
-    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
-    match i32::try_from(fd) {
-        // SAFETY: a descriptor that the kernel has just made.
-        Ok(fd) if fd >= 0 => drop(unsafe { OwnedFd::from_raw_fd(fd) }),
-        _ => {
-            let error = io::Error::last_os_error();
-            return Facility::Refused(format!("userfaultfd(UFFD_USER_MODE_ONLY): {error}"));
-        }
-    }
-    Facility::Works
+    pinyard::hooks::userfaultfd::start().map_or_else(
+        |why| Facility::Refused(format!("{}: {}", why.call, io::Error::from_raw_os_error(why.errno))),
+        |()| Facility::Works,
+    )
 }
 
 /// What `/proc` would have said, as far as the kernel is asked otherwise.

@@ -170,6 +170,14 @@ fn hooks_that_miss_calls_stop_registries_where_nothing_else_watches() {
 }
 
 #[test]
+fn a_thread_that_cannot_be_made_has_a_remedy_of_its_own() {
+    let mut facts = good_node();
+    facts.kernel.userfaultfd = Facility::Refused("pthread_create(the thread): Resource unavailable".into());
+    let finding = &about(&facts, subject::USERFAULTFD)[0];
+    assert!(finding.what.contains("pthread_create") && finding.remedy.contains("ulimit -u"), "{finding:?}");
+}
+
+#[test]
 fn ports_and_files_of_nics() {
     let mut facts = good_node();
     facts.nics[0].ports[0].state = "DOWN".to_owned();
