@@ -235,6 +235,9 @@ guard 'device pool: what others use is waited for by the hub' allocator/src/devi
 guard 'device pool: streams that use a dropped block are waited for' allocator/src/device/reclaim.rs \
     $'            .streams\n            .iter()' $'            .streams[..0]\n            .iter()' \
     pinyard-allocator --test device_conformance a_side_streams_use
+guard 'device pool: a stream in use cannot be retired' allocator/src/retire.rs \
+    'let alone = self.lock.write();' 'let other = Box::leak(Box::new(RwLock::new())); let alone = other.write();' \
+    pinyard-allocator --test device_retire meets_the_end
 # Programs with more rights than their caller, which only root makes.
 [ "$(id -u)" -ne 0 ] || guard 'AT_SECURE: relative paths' registry/src/backend/library.rs 'is_relative(&name) && pinyard_hooks::is_privileged()' 'false' \
     $registry --test privileged
@@ -285,6 +288,13 @@ guard 'model: a widened event covers what it was' hooks/src/slots.rs 'Some((even
 guard 'model: a push sets its summary bit' hooks/src/slots.rs 'self.summary.fetch_or(1 << (index / GROUP), Release);' '' \
     $hooks --test loom_inbox two_events_two_slots
 
+guard 'model: whoever retires a stream waits for calls for it' allocator/src/retire.rs \
+    'let alone = self.lock.write();' 'let other = Box::leak(Box::new(RwLock::new())); let alone = other.write();' \
+    pinyard-allocator --lib models::a_stream_ends
+guard 'model: a stream is asked whether it is retired with the lock held' allocator/src/retire.rs \
+    $'let shared = self.lock.read();\n        match self.last_mark() {' \
+    $'let last = self.last_mark();\n        let shared = self.lock.read();\n        match last {' \
+    pinyard-allocator --lib models::a_stream_ends
 guard 'model: a device pool is looked at after the sleep is announced' allocator/src/sleep.rs \
     $'self.announced.store(true, Relaxed);\n        // Pairs with the fence in `wake`: we find what was brought, or it finds this.\n        fence(SeqCst);\n        let found = look();' \
     $'let found = look();\n        self.announced.store(true, Relaxed);\n        fence(SeqCst);' \

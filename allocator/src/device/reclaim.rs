@@ -8,6 +8,7 @@ use super::marks::{Marked, WORDS};
 use super::stream::StreamState;
 use super::waiting::{Mark, Stolen, Used};
 use crate::device::alloc::Want;
+use crate::retire::Retired;
 use crate::source::DriverToken;
 use crate::trace::Kind;
 use std::collections::BTreeMap;
@@ -29,11 +30,11 @@ impl Core {
     /// context has.
     pub(super) fn mark(&self, state: &StreamState, token: &mut DriverToken) -> Option<Mark> {
         let at = |value| Some(Mark { owner: state.owner, value });
-        let _standing = state.standing();
-        if let Some(last) = state.last_mark() {
-            return at(last);
-        }
-        match state.timeline.mark(&*self.driver, state.stream, token) {
+        let in_use = match state.in_use(token) {
+            Ok(in_use) => in_use,
+            Err(Retired(last)) => return at(last),
+        };
+        match state.timeline.mark(&*self.driver, &in_use, token) {
             Ok(Marked::At(value)) => at(value),
             Ok(Marked::Capturing) => None,
             Err(error) => {
@@ -249,15 +250,15 @@ impl Core {
         token: &mut DriverToken,
     ) -> Option<BlockRef> {
         loop {
-            let _standing = self.may_wait(state, token)?;
+            let in_use = self.may_wait(state, token)?;
             let mut central = self.lock(token);
             let mut item = central.waiting.take_stolen()?;
             // In our hands it is in no list: others who are short wait for it all the same.
             self.coming.fetch_add(1, SeqCst);
             let victim = central.state(item.from.owner).cloned();
             drop(central);
-            let held = victim
-                .map(|victim| victim.timeline.hold(state.stream, item.from.value, &*self.driver, token));
+            let held =
+                victim.map(|victim| victim.timeline.hold(&in_use, item.from.value, &*self.driver, token));
             let is_held = matches!(held, Some(Ok(())));
             let mut central = self.lock(token);
             if is_held {
