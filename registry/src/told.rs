@@ -4,11 +4,12 @@
 
 use crate::error::GetError;
 use crate::stats::Counters;
+use pinyard_worker::log;
 
 /// A `get` that its caller is refused.
 #[cold]
 pub(crate) fn refused(backend: &'static str, error: &GetError) {
-    tracing::warn!(backend, %error, "no registration");
+    log!(warn, backend, %error, "no registration");
 }
 
 /// What was told of a registry.
@@ -23,24 +24,24 @@ impl Told {
     pub(crate) fn tell(&mut self, backend: &'static str, now: Counters, lost: bool) {
         let before = std::mem::replace(&mut self.counters, now);
         if lost && !self.lost {
-            tracing::warn!(backend, "another library's hooks hide changes: nothing is cached any more");
+            log!(warn, backend, "another library's hooks hide changes: nothing is cached any more");
         }
         self.lost = lost;
         if now.flushes > before.flushes {
             let flushes = now.flushes - before.flushes;
-            tracing::warn!(backend, flushes, "every registration was taken out");
+            log!(warn, backend, flushes, "every registration was taken out");
         }
         if now.overflows > before.overflows {
             let events = now.overflows - before.overflows;
-            tracing::debug!(backend, events, "changes too wide for a hook were applied in slices");
+            log!(debug, backend, events, "changes too wide for a hook were applied in slices");
         }
         if now.evictions > before.evictions {
             let regions = now.evictions - before.evictions;
-            tracing::debug!(backend, regions, "regions made way for others");
+            log!(debug, backend, regions, "regions made way for others");
         }
         if now.invalidations > before.invalidations {
             let regions = now.invalidations - before.invalidations;
-            tracing::trace!(backend, regions, "mappings of regions have changed");
+            log!(trace, backend, regions, "mappings of regions have changed");
         }
     }
 }

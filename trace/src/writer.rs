@@ -7,7 +7,6 @@ use crate::file::{FORMAT, Header, PROCESS};
 use crate::process::Process;
 use crate::recorder::{self, Recorder};
 use crate::ring::Record;
-use pinyard_hooks::SignalsBlocked;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::sync::Once;
@@ -111,8 +110,10 @@ impl Writer {
 }
 
 pub(crate) fn spawn(recorder: &'static Recorder) -> io::Result<Thread> {
-    let _blocked = SignalsBlocked::now();
-    let thread = thread::Builder::new().name("pinyard-trace".to_owned()).spawn(move || run(recorder))?;
+    let work = |recorder: &&'static Recorder| run(recorder);
+    let thread = pinyard_worker::spawn("pinyard-trace", None, recorder, work, |panicked| {
+        _ = writeln!(io::stderr(), "pinyard: the trace's thread panicked, and goes on: {panicked}");
+    })?;
     Ok(thread.thread().clone())
 }
 

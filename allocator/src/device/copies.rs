@@ -170,7 +170,9 @@ impl Core {
             let done: Vec<_> = queue.marked.drain(..count).collect();
             drop(queue);
             let sources: usize = done.iter().map(|(_, sources)| sources.len()).sum();
-            guarded("the drop of a copy's source", || drop(done));
+            for source in done.into_iter().flat_map(|(_, sources)| sources) {
+                guarded("the drop of a copy's source", || drop(source));
+            }
             self.copies.fetch_sub(sources, SeqCst);
         }
     }

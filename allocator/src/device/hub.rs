@@ -28,6 +28,7 @@ use crate::source::DriverToken;
 use crate::trace::Kind;
 use parking_lot::Mutex;
 use pinyard_driver::{Capture, DriverError, Event};
+use pinyard_worker::log;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -173,7 +174,7 @@ impl Core {
                 Some(())
             }
             Err(error) => {
-                tracing::debug!(%error, "a stream could not be made to wait for others");
+                log!(debug, %error, "a stream could not be made to wait for others");
                 None
             }
         }
@@ -253,7 +254,7 @@ impl Core {
         let epoch = match begun {
             Ok(epoch) => epoch,
             Err(error) => {
-                tracing::debug!(%error, "the streams' memory could not be brought together");
+                log!(debug, %error, "the streams' memory could not be brought together");
                 return None;
             }
         };
@@ -340,7 +341,7 @@ impl Core {
                 }
                 other => {
                     if let Err(error) = other {
-                        tracing::debug!(%error, "a stream could not lend");
+                        log!(debug, %error, "a stream could not lend");
                     }
                     self.lock(token).take_in(&mut blocks, lender.owner);
                 }
@@ -389,7 +390,7 @@ impl Core {
             Ok(Marked::At(value)) => value,
             Ok(Marked::Capturing) => NEVER,
             Err(error) => {
-                tracing::debug!(%error, "the pool's own stream could not be marked");
+                log!(debug, %error, "the pool's own stream could not be marked");
                 NEVER
             }
         }
@@ -426,7 +427,7 @@ impl Core {
             // A lender's record was after these marks.
             let passed = lent.contains(&owner) || user.timeline.passed() >= value;
             let held = if passed { Ok(()) } else { user.timeline.hold(own, value, &*self.driver, token) };
-            held.inspect_err(|error| tracing::debug!(%error, "the pool could not wait for a stream")).is_ok()
+            held.inspect_err(|error| log!(debug, %error, "the pool could not wait for a stream")).is_ok()
         });
         let mut central = self.lock(token);
         for used in used {
@@ -468,7 +469,7 @@ impl Core {
         let id = self.driver.stream_id(stream, token);
         let mut central = self.lock(token);
         if let (Ok(id), None) = (&id, &central.hub) {
-            let state = central.enter(self, self.words.as_ref(), stream, *id);
+            let state = central.enter(self.itself.as_ptr(), self.words.as_ref(), stream, *id);
             central.hub = Some(state.clone());
             return Ok(state);
         }
@@ -494,7 +495,7 @@ impl Core {
         for event in spare.into_iter().chain(begun) {
             // SAFETY: ours, and out of every list. A failure leaves an event behind.
             if let Err(error) = unsafe { self.driver.event_destroy(event, token) } {
-                tracing::warn!(%error, "an event of a closed pool stays");
+                log!(warn, %error, "an event of a closed pool stays");
             }
         }
         if let Some(hub) = hub
@@ -502,7 +503,7 @@ impl Core {
             // SAFETY: ours; the pool, which alone used it, is closed.
             && let Err(error) = unsafe { self.driver.stream_destroy(own.handle(), token) }
         {
-            tracing::warn!(%error, "the stream of a closed pool stays");
+            log!(warn, %error, "the stream of a closed pool stays");
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::retire::Callable;
 use crate::source::{DriverToken, Segment, SourceError};
 use parking_lot::Mutex;
 use pinyard_driver::{Capture, DevicePtr, Driver, DriverError, Stream};
+use pinyard_worker::log;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
@@ -230,7 +231,7 @@ impl Timeline {
         for event in events.take_all(token) {
             // SAFETY: ours, and out of every list. A failure leaves an event behind.
             if let Err(error) = unsafe { driver.event_destroy(event, token) } {
-                tracing::warn!(%error, "an event of a closed pool stays");
+                log!(warn, %error, "an event of a closed pool stays");
             }
         }
     }

@@ -18,6 +18,7 @@ use crate::poison::PATTERN;
 use crate::retire::{Callable, Retired};
 use crate::source::DriverToken;
 use pinyard_driver::{Capture, DevicePtr, DriverError, Stream};
+use pinyard_worker::log;
 use std::sync::atomic::Ordering::SeqCst;
 
 /// Bytes that are read back at a time.
@@ -44,7 +45,7 @@ impl Core {
                 Ok(true) => self.watch.ledger.poisoned(block.address.get()),
                 // A capture must not get the fill into its graph.
                 Ok(false) => {}
-                Err(error) => tracing::debug!(%error, "a freed block could not be filled"),
+                Err(error) => log!(debug, %error, "a freed block could not be filled"),
             }
             home.inbox.push(block);
             self.coming.fetch_sub(1, SeqCst);
@@ -116,7 +117,7 @@ impl Core {
                     let offence = Offence::UseAfterFree { offset, found };
                     self.watch.report(&Misuse::new(offence, past.block, now).of_past(past));
                 }
-                Err(error) => tracing::debug!(%error, "freed memory could not be read back"),
+                Err(error) => log!(debug, %error, "freed memory could not be read back"),
             }
         }
     }

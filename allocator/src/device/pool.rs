@@ -18,6 +18,7 @@ use crate::retire::Retired;
 use crate::source::{DriverToken, Source, SourceError};
 use crate::sources::{DeviceSource, VirtualSource};
 use pinyard_driver::{Counted, Driver, DriverError, Stream};
+use pinyard_worker::log;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -137,7 +138,7 @@ impl DevicePool {
             && let Ok(in_use) = state.in_use(&token)
             && let Err(error) = state.timeline.mark(&*core.driver, &in_use, &mut token)
         {
-            tracing::debug!(%error, "a new stream could not be marked");
+            log!(debug, %error, "a new stream could not be marked");
         }
         Ok(PoolStream { handle: self.handle.clone(), state })
     }
