@@ -314,11 +314,11 @@ guard 'model: a push sets its summary bit' hooks/src/slots.rs 'self.summary.fetc
 
 guard 'model: whoever retires a stream waits for calls for it' allocator/src/retire.rs \
     'let alone = self.lock.write();' 'let other = Box::leak(Box::new(RwLock::new())); let alone = other.write();' \
-    pinyard-allocator --lib models::a_stream_ends
+    pinyard-allocator --lib models::retire::a_stream_ends
 guard 'model: a stream is asked whether it is retired with the lock held' allocator/src/retire.rs \
     $'let shared = self.lock.read();\n        match self.last_mark() {' \
     $'let last = self.last_mark();\n        let shared = self.lock.read();\n        match last {' \
-    pinyard-allocator --lib models::a_stream_ends
+    pinyard-allocator --lib models::retire::a_stream_ends
 guard 'model: a device pool is looked at after the sleep is announced' allocator/src/sleep.rs \
     $'self.announced.store(true, Relaxed);\n        // Pairs with the fence in `wake`: we find what was brought, or it finds this.\n        fence(SeqCst);\n        let found = look();' \
     $'let found = look();\n        self.announced.store(true, Relaxed);\n        fence(SeqCst);' \

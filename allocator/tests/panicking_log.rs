@@ -3,15 +3,15 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
+mod counted;
+
+use counted::{MIB, registry, wait_for};
 use pinyard_allocator::Pool;
 use pinyard_allocator::device::DevicePool;
 use pinyard_driver::{Driver, DriverToken, Simulated};
-use pinyard_registry::{Events, MemoryKey, Registry, backend::Custom};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Once};
-use std::time::Duration;
 
-const MIB: usize = 1 << 20;
 static PANICS: AtomicU32 = AtomicU32::new(0);
 
 /// Panics at every event and at each end of a span.
@@ -45,31 +45,10 @@ fn a_full_disk() {
     ONCE.call_once(|| tracing::subscriber::set_global_default(FullDisk).unwrap());
 }
 
-fn wait_for(what: &str, done: impl Fn() -> bool) {
-    let ended = (0..10_000).any(|_| {
-        std::thread::sleep(Duration::from_millis(1));
-        done()
-    });
-    assert!(ended, "{what}");
-}
-
 #[test]
 fn a_host_pool_outlives_its_log() {
     a_full_disk();
-    let registered = Arc::new(AtomicUsize::new(0));
-    let (more, less) = (registered.clone(), registered.clone());
-    let backend = Custom::new(
-        "counts",
-        move |_, _| {
-            more.fetch_add(1, SeqCst);
-            Ok(MemoryKey::default())
-        },
-        move |_, _| {
-            less.fetch_sub(1, SeqCst);
-            Ok(())
-        },
-    );
-    let registry = Registry::builder().backend(backend).events(Events::NotifyOnly).build().unwrap();
+    let (registry, registered) = registry();
     let pool = Pool::host(&registry).slab_bytes(2 * MIB).build().unwrap();
     let [mut one, two, three] = [(); 3].map(|()| pool.alloc::<u8>(2 * MIB).unwrap());
     one.fill(7);

@@ -5,48 +5,22 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
+mod counted;
+
+use counted::{MIB, registry, wait_for};
 use pinyard_allocator::device::{DevicePool, PoolStream, Registrar};
 use pinyard_allocator::{Fence, Poll, Pool, Segment, SourceError};
 use pinyard_driver::{Driver, DriverToken, Simulated};
-use pinyard_registry::{Events, MemoryKey, Registry, backend::Custom};
+use pinyard_registry::MemoryKey;
 use std::panic::panic_any;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
-
-const MIB: usize = 1 << 20;
-
-fn wait_for(what: &str, done: impl Fn() -> bool) {
-    let ended = (0..10_000).any(|_| {
-        std::thread::sleep(Duration::from_millis(1));
-        done()
-    });
-    assert!(ended, "{what}");
-}
 
 fn gpu() -> (Arc<Simulated>, pinyard_driver::Stream) {
     let gpu = Arc::new(Simulated::new(1 << 30));
     let stream = gpu.stream_create(&DriverToken::at_entry()).unwrap();
     (gpu, stream)
-}
-
-/// A pool whose registrations count, of 2 MiB slabs.
-fn host_pool() -> (Pool, Arc<AtomicUsize>) {
-    let registered = Arc::new(AtomicUsize::new(0));
-    let (more, less) = (registered.clone(), registered.clone());
-    let backend = Custom::new(
-        "counts",
-        move |_, _| {
-            more.fetch_add(1, SeqCst);
-            Ok(MemoryKey::default())
-        },
-        move |_, _| {
-            less.fetch_sub(1, SeqCst);
-            Ok(())
-        },
-    );
-    let registry = Registry::builder().backend(backend).events(Events::NotifyOnly).build().unwrap();
-    (Pool::host(&registry).slab_bytes(2 * MIB).build().unwrap(), registered)
 }
 
 /// A payload whose own drop panics.
@@ -199,11 +173,7 @@ fn a_device_pool_outlives_sources_of_copies_whose_drops_panic() {
     let mut kept = stream.alloc(MIB).unwrap();
     // A PoolBuf's pool ends with it: the leak report is the program's code, and panics.
     for _ in 0..3 {
-        let registry = Registry::builder()
-            .backend(Custom::new("none", |_, _| Ok(MemoryKey::default()), |_, _| Ok(())))
-            .events(Events::NotifyOnly)
-            .build()
-            .unwrap();
+        let (registry, _) = registry();
         let source = Pool::host(&registry).on_leak(|_| panic_any(Bomb)).build().unwrap();
         let block = source.alloc::<u8>(1000).unwrap();
         stream.copy_to_device(block, &mut kept, 0).unwrap();
@@ -217,7 +187,8 @@ fn a_device_pool_outlives_sources_of_copies_whose_drops_panic() {
 
 #[test]
 fn a_host_pool_outlives_fences_that_panic() {
-    let (pool, registered) = host_pool();
+    let (registry, registered) = registry();
+    let pool = Pool::host(&registry).slab_bytes(2 * MIB).build().unwrap();
     let calls = Arc::new(AtomicU32::new(0));
     // Whole pages: this thread gets no magazines, which would keep the core.
     let mut kept = pool.alloc::<u8>(MIB).unwrap();
@@ -238,23 +209,10 @@ fn a_host_pool_outlives_fences_that_panic() {
     drop(kept);
 }
 
-/// The last handle is the pool's own thread's, in a request that it serves.
+/// The last handle's drop tells of the leak, and then leaves the pool to its thread.
 #[test]
 fn a_host_pool_outlives_a_report_of_leaks_whose_payload_panics() {
-    let registered = Arc::new(AtomicUsize::new(0));
-    let (more, less) = (registered.clone(), registered.clone());
-    let backend = Custom::new(
-        "counts",
-        move |_, _| {
-            more.fetch_add(1, SeqCst);
-            Ok(MemoryKey::default())
-        },
-        move |_, _| {
-            less.fetch_sub(1, SeqCst);
-            Ok(())
-        },
-    );
-    let registry = Registry::builder().backend(backend).events(Events::NotifyOnly).build().unwrap();
+    let (registry, registered) = registry();
     let pool = Pool::host(&registry).slab_bytes(2 * MIB).fence_thread(false);
     let pool = pool.on_leak(|_| panic_any(Bomb)).build().unwrap();
     let mut kept = pool.alloc::<u8>(MIB).unwrap();
