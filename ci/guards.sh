@@ -263,6 +263,33 @@ guard 'device pool: what others use is waited for by the hub' allocator/src/devi
 guard 'device pool: streams that use a dropped block are waited for' allocator/src/device/reclaim.rs \
     $'            .streams\n            .iter()' $'            .streams[..0]\n            .iter()' \
     pinyard-allocator --test device_conformance a_side_streams_use
+guard 'device pool: a stream in use cannot be retired' allocator/src/retire.rs \
+    'let alone = self.lock.write();' 'let other = Box::leak(Box::new(RwLock::new())); let alone = other.write();' \
+    pinyard-allocator --test device_retire meets_the_end
+guard 'worker: a thread goes on after a panic' hooks/worker/src/lib.rs \
+    'while let Err(panicked) = caught(|| work(&kept)) {' 'if let Err(panicked) = caught(|| work(&kept)) {' \
+    pinyard-worker --lib a_thread_goes_on
+guard 'worker: a payload is forgotten' hooks/worker/src/lib.rs 'std::mem::forget(payload);' 'drop(payload);' \
+    pinyard-worker --lib a_panic_is_told
+guard 'worker: a panic of the log is caught' hooks/worker/src/lib.rs \
+    'let _ = $crate::caught(|| tracing::$level!($($arguments)*));' 'tracing::$level!($($arguments)*);' \
+    pinyard-allocator --test panicking_log
+guard "worker: the reaper's log is caught" hooks/worker/src/lib.rs \
+    'let _ = $crate::caught(|| tracing::$level!($($arguments)*));' 'tracing::$level!($($arguments)*);' \
+    $registry --test panicking_log
+guard 'device pool: a registrar that panics has failed' allocator/src/device/alloc.rs \
+    'by_program("Registrar::deregister", segment, || registrar.deregister(segment, key, token))' \
+    'registrar.deregister(segment, key, token)' \
+    pinyard-allocator --test panics a_registrar
+guard 'pools: a panic of a fence is caught' allocator/src/fence.rs \
+    'guarded("a fence", || poll.passed())' 'Some(poll.passed())' \
+    pinyard-allocator --test panics a_host_pool_outlives_fences
+guard 'pools: a panic of the drop of a fence is caught' allocator/src/fence.rs \
+    'guarded("the drop of a fence", || drop(poll));' 'drop(poll);' \
+    pinyard-allocator --test panics a_host_pool_outlives_fences
+guard "libfabric's helper: a task that panics keeps no other from its turn" libfabric/src/helper.rs \
+    'let _ = caught(|| task(complete));' 'task(complete);' \
+    pinyard-libfabric --lib the_helper_outlives
 # Programs with more rights than their caller, which only root makes.
 [ "$(id -u)" -ne 0 ] || guard 'AT_SECURE: relative paths' registry/src/backend/library.rs 'is_relative(&name) && pinyard_hooks::is_privileged()' 'false' \
     $registry --test privileged
@@ -318,6 +345,13 @@ guard 'model: a widened event covers what it was' hooks/src/slots.rs 'Some((even
 guard 'model: a push sets its summary bit' hooks/src/slots.rs 'self.summary.fetch_or(1 << (index / GROUP), Release);' '' \
     $hooks --test loom_inbox two_events_two_slots
 
+guard 'model: whoever retires a stream waits for calls for it' allocator/src/retire.rs \
+    'let alone = self.lock.write();' 'let other = Box::leak(Box::new(RwLock::new())); let alone = other.write();' \
+    pinyard-allocator --lib models::retire::a_stream_ends
+guard 'model: a stream is asked whether it is retired with the lock held' allocator/src/retire.rs \
+    $'let shared = self.lock.read();\n        match self.last_mark() {' \
+    $'let last = self.last_mark();\n        let shared = self.lock.read();\n        match last {' \
+    pinyard-allocator --lib models::retire::a_stream_ends
 guard 'model: a device pool is looked at after the sleep is announced' allocator/src/sleep.rs \
     $'self.announced.store(true, Relaxed);\n        // Pairs with the fence in `wake`: we find what was brought, or it finds this.\n        fence(SeqCst);\n        let found = look();' \
     $'let found = look();\n        self.announced.store(true, Relaxed);\n        fence(SeqCst);' \

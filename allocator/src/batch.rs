@@ -11,6 +11,7 @@ use crate::shared::{Cold, Core};
 use crate::source::DriverToken;
 use bytemuck::Pod;
 use pinyard_hooks::PAGE_SIZE;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Blocks of a warm-up that are taken under one lock.
@@ -119,7 +120,7 @@ impl Handle {
 
 impl Core {
     /// Under the lock: blocks for all of `wants` that are whole pages, side by side.
-    fn take_row(&self, cold: &mut Cold, wants: &[Want]) -> Option<Vec<BlockRef>> {
+    fn take_row(self: &Arc<Self>, cold: &mut Cold, wants: &[Want]) -> Option<Vec<BlockRef>> {
         let is_row = |want: &Want| matches!(want, Want::Pages { align, .. } if *align <= PAGE_SIZE);
         let row: Vec<Want> = wants.iter().copied().filter(is_row).collect();
         let bytes = row.iter().try_fold(0usize, |sum, want| sum.checked_add(want.bytes()))?;

@@ -14,6 +14,7 @@ use crate::source::{DriverToken, Source};
 use crate::trace::Traced;
 use pinyard_registry::membarrier;
 use pinyard_registry::{Access, Registry};
+use pinyard_worker::log;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -187,7 +188,7 @@ impl Builder {
             ..
         } = self;
         let traced = Traced::new(source.name());
-        tracing::info!(source = source.name(), slab_bytes, limit, "a pool was made");
+        log!(info, source = source.name(), slab_bytes, limit, "a pool was made");
         let supplier = Arc::new(Supplier { registry, source, access });
         let core = Core::new(largest, poison, traced);
         let publisher: std::sync::Weak<Core> = Arc::downgrade(&core);

@@ -12,6 +12,7 @@ use crate::span::{Kind, Span};
 use pinyard_hooks::PAGE_SIZE;
 use std::cell::Cell;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// What an allocation needs.
@@ -70,7 +71,11 @@ const COMPLETE: usize = usize::MAX;
 
 impl Core {
     /// Under the lock: a free block, from a bin or carved.
-    pub(crate) fn take(&self, cold: &mut Cold, want: Want) -> Result<Option<BlockRef>, AllocError> {
+    pub(crate) fn take(
+        self: &Arc<Self>,
+        cold: &mut Cold,
+        want: Want,
+    ) -> Result<Option<BlockRef>, AllocError> {
         if let Want::Class(class) = want {
             // Another thread may have carved, or freed, before we had the lock.
             let mut magazine = self.bins.pop(class);
@@ -85,7 +90,7 @@ impl Core {
 
     /// Under the lock: a new span, one of whose blocks is returned; the others go
     /// to the bin.
-    fn carve(&self, cold: &mut Cold, want: Want) -> Result<Option<BlockRef>, AllocError> {
+    fn carve(self: &Arc<Self>, cold: &mut Cold, want: Want) -> Result<Option<BlockRef>, AllocError> {
         self.make_places(cold, want.blocks())?;
         let Some((start, slab)) = cold.ranges.take(want.bytes(), want.align()) else { return Ok(None) };
         Ok(self.carve_at(cold, want, start, slab))
@@ -102,7 +107,7 @@ impl Core {
 
     /// The same in a range of `slab` that was taken for it, with as many blocks without a place.
     pub(crate) fn carve_at(
-        &self,
+        self: &Arc<Self>,
         cold: &mut Cold,
         want: Want,
         start: usize,
@@ -113,7 +118,8 @@ impl Core {
         let rounds = if class == OVERSIZE { 0 } else { classes::rounds(class) as u32 };
         let blocks = cold.unplaced.split_off(cold.unplaced.len() - count).into_boxed_slice();
         let span = Box::new(Span {
-            kind: Kind { core: self, class, rounds, block_bytes, watched: self.watched },
+            // Of the whole Arc: a free makes another owner of it.
+            kind: Kind { core: Arc::as_ptr(self), class, rounds, block_bytes, watched: self.watched },
             key,
             slab,
             start,

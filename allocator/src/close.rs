@@ -8,6 +8,7 @@
 use crate::requests::guarded;
 use crate::shared::Core;
 use crate::source::DriverToken;
+use pinyard_worker::log;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering::Relaxed, Ordering::SeqCst, fence};
 
@@ -32,10 +33,11 @@ impl Core {
             }
         }
         drop(cold);
-        guarded("a fence", || self.poll_fences(usize::MAX));
-        let ended = self.release_free(&mut token);
+        self.poll_fences(usize::MAX);
+        // Blocks in use rely on what follows.
+        let ended = guarded("the end of a pool", || self.release_free(&mut token)).unwrap_or(false);
         if !ended && !self.start_worker() {
-            tracing::warn!("no thread to wait for the blocks of a closed pool: its memory stays");
+            log!(warn, "no thread to wait for the blocks of a closed pool: its memory stays");
             std::mem::forget(self.clone());
         }
         // Only now: what was free is gone when this returns.

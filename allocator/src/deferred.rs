@@ -9,7 +9,7 @@
 #![allow(unsafe_code)]
 
 use crate::block::BlockRef;
-use crate::fence::Fence;
+use crate::fence::{Asked, Fence};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize};
@@ -137,49 +137,27 @@ impl Queue {
         if self.count.load(Relaxed) == 0 {
             return 0;
         }
-        let mut round = Round { queue: self, unpassed: Vec::new() };
         self.receive(&mut self.waiting.lock());
-        let mut passed = 0;
+        let (mut passed, mut unpassed) = (0, Vec::new());
         for _ in 0..most {
             let next = self.waiting.lock().pop_front();
-            let Some(mut item) = next else { break };
-            let asked = Out { queue: self, bytes: item.bytes };
-            if item.fence.passed() {
-                drop(item.fence);
-                free(item.block);
-                drop(asked);
-                passed += 1;
-            } else {
-                std::mem::forget(asked);
-                round.unpassed.push(item);
+            let Some(Item { fence, block, bytes }) = next else { break };
+            match fence.ask() {
+                Asked::Waits(fence) => {
+                    unpassed.push(Item { fence, block, bytes });
+                    continue;
+                }
+                Asked::Passed => {
+                    free(block);
+                    passed += 1;
+                }
+                Asked::Panicked => {}
             }
+            self.count.fetch_sub(1, Relaxed);
+            self.bytes.fetch_sub(bytes, Relaxed);
         }
+        self.waiting.lock().extend(unpassed);
         passed
-    }
-}
-
-/// A block that leaves the queue: when it is free, or its fence panics.
-struct Out<'a> {
-    queue: &'a Queue,
-    bytes: usize,
-}
-
-impl Drop for Out<'_> {
-    fn drop(&mut self) {
-        self.queue.count.fetch_sub(1, Relaxed);
-        self.queue.bytes.fetch_sub(self.bytes, Relaxed);
-    }
-}
-
-/// Puts back what a round has asked in vain, also when a fence panics.
-struct Round<'a> {
-    queue: &'a Queue,
-    unpassed: Vec<Item>,
-}
-
-impl Drop for Round<'_> {
-    fn drop(&mut self) {
-        self.queue.waiting.lock().extend(self.unpassed.drain(..));
     }
 }
 

@@ -7,6 +7,7 @@
 //! thread that merely drops or defers a block. One that has not passed holds up no
 //! other.
 
+use crate::requests::guarded;
 use crossbeam_utils::CachePadded;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
@@ -25,7 +26,36 @@ pub enum Fence {
     Poll(Box<dyn Poll>),
 }
 
+/// What a fence said that was asked with its panics caught.
+pub(crate) enum Asked {
+    Passed,
+    Waits(Fence),
+    /// Its block is never used again.
+    Panicked,
+}
+
 impl Fence {
+    /// Asks it, and drops it unless it is to be asked again: the program's code, whose panics go
+    /// no further. A drop that panics takes nothing back of what the fence has said.
+    pub(crate) fn ask(mut self) -> Asked {
+        let passed = match &mut self {
+            Fence::Word { word, value } => Some(word.value() >= *value),
+            Fence::Poll(poll) => guarded("a fence", || poll.passed()),
+        };
+        if passed == Some(false) {
+            return Asked::Waits(self);
+        }
+        self.give_up();
+        if passed.is_some() { Asked::Passed } else { Asked::Panicked }
+    }
+
+    /// Drops it, likewise.
+    pub(crate) fn give_up(self) {
+        if let Fence::Poll(poll) = self {
+            guarded("the drop of a fence", || drop(poll));
+        }
+    }
+
     /// A fence that asks `poll`.
     pub fn poll(poll: impl Poll) -> Fence {
         Fence::Poll(Box::new(poll))
@@ -66,6 +96,10 @@ impl std::fmt::Debug for Fence {
 /// pool's own, or by the one that outlives it. So a fence on an MPI request asks MPI on any
 /// thread with `MPI_THREAD_MULTIPLE` alone, and below that on one, as pinyard-mpi's
 /// `RequestFence` does; or the progress thread leaves the answer in a word.
+///
+/// A panic of `passed`, or of the fence's drop, goes no further, on whichever thread: the log
+/// is told. The block of a fence that panicked when it was asked is in use for good; one whose
+/// fence has passed, and panicked when it was dropped, is free.
 pub trait Poll: Send + 'static {
     /// Whether it has passed. Does not wait. Not asked again after `true`.
     fn passed(&mut self) -> bool;

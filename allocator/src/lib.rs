@@ -39,6 +39,7 @@ mod bin;
 mod block;
 mod inbox;
 mod latch;
+mod retire;
 mod sleep;
 mod sync;
 

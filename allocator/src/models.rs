@@ -20,6 +20,8 @@ use loom::sync::{Arc, Mutex};
 use loom::thread;
 use std::ptr::NonNull;
 
+mod retire;
+
 struct Shared {
     arena: Arena,
     bin: Bin,

@@ -11,6 +11,7 @@ use crate::device::{Ledger, Life, Note, Past};
 use crate::device::{Misuse, Offence};
 use crate::trace::{Stack, thread_number};
 use parking_lot::Mutex;
+use pinyard_worker::log;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -99,7 +100,7 @@ impl Poison {
         let misuse = Misuse { stream: None, ..Misuse::new(offence, past.block, now).of_past(past) };
         let alarms = self.alarms.lock().clone();
         if alarms.is_empty() {
-            tracing::error!("{misuse}");
+            log!(error, "{misuse}");
         }
         alarms.iter().for_each(|alarm| alarm(&misuse));
     }

@@ -7,8 +7,8 @@
 //! nobody; with none it sleeps.
 
 use parking_lot::Mutex;
+use pinyard_worker::{Panicked, caught, log};
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Poll, Waker};
@@ -161,7 +161,10 @@ impl<A> To<A> {
 /// Runs what belongs to the program where a panic of it must not go on: on a pool's thread,
 /// and at a pool's end. `None`: it panicked, and the log was told.
 pub(crate) fn guarded<T>(what: &str, run: impl FnOnce() -> T) -> Option<T> {
-    catch_unwind(AssertUnwindSafe(run))
-        .inspect_err(|_| tracing::error!("{what} panicked in the hands of a pool"))
-        .ok()
+    caught(run).inspect_err(|panicked| log!(error, "{what} panicked in the hands of a pool: {panicked}")).ok()
+}
+
+/// Of a pool's thread itself, which goes on.
+pub(crate) fn thread_panicked(panicked: &Panicked) {
+    log!(error, "the thread of a pool panicked, and goes on: {panicked}");
 }

@@ -21,6 +21,7 @@ use crate::fork;
 use crate::magazine::{Bins, Cache};
 use crate::poison::Poison;
 use crate::ranges::Ranges;
+use crate::requests::guarded;
 use crate::slab::Slab;
 use crate::sleep::Sleep;
 use crate::source::DriverToken;
@@ -278,7 +279,7 @@ impl Core {
             let bounds = slab.bounds();
             if let Some(poison) = self.poison.as_ref().filter(|_| at < fresh) {
                 // SAFETY: the slab is ours, and mapped until it is released.
-                unsafe { poison.released(bounds.start, bounds.bytes) };
+                guarded("an alarm", || unsafe { poison.released(bounds.start, bounds.bytes) });
             }
             // SAFETY: `detach_free_slabs` found the slab free from end to end.
             match unsafe { slab.release(token) } {

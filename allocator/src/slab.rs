@@ -3,8 +3,9 @@
 
 use crate::error::AllocError;
 use crate::ranges::Bounds;
-use crate::source::{DriverToken, Segment, Source};
+use crate::source::{DriverToken, Segment, Source, by_program};
 use pinyard_registry::{Access, GetError, MemoryKey, OwnedLease, Registry};
+use pinyard_worker::{log, span};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -33,7 +34,7 @@ impl Slab {
         bytes: usize,
         token: &DriverToken,
     ) -> Result<Slab, AllocError> {
-        let _span = tracing::debug_span!("slab", source = supplier.source.name(), bytes).entered();
+        let _span = span!(debug_span, "slab", source = supplier.source.name(), bytes);
         let segment = supplier.source.grow(bytes, token).map_err(|source| AllocError::Source {
             bytes,
             name: supplier.source.name(),
@@ -44,17 +45,14 @@ impl Slab {
         let fresh = supplier.registry.invalidate(range);
         match fresh.and_then(|()| supplier.registry.get(range, supplier.access)) {
             Ok(lease) => {
-                tracing::debug!(
-                    source = supplier.source.name(),
-                    bytes = segment.bytes,
-                    "a pool grew by a slab"
-                );
+                log!(debug, source = supplier.source.name(), bytes = segment.bytes, "a pool grew by a slab");
                 let (key, lease) = (lease.key(), Some(lease.into_owned()));
                 Ok(Slab { segment, key, lease, ending: Ending::default(), supplier: supplier.clone() })
             }
             Err(source) => {
                 // SAFETY: fresh from `grow`, seen by nobody, and not registered.
-                warn(unsafe { supplier.source.shrink(segment, token) });
+                let shrink = || unsafe { supplier.source.shrink(segment, token) };
+                warn(by_program("Source::shrink", segment, shrink));
                 Err(AllocError::Registration {
                     bytes: segment.bytes,
                     backend: supplier.registry.backend_name(),
@@ -87,14 +85,15 @@ impl Slab {
         let ended = self.ending.retire(&supplier.registry, segment).unwrap_or(true);
         if !ended {
             if is_first {
-                tracing::warn!(source, bytes, "a slab stays: somebody holds a lease of it");
+                log!(warn, source, bytes, "a slab stays: somebody holds a lease of it");
             }
             return Err(self);
         }
-        tracing::debug!(source, bytes, "a pool gives a slab back");
+        log!(debug, source, bytes, "a pool gives a slab back");
         // SAFETY: nobody uses the memory (the caller's contract); the segment is
         // ours and goes back once, since `self` is consumed.
-        warn(unsafe { supplier.source.shrink(segment, token) });
+        let shrink = || unsafe { supplier.source.shrink(segment, token) };
+        warn(by_program("Source::shrink", segment, shrink));
         Ok(())
     }
 }
@@ -125,6 +124,6 @@ impl Ending {
 /// Memory that its source does not take back stays mapped, and is nobody's.
 fn warn(shrunk: Result<(), crate::SourceError>) {
     if let Err(error) = shrunk {
-        tracing::warn!(%error, "a segment could not be given back");
+        log!(warn, %error, "a segment could not be given back");
     }
 }

@@ -4,6 +4,7 @@
 use crate::pressure::Room;
 use pinyard_driver::DriverError;
 pub use pinyard_driver::DriverToken;
+use pinyard_worker::caught;
 
 /// A piece of memory that a source has handed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +59,8 @@ pub unsafe trait Source: Send + Sync {
     /// At least `bytes` bytes, a multiple of the granularity.
     fn grow(&self, bytes: usize, token: &DriverToken) -> Result<Segment, SourceError>;
 
-    /// Takes a segment back. Nothing is registered there any more.
+    /// Takes a segment back. Nothing is registered there any more. A panic is an error like
+    /// another: the segment stays.
     ///
     /// # Safety
     /// The segment came from this source's `grow`, is given back once, and nobody
@@ -71,6 +73,21 @@ pub unsafe trait Source: Send + Sync {
 /// # Safety
 /// Segments are mapped, readable and writable by the host, and initialised.
 pub unsafe trait HostMemory: Source {}
+
+/// Has the program's code do something with a segment: a panic is an error like another.
+pub(crate) fn by_program<T>(
+    call: &str,
+    segment: Segment,
+    work: impl FnOnce() -> Result<T, SourceError>,
+) -> Result<T, SourceError> {
+    caught(work).unwrap_or_else(|panicked| {
+        Err(SourceError {
+            call: format!("{call} of {} bytes at {:#x}", segment.bytes, segment.start),
+            reason: format!("it panicked: {panicked}"),
+            hint: String::new(),
+        })
+    })
+}
 
 impl From<DriverError> for SourceError {
     fn from(error: DriverError) -> SourceError {

@@ -11,6 +11,7 @@ use crate::pool::Handle;
 use crate::shared::Cold;
 use crate::source::DriverToken;
 use crate::stats::PoolShortage;
+use pinyard_worker::log;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -51,7 +52,7 @@ impl Handle {
             }
         };
         let stats = self.core.stats();
-        tracing::warn!(source = self.supplier.source.name(), %error, ?stats, "no memory in a pool");
+        log!(warn, source = self.supplier.source.name(), %error, ?stats, "no memory in a pool");
         Err(error)
     }
 

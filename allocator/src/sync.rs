@@ -8,6 +8,26 @@ mod chosen {
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, fence};
     pub(crate) use std::thread::{Thread, yield_now};
 
+    pub(crate) type ReadGuard<'a> = parking_lot::RwLockReadGuard<'a, ()>;
+    pub(crate) type WriteGuard<'a> = parking_lot::RwLockWriteGuard<'a, ()>;
+
+    /// A lock that guards no data.
+    pub(crate) struct RwLock(parking_lot::RwLock<()>);
+
+    impl RwLock {
+        pub(crate) fn new() -> RwLock {
+            RwLock(parking_lot::RwLock::new(()))
+        }
+
+        pub(crate) fn read(&self) -> ReadGuard<'_> {
+            self.0.read()
+        }
+
+        pub(crate) fn write(&self) -> WriteGuard<'_> {
+            self.0.write()
+        }
+    }
+
     /// loom's interface over the real cell.
     #[derive(Default)]
     pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
@@ -47,6 +67,26 @@ mod chosen {
     pub(crate) use loom::cell::UnsafeCell;
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, fence};
     pub(crate) use loom::thread::{Thread, yield_now};
+
+    pub(crate) type ReadGuard<'a> = loom::sync::RwLockReadGuard<'a, ()>;
+    pub(crate) type WriteGuard<'a> = loom::sync::RwLockWriteGuard<'a, ()>;
+
+    /// See the real one.
+    pub(crate) struct RwLock(loom::sync::RwLock<()>);
+
+    impl RwLock {
+        pub(crate) fn new() -> RwLock {
+            RwLock(loom::sync::RwLock::new(()))
+        }
+
+        pub(crate) fn read(&self) -> ReadGuard<'_> {
+            self.0.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+        }
+
+        pub(crate) fn write(&self) -> WriteGuard<'_> {
+            self.0.write().unwrap_or_else(std::sync::PoisonError::into_inner)
+        }
+    }
 
     /// See the real one.
     pub(crate) fn pause(_: u32) {

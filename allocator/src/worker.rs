@@ -8,10 +8,11 @@
 //! Of a closed pool it asks all fences, since nobody else is left.
 
 use crate::deferred::Asker;
+use crate::requests::thread_panicked;
 use crate::shared::Core;
 use crate::source::DriverToken;
-use pinyard_hooks::{SignalsBlocked, THREAD_STACK, stack_size};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use pinyard_hooks::{THREAD_STACK, stack_size};
+use pinyard_worker::{log, spawn};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
@@ -33,10 +34,8 @@ impl Core {
         if *has_worker {
             return true;
         }
-        let core = self.clone();
-        let _blocked = SignalsBlocked::now();
-        let thread = thread::Builder::new().name("pinyard-fences".to_owned()).stack_size(stack);
-        let spawned = thread.spawn(move || core.work());
+        let spawned =
+            spawn("pinyard-fences", stack, self.clone(), |core: &Arc<Core>| core.work(), thread_panicked);
         match spawned {
             Ok(thread) => {
                 *has_worker = true;
@@ -46,7 +45,7 @@ impl Core {
                 true
             }
             Err(error) => {
-                tracing::warn!(%error, "no thread for a pool: blocks that wait for fences come back by use only");
+                log!(warn, %error, "no thread for a pool: blocks that wait for fences come back by use only");
                 false
             }
         }
@@ -110,12 +109,7 @@ impl Core {
         }
     }
 
-    /// Of the program, whose panics must not end the thread.
     fn ask_fences(&self, asker: Asker) -> usize {
-        let asked = || self.deferred.poll(asker, usize::MAX, |block| self.free_for_all(block));
-        catch_unwind(AssertUnwindSafe(asked)).unwrap_or_else(|_| {
-            tracing::error!("a fence panicked on the thread of a pool: its block stays in use");
-            0
-        })
+        self.deferred.poll(asker, usize::MAX, |block| self.free_for_all(block))
     }
 }

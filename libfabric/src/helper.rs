@@ -2,7 +2,8 @@
 //! in place, tells libfabric about stale entries, and does what others ask of it.
 #![allow(unsafe_code)]
 
-use pinyard_hooks::{SignalsBlocked, fork_generation, stack_size};
+use pinyard_hooks::{fork_generation, stack_size};
+use pinyard_worker::caught;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -51,11 +52,8 @@ pub fn every_round(task: fn(bool)) -> std::io::Result<()> {
 fn spawn(stack: usize) -> std::io::Result<()> {
     // A parent's round that the fork has cut off.
     BUSY.store(false, SeqCst);
-    // The program's signals are for its own threads: a new thread starts with its
-    // creator's mask.
-    let _blocked = SignalsBlocked::now();
-    let thread = std::thread::Builder::new().name("pinyard-fabric".into()).stack_size(stack);
-    thread.spawn(rounds)?;
+    // Nothing is logged here: what the panic hook prints is all.
+    pinyard_worker::spawn("pinyard-fabric", stack, (), |()| rounds(), |_| ())?;
     if OWNER.swap(fork_generation(), SeqCst) == NOBODY {
         // SAFETY: a plain function. Were it refused for want of memory, a round
         // could run beside libfabric's destructor, as any thread's call could.
@@ -70,12 +68,19 @@ fn rounds() {
         // SeqCst, both: either this round sees QUIET, or `stop_at_exit` sees BUSY.
         BUSY.store(true, SeqCst);
         if !QUIET.load(SeqCst) {
-            let complete = pinyard_hooks::verify();
-            // A copy: a task may wait for libfabric, and nobody for the list then.
-            let tasks = tasks().clone();
-            tasks.iter().for_each(|task| task(complete));
+            let _ = caught(round);
         }
         BUSY.store(false, SeqCst);
+    }
+}
+
+/// A task that panics keeps no other from its turn, and has its own in the next round.
+fn round() {
+    let complete = pinyard_hooks::verify();
+    // A copy: a task may wait for libfabric, and nobody for the list then.
+    let tasks = tasks().clone();
+    for task in tasks {
+        let _ = caught(|| task(complete));
     }
 }
 
@@ -86,5 +91,42 @@ extern "C" fn stop_at_exit() {
     let here = OWNER.load(SeqCst) == fork_generation();
     while here && BUSY.load(SeqCst) && start.elapsed() < PATIENCE {
         std::thread::yield_now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::panic_any;
+
+    /// A payload whose own drop panics.
+    struct Bomb;
+
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("the payload's drop")
+        }
+    }
+
+    static FIRST: AtomicU32 = AtomicU32::new(0);
+    static SECOND: AtomicU32 = AtomicU32::new(0);
+
+    #[test]
+    fn the_helper_outlives_a_task_that_panics() {
+        fn first(_: bool) {
+            FIRST.fetch_add(1, SeqCst);
+            panic_any(Bomb)
+        }
+        fn second(_: bool) {
+            SECOND.fetch_add(1, SeqCst);
+        }
+        every_round(first).unwrap();
+        every_round(second).unwrap();
+        let has_gone_on = (0..200).any(|_| {
+            std::thread::sleep(PERIOD);
+            FIRST.load(SeqCst) >= 3 && SECOND.load(SeqCst) >= 3
+        });
+        assert!(has_gone_on, "{} and {} rounds", FIRST.load(SeqCst), SECOND.load(SeqCst));
+        tasks().retain(|task| !core::ptr::fn_addr_eq(*task, first as fn(bool)));
     }
 }

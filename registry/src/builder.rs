@@ -11,6 +11,7 @@ use crate::registry::{Inner, Registry};
 use crate::traced::Traced;
 use crate::trust::{Mechanism, Trust};
 use crate::{clock, limits, membarrier, reaper};
+use pinyard_worker::{log, span};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -107,7 +108,7 @@ impl Builder {
     /// see [`Mechanism`].
     pub fn build(self) -> Result<Registry, BuildError> {
         let backend = self.backend.ok_or(BuildError::NoBackend)?;
-        let _span = tracing::debug_span!("registry", backend = backend.name()).entered();
+        let _span = span!(debug_span, "registry", backend = backend.name());
         let forced = Mechanism::from_environment().map_err(|value| BuildError::UnknownMechanism { value })?;
         let events = if forced == Some(Mechanism::Notify) { Events::NotifyOnly } else { self.events };
         let mut patches = events == Events::Hooks && forced.is_none_or(Mechanism::patches);
@@ -157,7 +158,8 @@ impl Builder {
         let publisher: std::sync::Weak<Inner> = Arc::downgrade(&inner);
         pinyard_trace::counters::publish(publisher);
         reaper::start(&inner).map_err(|source| BuildError::Thread { source })?;
-        tracing::info!(
+        log!(
+            info,
             backend = inner.backend.name(),
             budget = inner.cache.geometry.budget.bytes(),
             regions,

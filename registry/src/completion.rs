@@ -1,6 +1,6 @@
 //! Calls somebody back when the last of a set of registrations is gone.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use pinyard_worker::{caught, log};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Runs its work when the last clone is dropped, once.
@@ -23,8 +23,8 @@ impl Drop for OnDrop {
         if let Some(work) = self.0.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
             // It runs on whichever thread is at hand, the reaper's too: a panic, which
             // has been printed, ends there.
-            if catch_unwind(AssertUnwindSafe(work)).is_err() {
-                tracing::error!("the callback of an invalidate panicked");
+            if let Err(panicked) = caught(work) {
+                log!(error, "the callback of an invalidate panicked: {panicked}");
             }
         }
     }

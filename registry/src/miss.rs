@@ -18,6 +18,7 @@ use crate::room;
 use crate::trust::Begun;
 use crate::{diagnose, told, trust};
 use pinyard_trace::Kind;
+use pinyard_worker::log;
 use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -190,7 +191,7 @@ fn spoiled(
     attempt.pages = pages;
     attempt.merge = false;
     attempt.spoiled += 1;
-    tracing::debug!(%pages, attempt = attempt.spoiled, "the mapping changed during the registration");
+    log!(debug, %pages, attempt = attempt.spoiled, "the mapping changed during the registration");
     match attempt.spoiled {
         ATTEMPTS => Err(Box::new(GetError::Unstable { range: pages, attempts: ATTEMPTS })),
         _ => Ok(None),

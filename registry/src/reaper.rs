@@ -12,7 +12,8 @@ use crate::builder::Events;
 use crate::clock;
 use crate::registry::Inner;
 use crate::told::Told;
-use pinyard_hooks::{SignalsBlocked, THREAD_STACK, stack_size};
+use pinyard_hooks::{THREAD_STACK, stack_size};
+use pinyard_worker::log;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle, Thread};
@@ -32,7 +33,7 @@ impl Reaper {
         self.stop.store(true, SeqCst);
         self.thread.thread().unpark();
         if self.thread.thread().id() != thread::current().id() {
-            // A panic of the reaper has been printed by its own thread.
+            // It ends in no other way than by its return.
             let _ = self.thread.join();
         }
     }
@@ -49,24 +50,23 @@ impl Reaper {
 
 pub(crate) fn start(inner: &Arc<Inner>) -> std::io::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
-    let (weak, stopped) = (Arc::downgrade(inner), stop.clone());
-    let _blocked = SignalsBlocked::now();
-    let thread =
-        thread::Builder::new().name("pinyard-reaper".to_owned()).stack_size(stack_size(THREAD_STACK));
-    let thread = thread.spawn(move || run(&weak, &stopped))?;
+    let (kept, mut told) = ((Arc::downgrade(inner), stop.clone()), Told::default());
+    let work = move |(registry, stopped): &(Weak<Inner>, Arc<AtomicBool>)| run(registry, stopped, &mut told);
+    let thread = pinyard_worker::spawn("pinyard-reaper", stack_size(THREAD_STACK), kept, work, |panicked| {
+        log!(error, "a registry's reaper panicked, and goes on: {panicked}");
+    })?;
     *inner.reaper.lock() = Some(Reaper { stop, thread });
     Ok(())
 }
 
-fn run(registry: &Weak<Inner>, stopped: &AtomicBool) {
-    let mut told = Told::default();
+fn run(registry: &Weak<Inner>, stopped: &AtomicBool, told: &mut Told) {
     while !stopped.load(SeqCst) {
         let Some(inner) = registry.upgrade() else { return };
-        if inner.reap(&mut told) {
+        if inner.reap(told) {
             // SeqCst, with the swap in `wake_reaper`: either that sees the flag, or the
             // second look sees the region.
             inner.reaper_sleeps.store(true, SeqCst);
-            let still_idle = inner.reap(&mut told);
+            let still_idle = inner.reap(told);
             drop(inner);
             if still_idle {
                 thread::park();

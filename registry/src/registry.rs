@@ -25,7 +25,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use pinyard_hooks::MapPlace;
 use pinyard_trace::Kind;
 use pinyard_trace::counters::{Counters, Publisher};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use pinyard_worker::{caught, log};
 use std::sync::atomic::AtomicBool;
 
 /// A registration cache. A handle: clones share one cache.
@@ -328,7 +328,7 @@ impl Inner {
             let call = self.traced.begin();
             let deregister = || self.backend.deregister(grave.key, grave.range, unlocked);
             // A custom backend's panic must not take the reaper, or the budget, with it.
-            let answer = catch_unwind(AssertUnwindSafe(|| miss::in_backend(deregister)))
+            let answer = caught(|| miss::in_backend(deregister))
                 .unwrap_or_else(|_| Err(BackendError::new("deregister: the backend panicked", 0)));
             grave.failed = answer.is_err();
             if let Some(call) = call {
@@ -338,7 +338,7 @@ impl Inner {
                 self.trust.end(grave.range);
             }
             if let Err(error) = answer {
-                tracing::warn!(backend = self.backend.name(), %error, "deregistration failed");
+                log!(warn, backend = self.backend.name(), %error, "deregistration failed");
             }
             grave.ticks = began.map(|began| clock::ticks().wrapping_sub(began));
         }

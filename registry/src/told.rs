@@ -5,12 +5,13 @@
 use crate::error::GetError;
 use crate::stats::Counters;
 use pinyard_hooks::Why;
+use pinyard_worker::log;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// A `get` that its caller is refused.
 #[cold]
 pub(crate) fn refused(backend: &'static str, error: &GetError) {
-    tracing::warn!(backend, %error, "no registration");
+    log!(warn, backend, %error, "no registration");
 }
 
 /// userfaultfd is needed and cannot serve. Once per process: each miss finds it anew.
@@ -25,7 +26,7 @@ pub(crate) fn unwatched(why: &Why) {
     } else {
         "Linux 5.11 or newer with CONFIG_USERFAULTFD, and a seccomp profile that allows userfaultfd"
     };
-    tracing::warn!(%why, remedy, "code in this process calls the kernel past libc, so nothing is cached");
+    log!(warn, %why, remedy, "code in this process calls the kernel past libc, so nothing is cached");
 }
 
 /// What was told of a registry.
@@ -40,24 +41,24 @@ impl Told {
     pub(crate) fn tell(&mut self, backend: &'static str, now: Counters, lost: bool) {
         let before = std::mem::replace(&mut self.counters, now);
         if lost && !self.lost {
-            tracing::warn!(backend, "another library's hooks hide changes: nothing is cached any more");
+            log!(warn, backend, "another library's hooks hide changes: nothing is cached any more");
         }
         self.lost = lost;
         if now.flushes > before.flushes {
             let flushes = now.flushes - before.flushes;
-            tracing::warn!(backend, flushes, "every registration was taken out");
+            log!(warn, backend, flushes, "every registration was taken out");
         }
         if now.overflows > before.overflows {
             let events = now.overflows - before.overflows;
-            tracing::debug!(backend, events, "changes too wide for a hook were applied in slices");
+            log!(debug, backend, events, "changes too wide for a hook were applied in slices");
         }
         if now.evictions > before.evictions {
             let regions = now.evictions - before.evictions;
-            tracing::debug!(backend, regions, "regions made way for others");
+            log!(debug, backend, regions, "regions made way for others");
         }
         if now.invalidations > before.invalidations {
             let regions = now.invalidations - before.invalidations;
-            tracing::trace!(backend, regions, "mappings of regions have changed");
+            log!(trace, backend, regions, "mappings of regions have changed");
         }
     }
 }

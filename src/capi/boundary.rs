@@ -57,7 +57,10 @@ pub(super) fn at_boundary(name: &str, body: impl FnOnce() -> Result<(), Failure>
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-            failed(name, Failure::new(PNY_ERR_INTERNAL, format!("panic inside pinyard: {text}")))
+            let failure = Failure::new(PNY_ERR_INTERNAL, format!("panic inside pinyard: {text}"));
+            // Its drop may be the program's code, and panic in its turn.
+            std::mem::forget(panic);
+            failed(name, failure)
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::file::{FORMAT, Header, PROCESS};
 use crate::process::Process;
 use crate::recorder::{self, Recorder};
 use crate::ring::Record;
-use pinyard_hooks::{SignalsBlocked, THREAD_STACK, stack_size};
+use pinyard_hooks::{THREAD_STACK, stack_size};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::sync::Once;
@@ -111,9 +111,11 @@ impl Writer {
 }
 
 pub(crate) fn spawn(recorder: &'static Recorder) -> io::Result<Thread> {
-    let _blocked = SignalsBlocked::now();
-    let thread = thread::Builder::new().name("pinyard-trace".to_owned()).stack_size(stack_size(THREAD_STACK));
-    let thread = thread.spawn(move || run(recorder))?;
+    let work = |recorder: &&'static Recorder| run(recorder);
+    let thread =
+        pinyard_worker::spawn("pinyard-trace", stack_size(THREAD_STACK), recorder, work, |panicked| {
+            _ = writeln!(io::stderr(), "pinyard: the trace's thread panicked, and goes on: {panicked}");
+        })?;
     Ok(thread.thread().clone())
 }
 

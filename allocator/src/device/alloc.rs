@@ -12,9 +12,11 @@ use super::hub::Reach;
 use super::levels::Level;
 use super::slab::Slab;
 use super::stream::StreamState;
-use crate::source::{DriverToken, Segment};
+use crate::requests::guarded;
+use crate::source::{DriverToken, Segment, by_program};
 use crate::trace;
 use pinyard_registry::MemoryKey;
+use pinyard_worker::{log, span};
 use std::cell::Cell;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -326,28 +328,31 @@ impl Core {
     /// On an error nothing stays.
     fn slab_birth(&self, bytes: usize, kind: Kind, token: &DriverToken) -> Result<Slab, DeviceError> {
         let source = &self.sources[kind as usize];
-        let _span = tracing::debug_span!("slab", source = source.name(), bytes).entered();
+        let _span = span!(debug_span, "slab", source = source.name(), bytes);
         let failed = |error| DeviceError::Source { bytes, name: source.name(), source: error };
         let segment = source.grow(bytes, token).map_err(failed)?;
         let key = match &self.registrar {
             None => MemoryKey::default(),
-            Some(registrar) => match registrar.register(segment, token) {
-                Ok(key) => key,
-                Err(error) => {
-                    self.shrink(segment, kind, token);
-                    return Err(DeviceError::Registration { bytes, source: error });
+            Some(registrar) => {
+                match by_program("Registrar::register", segment, || registrar.register(segment, token)) {
+                    Ok(key) => key,
+                    Err(error) => {
+                        self.shrink(segment, kind, token);
+                        return Err(DeviceError::Registration { bytes, source: error });
+                    }
                 }
-            },
+            }
         };
-        tracing::debug!(source = source.name(), bytes = segment.bytes, "a device pool grew by a slab");
+        log!(debug, source = source.name(), bytes = segment.bytes, "a device pool grew by a slab");
         Ok(Slab { segment, key, kind, used: Cell::new(0) })
     }
 
     fn shrink(&self, segment: Segment, kind: Kind, token: &DriverToken) -> bool {
         // SAFETY: no block lies in it, and it is registered no more.
-        let shrunk = unsafe { self.sources[kind as usize].shrink(segment, token) };
+        let shrink = || unsafe { self.sources[kind as usize].shrink(segment, token) };
+        let shrunk = by_program("Source::shrink", segment, shrink);
         if let Err(error) = &shrunk {
-            tracing::warn!(%error, "a segment could not be given back");
+            log!(warn, %error, "a segment could not be given back");
         }
         shrunk.is_ok()
     }
@@ -362,19 +367,20 @@ impl Core {
         for (at, slab) in slabs.into_iter().enumerate() {
             let Slab { segment, key, kind, .. } = slab;
             if let Some(registrar) = &self.registrar
-                && let Err(error) = registrar.deregister(segment, key, token)
+                && let Err(error) =
+                    by_program("Registrar::deregister", segment, || registrar.deregister(segment, key, token))
             {
                 // Still registered: its memory must not become another's.
                 if at < fresh {
-                    tracing::warn!(%error, "a slab could not be deregistered: it stays");
+                    log!(warn, %error, "a slab could not be deregistered: it stays");
                 }
                 still.push(slab);
                 continue;
             }
-            self.inspect_slab(segment.start as u64, segment.bytes as u64, token);
+            guarded("an alarm", || self.inspect_slab(segment.start as u64, segment.bytes as u64, token));
             self.watch.event(trace::Kind::Trim, 0, segment.bytes, segment.start as u64);
             let source = self.sources[kind as usize].name();
-            tracing::debug!(source, bytes = segment.bytes, "a device pool gives a slab back");
+            log!(debug, source, bytes = segment.bytes, "a device pool gives a slab back");
             if self.shrink(segment, kind, token) {
                 Core::count(&self.tallies.releases);
             }

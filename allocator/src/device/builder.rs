@@ -17,6 +17,7 @@ use crate::source::{DriverToken, Source};
 use crate::trace::Traced;
 use pinyard_driver::{Counted, Driver};
 use pinyard_registry::{Access, Registry};
+use pinyard_worker::log;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -191,21 +192,21 @@ impl DeviceBuilder {
         let words = match marks {
             MarkKind::Best if driver.device().stream_values => match Words::new(&*driver, &token) {
                 Err(BuildError::Driver(error)) if !error.is_context_lost() => {
-                    tracing::warn!(%error, "no words for streams to raise: they are marked by events");
+                    log!(warn, %error, "no words for streams to raise: they are marked by events");
                     None
                 }
                 words => Some(words?),
             },
             _ => None,
         };
-        let core = Arc::new(Core::new(
+        let core = Core::new(
             driver,
             sources,
             registrar,
             settings,
             words,
             Watch::new(poison, process, fork::generation()),
-        ));
+        );
         if let Some(options) = trace {
             core.watch.start(options);
         }
@@ -221,7 +222,7 @@ impl DeviceBuilder {
         if let Err(error) = worker::spawn(core.clone()) {
             return Err(BuildError::Thread { reason: error.to_string() });
         }
-        tracing::info!(source, slab_bytes, limit, "a device pool was made");
+        log!(info, source, slab_bytes, limit, "a device pool was made");
         Ok(DevicePool::new(core))
     }
 }

@@ -14,8 +14,10 @@ use super::buf::DeviceBuf;
 use super::core::Core;
 use super::error::CopyError;
 use super::pool::PoolStream;
+use super::stream::StreamInUse;
 use crate::buf::PoolBuf;
 use crate::requests::guarded;
+use crate::retire::{Callable, Retired};
 use crate::source::DriverToken;
 use bytemuck::Pod;
 use parking_lot::Mutex;
@@ -82,6 +84,11 @@ struct Queue {
 }
 
 impl Copies {
+    /// Of a copy that was queued while the stream was in use, and still is.
+    fn push(&self, source: Box<dyn CopySource>, _: &StreamInUse<'_>) {
+        self.0.lock().unmarked.push(source);
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         let queue = self.0.lock();
         queue.unmarked.is_empty() && queue.marked.is_empty()
@@ -106,16 +113,16 @@ impl PoolStream {
         if core.is_forked() {
             return Err(CopyError::Forked);
         }
-        if state.last_mark().is_some() {
-            return Err(CopyError::Retired);
-        }
         let token = DriverToken::at_entry();
+        // Before the retire lock, so that a source that is not copied is dropped without it.
         let source: Box<dyn CopySource> = Box::new(source);
         let (from, bytes) = (source.bytes().as_ptr(), source.bytes().len());
+        // Until the source is in the list: a stream's last mark is behind all copies there.
+        let in_use = state.in_use(&token).map_err(|Retired(_)| CopyError::Retired)?;
         if offset.checked_add(bytes).is_none_or(|end| end > target.len()) {
             return Err(CopyError::Bounds { offset, bytes, target: target.len() });
         }
-        if core.driver.stream_capture(state.stream, &token)? != Capture::None {
+        if core.driver.stream_capture(in_use.handle(), &token)? != Capture::None {
             return Err(CopyError::Captured);
         }
         if bytes == 0 {
@@ -128,8 +135,9 @@ impl PoolStream {
         // SAFETY: the source is kept until the stream has passed, and not written
         // (`CopySource`); the target is borrowed mutably, lies within its block, and its
         // use is recorded.
-        let queued = unsafe { core.driver.copy_to_device(to, from, bytes, state.stream, &token) };
-        state.copies.0.lock().unmarked.push(source);
+        let queued = unsafe { core.driver.copy_to_device(to, from, bytes, in_use.handle(), &token) };
+        state.copies.push(source, &in_use);
+        drop(in_use);
         core.wake();
         // A copy that was refused may still have begun: its source goes the same way.
         queued.map_err(CopyError::Driver)
@@ -162,7 +170,9 @@ impl Core {
             let done: Vec<_> = queue.marked.drain(..count).collect();
             drop(queue);
             let sources: usize = done.iter().map(|(_, sources)| sources.len()).sum();
-            guarded("the drop of a copy's source", || drop(done));
+            for source in done.into_iter().flat_map(|(_, sources)| sources) {
+                guarded("the drop of a copy's source", || drop(source));
+            }
             self.copies.fetch_sub(sources, SeqCst);
         }
     }

@@ -34,7 +34,7 @@ use pinyard_driver::{Counted, Driver};
 use std::hint;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{Thread, ThreadId};
 use std::time::Duration;
 
@@ -88,6 +88,8 @@ pub(super) struct Core {
     pub(super) watch: Watch,
     pub(super) heirs: OnceLock<Vec<Heir<Leaks>>>,
     pub(super) trace_file: OnceLock<PathBuf>,
+    /// For pointers to the core that become owners of it: those are of the whole Arc.
+    pub(super) itself: Weak<Core>,
     forks: u32,
     central: Mutex<Central>,
 }
@@ -138,8 +140,9 @@ impl Core {
         settings: Settings,
         words: Option<Words>,
         watch: Watch,
-    ) -> Core {
-        Core {
+    ) -> Arc<Core> {
+        Arc::new_cyclic(|itself| Core {
+            itself: itself.clone(),
             driver: counted.clone(),
             sources,
             registrar,
@@ -179,7 +182,7 @@ impl Core {
                 growing: None,
                 censuses: 0,
             }),
-        }
+        })
     }
 
     /// Whether this process is a fork of the one that made the pool.

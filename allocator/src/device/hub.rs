@@ -21,12 +21,14 @@ use super::block::{ANYBODY, BlockRef, Owner, Stack};
 use super::classes::Kind as Size;
 use super::core::{Central, Core};
 use super::marks::Marked;
-use super::stream::StreamState;
+use super::stream::{StreamInUse, StreamState};
 use super::waiting::Used;
+use crate::retire::Callable;
 use crate::source::DriverToken;
 use crate::trace::Kind;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use pinyard_driver::{Capture, DriverError, Event};
+use pinyard_worker::log;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -164,32 +166,31 @@ impl Core {
 
     fn wait_for_hub(&self, state: &StreamState, want: Want, epoch: u64, token: &DriverToken) -> Option<()> {
         let begun = self.hub.events.lock().begun?;
-        let _standing = self.may_wait(state, token)?;
-        match self.driver.stream_wait_event(state.stream, begun, token) {
+        let in_use = self.may_wait(state, token)?;
+        match self.driver.stream_wait_event(in_use.handle(), begun, token) {
             Ok(()) => {
                 state.joins(epoch);
                 self.watch.event(Kind::Wait, state.id, want.bytes(), 0);
                 Some(())
             }
             Err(error) => {
-                tracing::debug!(%error, "a stream could not be made to wait for others");
+                log!(debug, %error, "a stream could not be made to wait for others");
                 None
             }
         }
     }
 
-    /// The stream can be made to wait: it is neither being captured nor retired. While the guard is
-    /// held it is not retired, so that its last mark is behind what it waits for: what it has then is
-    /// anybody's once that mark has passed.
+    /// The stream can be made to wait: it is neither being captured nor retired. While the answer
+    /// lives it is not retired, so that its last mark is behind what it waits for: what it has then
+    /// is anybody's once that mark has passed.
     pub(super) fn may_wait<'a>(
         &self,
         state: &'a StreamState,
         token: &DriverToken,
-    ) -> Option<MutexGuard<'a, ()>> {
-        let standing = state.standing();
-        let can = state.last_mark().is_none()
-            && matches!(self.driver.stream_capture(state.stream, token), Ok(Capture::None));
-        can.then_some(standing)
+    ) -> Option<StreamInUse<'a>> {
+        let in_use = state.in_use(token).ok()?;
+        let captured = self.driver.stream_capture(in_use.handle(), token);
+        matches!(captured, Ok(Capture::None)).then_some(in_use)
     }
 
     /// Brings what the streams have freed to the hub, and takes of it.
@@ -253,7 +254,7 @@ impl Core {
         let epoch = match begun {
             Ok(epoch) => epoch,
             Err(error) => {
-                tracing::debug!(%error, "the streams' memory could not be brought together");
+                log!(debug, %error, "the streams' memory could not be brought together");
                 return None;
             }
         };
@@ -311,6 +312,8 @@ impl Core {
         token: &mut DriverToken,
     ) -> Result<u64, DriverError> {
         let hub = self.hub(token)?;
+        // Nobody retires it.
+        let own = hub.in_use(token).map_err(|_| no_hub())?;
         let event = self.event(token)?;
         self.coming.fetch_add(1, SeqCst);
         // Before the records: what these blocks' own streams were given before the drops is
@@ -327,7 +330,7 @@ impl Core {
             central.heap.detach(lender.owner, &mut blocks);
             drop(central);
             // After the detaching: all work that used the blocks is before the record.
-            match self.lend(&lender, &hub, event, token) {
+            match self.lend(&lender, &own, event, token) {
                 Ok(true) => {
                     lent.push(lender.owner);
                     gathered.append(&mut blocks);
@@ -338,20 +341,20 @@ impl Core {
                 }
                 other => {
                     if let Err(error) = other {
-                        tracing::debug!(%error, "a stream could not lend");
+                        log!(debug, %error, "a stream could not lend");
                     }
                     self.lock(token).take_in(&mut blocks, lender.owner);
                 }
             }
         }
-        self.gather_used(used, &hub, &lent, moving, &mut gathered, token);
+        self.gather_used(used, &own, &lent, moving, &mut gathered, token);
         let mut events = self.hub.events.lock();
         events.spare.push(event);
         let begun = events.begun;
         drop(events);
         let begun = begun.map_or_else(|| self.event(token), Ok);
         let recorded = match &begun {
-            Ok(begun) => self.driver.event_record(*begun, hub.stream, token),
+            Ok(begun) => self.driver.event_record(*begun, own.handle(), token),
             Err(error) => Err(error.clone()),
         };
         // Before the memory is there to be had: without a record that is after all lenders,
@@ -363,7 +366,7 @@ impl Core {
             Err(_) => events.spare.extend(begun),
         }
         drop(events);
-        let mark = self.mark_hub(&hub, token);
+        let mark = self.mark_hub(&hub, &own, token);
         let mut central = self.lock(token);
         central.epoch_mark = mark;
         // What is anybody's as well: it merges with the rest, and costs its borrower no more.
@@ -379,15 +382,15 @@ impl Core {
 
     /// A mark behind all that the hub waits for: once it has passed, nobody need wait for the
     /// hub. [`NEVER`] where it would be an event that somebody has to ask.
-    fn mark_hub(&self, hub: &StreamState, token: &mut DriverToken) -> u64 {
+    fn mark_hub(&self, hub: &StreamState, own: &StreamInUse<'_>, token: &mut DriverToken) -> u64 {
         if hub.timeline.has_events() {
             return NEVER;
         }
-        match hub.timeline.mark(&*self.driver, hub.stream, token) {
+        match hub.timeline.mark(&*self.driver, own, token) {
             Ok(Marked::At(value)) => value,
             Ok(Marked::Capturing) => NEVER,
             Err(error) => {
-                tracing::debug!(%error, "the pool's own stream could not be marked");
+                log!(debug, %error, "the pool's own stream could not be marked");
                 NEVER
             }
         }
@@ -408,7 +411,7 @@ impl Core {
     fn gather_used(
         &self,
         used: Vec<Used>,
-        hub: &StreamState,
+        own: &StreamInUse<'_>,
         lent: &[Owner],
         moving: &Moving,
         gathered: &mut Stack,
@@ -423,9 +426,8 @@ impl Core {
             let Some(user) = moving.get(owner) else { return false };
             // A lender's record was after these marks.
             let passed = lent.contains(&owner) || user.timeline.passed() >= value;
-            let held =
-                if passed { Ok(()) } else { user.timeline.hold(hub.stream, value, &*self.driver, token) };
-            held.inspect_err(|error| tracing::debug!(%error, "the pool could not wait for a stream")).is_ok()
+            let held = if passed { Ok(()) } else { user.timeline.hold(own, value, &*self.driver, token) };
+            held.inspect_err(|error| log!(debug, %error, "the pool could not wait for a stream")).is_ok()
         });
         let mut central = self.lock(token);
         for used in used {
@@ -444,20 +446,17 @@ impl Core {
     fn lend(
         &self,
         lender: &StreamState,
-        hub: &StreamState,
+        own: &StreamInUse<'_>,
         event: Event,
         token: &DriverToken,
     ) -> Result<bool, DriverError> {
         let driver = &*self.driver;
-        let _standing = lender.standing();
-        if lender.last_mark().is_some() {
+        let Ok(lender) = lender.in_use(token) else { return Ok(false) };
+        if driver.stream_capture(lender.handle(), token)? != Capture::None {
             return Ok(false);
         }
-        if driver.stream_capture(lender.stream, token)? != Capture::None {
-            return Ok(false);
-        }
-        driver.event_record(event, lender.stream, token)?;
-        driver.stream_wait_event(hub.stream, event, token)?;
+        driver.event_record(event, lender.handle(), token)?;
+        driver.stream_wait_event(own.handle(), event, token)?;
         Ok(true)
     }
 
@@ -470,7 +469,7 @@ impl Core {
         let id = self.driver.stream_id(stream, token);
         let mut central = self.lock(token);
         if let (Ok(id), None) = (&id, &central.hub) {
-            let state = central.enter(self, self.words.as_ref(), stream, *id);
+            let state = central.enter(self.itself.as_ptr(), self.words.as_ref(), stream, *id);
             central.hub = Some(state.clone());
             return Ok(state);
         }
@@ -496,15 +495,24 @@ impl Core {
         for event in spare.into_iter().chain(begun) {
             // SAFETY: ours, and out of every list. A failure leaves an event behind.
             if let Err(error) = unsafe { self.driver.event_destroy(event, token) } {
-                tracing::warn!(%error, "an event of a closed pool stays");
+                log!(warn, %error, "an event of a closed pool stays");
             }
         }
         if let Some(hub) = hub
+            && let Ok(own) = hub.retiring(token)
             // SAFETY: ours; the pool, which alone used it, is closed.
-            && let Err(error) = unsafe { self.driver.stream_destroy(hub.stream, token) }
+            && let Err(error) = unsafe { self.driver.stream_destroy(own.handle(), token) }
         {
-            tracing::warn!(%error, "the stream of a closed pool stays");
+            log!(warn, %error, "the stream of a closed pool stays");
         }
+    }
+}
+
+fn no_hub() -> DriverError {
+    DriverError {
+        call: "a wait of the pool's own stream".to_owned(),
+        code: 400,
+        text: "not called: the pool's own stream is retired".to_owned(),
     }
 }
 

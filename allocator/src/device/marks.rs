@@ -9,9 +9,11 @@
 use super::events::Events;
 use crate::error::BuildError;
 use crate::host;
+use crate::retire::Callable;
 use crate::source::{DriverToken, Segment, SourceError};
 use parking_lot::Mutex;
 use pinyard_driver::{Capture, DevicePtr, Driver, DriverError, Stream};
+use pinyard_worker::log;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
@@ -104,8 +106,8 @@ pub(super) struct Timeline {
     /// Raised by the stream, or by `poll`.
     word: *const AtomicU64,
     raised: Raised,
-    /// The last value given out. The only lock that is held over a driver call: one, for
-    /// this stream, so that values are in the stream's order. Who waits for it is about to
+    /// The last value given out. This lock and the stream's retire lock are the only ones that
+    /// are held over a driver call: one, for this stream, so that values are in the stream's order. Who waits for it is about to
     /// make the same call for the same stream, and waits no longer than the driver would
     /// make it. No lock of the pool's is held meanwhile (the token), and no drop, no poll
     /// and no other stream's allocation asks for it.
@@ -158,9 +160,10 @@ impl Timeline {
     pub(super) fn mark(
         &self,
         driver: &dyn Driver,
-        stream: Stream,
+        stream: &impl Callable<Stream>,
         token: &mut DriverToken,
     ) -> Result<Marked, DriverError> {
+        let stream = stream.handle();
         if driver.stream_capture(stream, token)? != Capture::None {
             return Ok(Marked::Capturing);
         }
@@ -207,11 +210,12 @@ impl Timeline {
     /// Lets later work of `waiter` wait until `value` has passed.
     pub(super) fn hold(
         &self,
-        waiter: Stream,
+        waiter: &impl Callable<Stream>,
         value: u64,
         driver: &dyn Driver,
         token: &mut DriverToken,
     ) -> Result<(), DriverError> {
+        let waiter = waiter.handle();
         match &self.raised {
             Raised::ByStream(word) => {
                 // SAFETY: as in `mark`.
@@ -227,7 +231,7 @@ impl Timeline {
         for event in events.take_all(token) {
             // SAFETY: ours, and out of every list. A failure leaves an event behind.
             if let Err(error) = unsafe { driver.event_destroy(event, token) } {
-                tracing::warn!(%error, "an event of a closed pool stays");
+                log!(warn, %error, "an event of a closed pool stays");
             }
         }
     }

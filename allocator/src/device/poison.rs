@@ -13,10 +13,12 @@ use super::block::BlockRef;
 use super::core::Core;
 use super::ledger::{Note, Past};
 use super::misuse::{Misuse, Offence};
-use super::stream::StreamState;
+use super::stream::{StreamInUse, StreamState};
 use crate::poison::PATTERN;
+use crate::retire::{Callable, Retired};
 use crate::source::DriverToken;
 use pinyard_driver::{Capture, DevicePtr, DriverError, Stream};
+use pinyard_worker::log;
 use std::sync::atomic::Ordering::SeqCst;
 
 /// Bytes that are read back at a time.
@@ -43,7 +45,7 @@ impl Core {
                 Ok(true) => self.watch.ledger.poisoned(block.address.get()),
                 // A capture must not get the fill into its graph.
                 Ok(false) => {}
-                Err(error) => tracing::debug!(%error, "a freed block could not be filled"),
+                Err(error) => log!(debug, %error, "a freed block could not be filled"),
             }
             home.inbox.push(block);
             self.coming.fetch_sub(1, SeqCst);
@@ -54,29 +56,37 @@ impl Core {
 
     fn fill(&self, home: &StreamState, block: BlockRef, token: &DriverToken) -> Result<bool, DriverError> {
         let (at, bytes) = (DevicePtr(block.address.get()), block.bytes.get());
-        let _standing = home.standing();
-        // A stream that may be gone has passed all, or is waited for with the context.
-        let gone = home.last_mark().is_some();
-        let stream = if gone { Stream::DEFAULT } else { home.stream };
+        let in_use = self.stream_of(home, token)?;
+        let stream = in_use.as_ref().map_or(Stream::DEFAULT, Callable::handle);
         if self.driver.stream_capture(stream, token)? != Capture::None {
             return Ok(false);
-        }
-        if gone {
-            self.driver.synchronize(token)?;
         }
         // SAFETY: the block is free, and its users before have passed or come before in
         // the stream's order; it stands as long as the pool has it.
         unsafe { self.driver.fill(at, PATTERN, bytes, stream, token) }?;
-        if gone {
+        if in_use.is_none() {
             self.driver.synchronize(token)?;
         }
         Ok(true)
     }
 
+    /// The stream, which is in use while the answer lives. `None` of one that is retired:
+    /// what it was given has passed, as has all that the context was given.
+    fn stream_of<'a>(
+        &self,
+        state: &'a StreamState,
+        token: &DriverToken,
+    ) -> Result<Option<StreamInUse<'a>>, DriverError> {
+        match state.in_use(token) {
+            Ok(in_use) => Ok(Some(in_use)),
+            Err(Retired(_)) => self.driver.synchronize(token).map(|()| None),
+        }
+    }
+
     /// Looks whether memory that is handed out still holds the pattern.
     pub(super) fn inspect(&self, state: &StreamState, block: BlockRef, now: &Note, token: &DriverToken) {
         let past = self.watch.ledger.take_past(block.address.get(), block.bytes.get() as u64);
-        self.inspect_past(state.stream, &past, now, token);
+        self.inspect_past(Some(state), &past, now, token);
     }
 
     /// The same of a slab that goes.
@@ -86,20 +96,28 @@ impl Core {
         }
         let past = self.watch.ledger.take_past(start, bytes);
         if self.watch.poisons() {
-            self.inspect_past(Stream::DEFAULT, &past, &self.watch.note(), token);
+            self.inspect_past(None, &past, &self.watch.note(), token);
         }
     }
 
-    fn inspect_past(&self, stream: Stream, past: &[(u64, Past)], now: &Note, token: &DriverToken) {
+    /// On `state`'s stream, or the default one.
+    fn inspect_past(
+        &self,
+        state: Option<&StreamState>,
+        past: &[(u64, Past)],
+        now: &Note,
+        token: &DriverToken,
+    ) {
         for (at, past) in past.iter().filter(|(_, past)| past.poisoned) {
-            match self.first_change(stream, *at, past.bytes as usize, token) {
+            // Before the alarms, which may retire the stream, its retire lock is released.
+            match self.first_change(state, *at, past.bytes as usize, token) {
                 Ok(None) => {}
                 Ok(Some((offset, found))) => {
                     let offset = at - past.block + offset as u64;
                     let offence = Offence::UseAfterFree { offset, found };
                     self.watch.report(&Misuse::new(offence, past.block, now).of_past(past));
                 }
-                Err(error) => tracing::debug!(%error, "freed memory could not be read back"),
+                Err(error) => log!(debug, %error, "freed memory could not be read back"),
             }
         }
     }
@@ -107,11 +125,13 @@ impl Core {
     /// The first byte that is not the pattern's.
     fn first_change(
         &self,
-        stream: Stream,
+        state: Option<&StreamState>,
         at: u64,
         bytes: usize,
         token: &DriverToken,
     ) -> Result<Option<(usize, u8)>, DriverError> {
+        let in_use = state.map(|state| self.stream_of(state, token)).transpose()?.flatten();
+        let stream = in_use.as_ref().map_or(Stream::DEFAULT, Callable::handle);
         if self.driver.stream_capture(stream, token)? != Capture::None {
             return Ok(None);
         }

@@ -14,9 +14,11 @@ use super::stream::StreamState;
 use crate::fence::{Fence, Poll};
 use crate::pressure::Pressure;
 use crate::requests::guarded;
+use crate::retire::Retired;
 use crate::source::{DriverToken, Source, SourceError};
 use crate::sources::{DeviceSource, VirtualSource};
 use pinyard_driver::{Counted, Driver, DriverError, Stream};
+use pinyard_worker::log;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -131,10 +133,12 @@ impl DevicePool {
         drop(central);
         // It shows early that it moves: until it has, others cannot borrow of it. If it
         // cannot be marked now, that is when others want what it keeps.
+        // Another thread may have found it, retired and destroyed it since.
         if !core.settings.stall.is_zero()
-            && let Err(error) = state.timeline.mark(&*core.driver, stream, &mut token)
+            && let Ok(in_use) = state.in_use(&token)
+            && let Err(error) = state.timeline.mark(&*core.driver, &in_use, &mut token)
         {
-            tracing::debug!(%error, "a new stream could not be marked");
+            log!(debug, %error, "a new stream could not be marked");
         }
         Ok(PoolStream { handle: self.handle.clone(), state })
     }
@@ -255,7 +259,7 @@ impl DevicePool {
 impl PoolStream {
     /// The stream.
     pub fn stream(&self) -> Stream {
-        self.state.stream
+        self.state.name()
     }
 
     /// `cuStreamGetId`.
@@ -378,16 +382,17 @@ impl PoolStream {
     pub fn fence(&self) -> Result<Fence, DriverError> {
         let core = &self.handle.core;
         if core.is_forked() {
-            return Err(forked("fence", self.state.stream));
-        }
-        if let Some(value) = self.state.last_mark() {
-            return Ok(Fence::poll(StreamFence { stream: self.clone(), value }));
+            return Err(forked("fence", self.state.name()));
         }
         let mut token = DriverToken::at_entry();
-        match self.state.timeline.mark(&*core.driver, self.state.stream, &mut token)? {
+        let marked = match self.state.in_use(&token) {
+            Ok(in_use) => self.state.timeline.mark(&*core.driver, &in_use, &mut token)?,
+            Err(Retired(last)) => Marked::At(last),
+        };
+        match marked {
             Marked::At(value) => Ok(Fence::poll(StreamFence { stream: self.clone(), value })),
             Marked::Capturing => Err(DriverError {
-                call: format!("fence of {:?}", self.state.stream),
+                call: format!("fence of {:?}", self.state.name()),
                 code: 900,
                 text: "the stream is being captured: a fence would become part of the graph".to_owned(),
             }),
@@ -403,23 +408,21 @@ impl PoolStream {
     pub fn retire(self) -> Result<(), DriverError> {
         let core = &self.handle.core;
         if core.is_forked() {
-            return Err(forked("retire", self.state.stream));
+            return Err(forked("retire", self.state.name()));
         }
         let mut token = DriverToken::at_entry();
         let state = &self.state;
-        let standing = state.standing();
-        if state.last_mark().is_some() {
-            return Ok(());
-        }
-        let last = match state.timeline.mark(&*core.driver, state.stream, &mut token)? {
+        let Ok(retiring) = state.retiring(&token) else { return Ok(()) };
+        let last = match state.timeline.mark(&*core.driver, &retiring, &mut token)? {
             Marked::At(value) => value,
             Marked::Capturing => {
                 core.driver.synchronize(&token)?;
                 0
             }
         };
-        state.retire(last, &mut token);
-        drop(standing);
+        retiring.end(last);
+        state.close(&mut token);
+        drop(retiring);
         core.steal(vec![state.clone()], &mut token);
         core.lock(&mut token).poll();
         Ok(())
@@ -455,7 +458,7 @@ impl Poll for StreamFence {
 
 impl std::fmt::Debug for PoolStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PoolStream").field("stream", &self.state.stream).field("id", &self.state.id).finish()
+        f.debug_struct("PoolStream").field("stream", &self.state.name()).field("id", &self.state.id).finish()
     }
 }
 

@@ -8,10 +8,12 @@ use super::marks::{Marked, WORDS};
 use super::stream::StreamState;
 use super::waiting::{Mark, Stolen, Used};
 use crate::device::alloc::Want;
+use crate::fence::{Asked, Fence};
+use crate::retire::Retired;
 use crate::source::DriverToken;
 use crate::trace::Kind;
+use pinyard_worker::log;
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -29,15 +31,15 @@ impl Core {
     /// context has.
     pub(super) fn mark(&self, state: &StreamState, token: &mut DriverToken) -> Option<Mark> {
         let at = |value| Some(Mark { owner: state.owner, value });
-        let _standing = state.standing();
-        if let Some(last) = state.last_mark() {
-            return at(last);
-        }
-        match state.timeline.mark(&*self.driver, state.stream, token) {
+        let in_use = match state.in_use(token) {
+            Ok(in_use) => in_use,
+            Err(Retired(last)) => return at(last),
+        };
+        match state.timeline.mark(&*self.driver, &in_use, token) {
             Ok(Marked::At(value)) => at(value),
             Ok(Marked::Capturing) => None,
             Err(error) => {
-                tracing::debug!(%error, "a stream could not be marked: waiting for the context");
+                log!(debug, %error, "a stream could not be marked: waiting for the context");
                 match self.driver.synchronize(token) {
                     Ok(()) => at(0),
                     // The context is gone or broken, and all its work has ended.
@@ -67,7 +69,7 @@ impl Core {
         drop(central);
         for state in streams {
             if let Err(error) = state.timeline.poll(&*self.driver, token) {
-                tracing::debug!(%error, "an event could not be asked");
+                log!(debug, %error, "an event could not be asked");
             }
         }
     }
@@ -97,15 +99,22 @@ impl Core {
         }
         let (mut free, mut unpassed, mut lost) = (Vec::new(), Vec::new(), 0);
         for mut item in fenced {
-            // The program's code, while blocks are in our hands.
-            let asked = catch_unwind(AssertUnwindSafe(|| item.fences.retain_mut(|fence| !fence.passed())));
-            match asked {
-                Ok(()) if item.fences.is_empty() => free.push(item.block),
-                Ok(()) => unpassed.push(item),
-                Err(_) => {
-                    tracing::error!("a fence panicked: its block is never used again");
-                    lost += 1;
+            let (mut waits, mut panicked) = (Vec::new(), false);
+            for fence in std::mem::take(&mut item.fences) {
+                match fence.ask() {
+                    Asked::Passed => {}
+                    Asked::Waits(fence) => waits.push(fence),
+                    Asked::Panicked => panicked = true,
                 }
+            }
+            if panicked {
+                waits.into_iter().for_each(Fence::give_up);
+                lost += 1;
+            } else if waits.is_empty() {
+                free.push(item.block);
+            } else {
+                item.fences = waits;
+                unpassed.push(item);
             }
         }
         self.coming.fetch_sub(lost, SeqCst);
@@ -249,15 +258,15 @@ impl Core {
         token: &mut DriverToken,
     ) -> Option<BlockRef> {
         loop {
-            let _standing = self.may_wait(state, token)?;
+            let in_use = self.may_wait(state, token)?;
             let mut central = self.lock(token);
             let mut item = central.waiting.take_stolen()?;
             // In our hands it is in no list: others who are short wait for it all the same.
             self.coming.fetch_add(1, SeqCst);
             let victim = central.state(item.from.owner).cloned();
             drop(central);
-            let held = victim
-                .map(|victim| victim.timeline.hold(state.stream, item.from.value, &*self.driver, token));
+            let held =
+                victim.map(|victim| victim.timeline.hold(&in_use, item.from.value, &*self.driver, token));
             let is_held = matches!(held, Some(Ok(())));
             let mut central = self.lock(token);
             if is_held {

@@ -6,7 +6,8 @@ use pinyard_registry::MemoryKey;
 use std::cell::Cell;
 
 /// Makes a device's slabs known to a NIC or another user of addresses. Called
-/// when a slab is made and before it goes, never under a lock of the pool's.
+/// when a slab is made and before it goes, never under a lock of the pool's. A panic is an
+/// error like another, with the panic's text, on whichever thread.
 pub trait Registrar: Send + Sync {
     /// Registers the whole slab.
     fn register(&self, slab: Segment, token: &DriverToken) -> Result<MemoryKey, SourceError>;

@@ -13,6 +13,7 @@ use super::stream::StreamState;
 use crate::source::DriverToken;
 use crate::trace::Kind;
 use parking_lot::MutexGuard;
+use pinyard_worker::log;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
@@ -75,7 +76,7 @@ impl Core {
     ) -> DeviceError {
         let shortage = Box::new(self.shortage(want.bytes(), Some(&error), token));
         if effort == Effort::Patient {
-            tracing::warn!(bytes = want.bytes(), %error, "no memory in a device pool");
+            log!(warn, bytes = want.bytes(), %error, "no memory in a device pool");
         }
         DeviceError::OutOfMemory { cause: Box::new(error), shortage }
     }

@@ -10,17 +10,21 @@ use super::local::Local;
 use super::marks::Timeline;
 use crate::inbox::Inbox;
 use crate::latch::{Guard, Latch};
+use crate::retire::{InUse, RetireLock, Retired, Retiring};
 use crate::source::DriverToken;
-use parking_lot::{Mutex, MutexGuard};
 use pinyard_driver::Stream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// A stream's handle while its retire lock is held.
+pub(super) type StreamInUse<'a> = InUse<'a, Stream>;
 
 /// Stands until it has left its place ([`Central::enter`]), or as long as the pool's core.
 pub(super) struct StreamState {
     pub(super) core: *const Core,
     pub(super) owner: Owner,
-    pub(super) stream: Stream,
+    /// The stream's handle, and whether the driver may be given it.
+    handle: RetireLock<Stream>,
     /// `cuStreamGetId`: a handle that is given out anew is another stream.
     pub(super) id: u64,
     /// Of its place: a later stream goes on with it.
@@ -32,12 +36,8 @@ pub(super) struct StreamState {
     /// Blocks freed while the cache was locked, or after a fence.
     pub(super) inbox: Inbox<BlockRef>,
     pub(super) copies: Copies,
-    /// The last mark there will be, plus one; 0 while there may be more.
-    retired: AtomicU64,
     /// Nothing of it is left: its place is another's. Under the pool's lock.
     has_left: AtomicBool,
-    /// Held by other threads that call the driver for the stream, and to retire it.
-    standing: Mutex<()>,
     /// How allocations that the cache did not serve were served.
     pub(super) levels: Levels,
     /// The last of the hub's epochs that it waits for.
@@ -64,16 +64,14 @@ impl StreamState {
         StreamState {
             core,
             owner,
-            stream,
+            handle: RetireLock::new(stream),
             id,
             began: timeline.asked(),
             timeline,
             peak_before,
             inbox: Inbox::new(),
             copies: Copies::default(),
-            retired: AtomicU64::new(0),
             has_left: AtomicBool::new(false),
-            standing: Mutex::new(()),
             levels: Levels::default(),
             epoch: AtomicU64::new(0),
             last_seen: AtomicU64::new(0),
@@ -112,15 +110,25 @@ impl StreamState {
         self.local_within(central).take_all()
     }
 
-    /// While it is held the stream is not retired, unless it is so already: its handle is
-    /// one. No drop waits for it, and nobody who holds another lock.
-    pub(super) fn standing(&self) -> MutexGuard<'_, ()> {
-        self.standing.lock()
+    /// The stream's handle as the program knows it. Not for a call of the driver.
+    pub(super) fn name(&self) -> Stream {
+        self.handle.name()
+    }
+
+    /// The stream's handle for calls of the driver, unless it is retired: the only way to one.
+    /// The retire lock is held while the answer lives.
+    pub(super) fn in_use(&self, token: &DriverToken) -> Result<StreamInUse<'_>, Retired> {
+        self.handle.in_use(token)
+    }
+
+    /// The same, to retire it.
+    pub(super) fn retiring(&self, token: &DriverToken) -> Result<Retiring<'_, Stream>, Retired> {
+        self.handle.retiring(token)
     }
 
     /// The last mark, if the stream is no longer to be used.
     pub(super) fn last_mark(&self) -> Option<u64> {
-        self.retired.load(Acquire).checked_sub(1)
+        self.handle.last_mark()
     }
 
     pub(super) fn epoch(&self) -> u64 {
@@ -133,10 +141,8 @@ impl StreamState {
         self.epoch.fetch_max(epoch, Relaxed);
     }
 
-    /// Its last mark is `last`. Its cache is closed for whoever does not ask that first.
-    pub(super) fn retire(&self, last: u64, token: &mut DriverToken) {
-        // Release: pairs with `last_mark`.
-        self.retired.store(last + 1, Release);
+    /// It is retired: its cache is closed for whoever does not ask that first.
+    pub(super) fn close(&self, token: &mut DriverToken) {
         self.local(token).close();
     }
 

@@ -14,6 +14,7 @@ use crate::fork;
 use crate::source::DriverToken;
 use crate::trace::{DEPTH, Event, Kind, Record, Ring, Stack, Trace, Traced, thread_number};
 use parking_lot::Mutex;
+use pinyard_worker::log;
 use std::io::{ErrorKind, Write, stderr};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -272,7 +273,7 @@ impl Watch {
         self.misuses.fetch_add(1, Relaxed);
         let alarms = self.alarms.lock().clone();
         if alarms.is_empty() {
-            tracing::error!("{misuse}");
+            log!(error, "{misuse}");
         }
         alarms.iter().for_each(|alarm| alarm(misuse));
     }

@@ -6,8 +6,11 @@
 #![allow(unsafe_code)]
 
 use super::core::Core;
+use super::stream::StreamState;
+use crate::requests::{guarded, thread_panicked};
 use crate::source::DriverToken;
-use pinyard_hooks::{SignalsBlocked, THREAD_STACK, stack_size};
+use pinyard_hooks::{THREAD_STACK, stack_size};
+use pinyard_worker::log;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -20,17 +23,19 @@ const LONGEST: Duration = Duration::from_millis(5);
 const LONGEST_CLOSED: Duration = Duration::from_millis(250);
 
 pub(super) fn spawn(core: Arc<Core>) -> io::Result<()> {
-    let _blocked = SignalsBlocked::now();
-    let inner = core.clone();
-    let thread =
-        thread::Builder::new().name("pinyard-device".to_owned()).stack_size(stack_size(THREAD_STACK));
-    let thread = thread.spawn(move || work(inner))?;
+    let thread = pinyard_worker::spawn(
+        "pinyard-device",
+        stack_size(THREAD_STACK),
+        core.clone(),
+        work,
+        thread_panicked,
+    )?;
     let _ = core.worker.set(thread.thread().clone());
     core.wake();
     Ok(())
 }
 
-fn work(core: Arc<Core>) {
+fn work(core: &Arc<Core>) {
     let mut token = DriverToken::at_entry();
     let mut pause = SHORTEST;
     let mut ticked = false;
@@ -45,7 +50,7 @@ fn work(core: Arc<Core>) {
         }
         if core.closed.load(SeqCst) {
             let ended = core.sleep.announced(|| {
-                let ended = finish(&core, &mut token);
+                let ended = finish(core, &mut token);
                 if !ended {
                     thread::park_timeout(pause);
                 }
@@ -62,7 +67,7 @@ fn work(core: Arc<Core>) {
             pause = (pause * 2).min(LONGEST);
             continue;
         }
-        ticked = core.sleep.announced(|| sleep(&core, &mut token));
+        ticked = core.sleep.announced(|| sleep(core, &mut token));
         pause = SHORTEST;
     }
 }
@@ -108,7 +113,13 @@ fn finish(core: &Arc<Core>, token: &mut DriverToken) -> bool {
         core.poll_events(token);
         return false;
     }
-    for state in streams.iter() {
+    // Once, whatever happens: nothing is destroyed twice.
+    guarded("the end of a pool", || end(core, &streams, hub, token));
+    true
+}
+
+fn end(core: &Core, streams: &[Arc<StreamState>], hub: Option<Arc<StreamState>>, token: &mut DriverToken) {
+    for state in streams {
         state.timeline.destroy_events(&*core.driver, token);
     }
     core.destroy_hub(hub, token);
@@ -117,7 +128,6 @@ fn finish(core: &Arc<Core>, token: &mut DriverToken) -> bool {
         // streams write nothing; nobody asks for more.
         && let Err(error) = unsafe { words.free(&*core.driver, token) }
     {
-        tracing::warn!(%error, "the words of a closed pool stay");
+        log!(warn, %error, "the words of a closed pool stay");
     }
-    true
 }

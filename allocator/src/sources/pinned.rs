@@ -12,6 +12,7 @@ use crate::pressure::{HostLimits, Room};
 use crate::source::{DriverToken, HostMemory, Segment, Source, SourceError};
 use pinyard_driver::Driver;
 use pinyard_hooks::sys;
+use pinyard_worker::log;
 use std::sync::Arc;
 use std::thread;
 
@@ -129,7 +130,7 @@ unsafe impl Source for PinnedSource {
             Ok(()) => Ok(segment),
             Err((error, end)) => {
                 if let Err(left) = self.unregister(segment, end, token) {
-                    tracing::warn!(error = %left, bytes, "memory that could not be unpinned stays mapped");
+                    log!(warn, error = %left, bytes, "memory that could not be unpinned stays mapped");
                     return Err(error);
                 }
                 // SAFETY: nobody has seen it, and nothing of it is pinned.

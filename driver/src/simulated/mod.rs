@@ -23,7 +23,7 @@ use crate::token::DriverToken;
 use crate::types::{Device, Stream};
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::Cell;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// After this a wait is taken for a deadlock.
@@ -39,6 +39,7 @@ pub struct Simulated {
     machine: Mutex<Machine>,
     device: Device,
     costs: Costs,
+    before_call: OnceLock<Box<dyn Fn(Call) + Send + Sync>>,
 }
 
 impl Simulated {
@@ -61,7 +62,8 @@ impl Simulated {
             dma_buf: true,
             concurrent_managed: true,
         };
-        Simulated { machine: Mutex::new(Machine::new(Memory::new(bytes))), device, costs }
+        let machine = Mutex::new(Machine::new(Memory::new(bytes)));
+        Simulated { machine, device, costs, before_call: OnceLock::new() }
     }
 
     /// A device whose memory other processes of the same user may open, as a real one's
@@ -153,6 +155,13 @@ impl Simulated {
         self.machine.lock().faults.next.push((call, times, code));
     }
 
+    /// Runs `hook` at the beginning of each call from now on, on the calling thread and
+    /// without a lock of the device: a test can hold one call up while other threads go on.
+    /// The first hook stays.
+    pub fn before_call(&self, hook: impl Fn(Call) + Send + Sync + 'static) {
+        let _ = self.before_call.set(Box::new(hook));
+    }
+
     /// Lets every call fail as one does whose context was destroyed
     /// (`CUDA_ERROR_CONTEXT_IS_DESTROYED`).
     pub fn lose_context(&self) {
@@ -219,6 +228,9 @@ impl Simulated {
         call: Call,
         text: impl FnOnce() -> String,
     ) -> Result<MutexGuard<'_, Machine>, DriverError> {
+        if let Some(hook) = self.before_call.get() {
+            hook(call);
+        }
         let mut machine = self.machine.lock();
         if IN_HOST_FUNCTION.get() {
             let text = text();

@@ -17,7 +17,6 @@ use crate::token::DriverToken;
 use crate::types::{Capture, Device, DevicePtr, Event, Function, MemInfo, Module, Physical, Stream};
 use std::ffi::{CStr, c_void};
 use std::os::fd::OwnedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 type Answer<T> = Result<T, DriverError>;
 
@@ -36,7 +35,7 @@ extern "C" fn run_work(data: *mut c_void) {
     // SAFETY: made by `host_function`, which the driver runs once.
     let work = unsafe { Box::from_raw(data.cast::<Work>()) };
     // A panic must not cross into the driver.
-    let _ = catch_unwind(AssertUnwindSafe(work));
+    let _ = pinyard_worker::caught(work);
 }
 
 /// A wait that says "not yet" by a code.

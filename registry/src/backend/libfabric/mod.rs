@@ -16,6 +16,7 @@ use super::library::Birth;
 use super::{Backend, BackendError, DeviceMemory, Limits, MemoryKey, OpenError, Unlocked};
 use crate::access::Access;
 use crate::range::PageRange;
+use pinyard_worker::log;
 use std::ffi::c_void;
 use std::path::{Path, PathBuf};
 use std::ptr::{NonNull, null_mut};
@@ -261,7 +262,7 @@ impl Drop for Libfabric {
         unsafe { (self.calls.freeinfo)(info.as_ptr()) };
         if domain != 0 || fabric != 0 {
             // Endpoints of the program's own may still use it.
-            tracing::warn!(name = self.name, domain, fabric, "the domain could not be closed");
+            log!(warn, name = self.name, domain, fabric, "the domain could not be closed");
         }
     }
 }

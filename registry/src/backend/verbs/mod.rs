@@ -16,6 +16,7 @@ use super::library::Birth;
 use super::{Backend, BackendError, DeviceMemory, Limits, MemoryKey, OpenError, Unlocked};
 use crate::access::Access;
 use crate::range::PageRange;
+use pinyard_worker::log;
 use std::ffi::c_void;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -311,7 +312,7 @@ impl Drop for Verbs {
             unsafe { ((self.calls.dealloc_pd)(self.pd.as_ptr()), (self.calls.close_device)(self.context)) };
         if freed != 0 || closed != 0 {
             // Queue pairs of the program's own may still use it.
-            tracing::warn!(device = self.name, freed, closed, "the device could not be closed");
+            log!(warn, device = self.name, freed, closed, "the device could not be closed");
         }
     }
 }
