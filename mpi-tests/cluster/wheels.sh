@@ -4,13 +4,11 @@
 # "N passed, M failed".
 #
 #   mpi-tests/cluster/wheels.sh
-#
-# PINYARD_WHEELS   a folder that has the unpacked wheels (default: target/wheels)
 set -u
 here=$(dirname "$(readlink -f "$0")")
 cd "$here/../.." || exit 2
 target=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-target}" && pwd) || exit 2
-wheels=${PINYARD_WHEELS:-$target/wheels}
+wheels=$target/wheels
 export CLUSTER=$target/cluster
 mkdir -p "$CLUSTER" "$wheels"
 passed=0 failed=0 died=0
