@@ -274,9 +274,6 @@ guard 'worker: a payload is forgotten' hooks/worker/src/lib.rs 'std::mem::forget
 guard 'worker: a panic of the log is caught' hooks/worker/src/lib.rs \
     'let _ = $crate::caught(|| tracing::$level!($($arguments)*));' 'tracing::$level!($($arguments)*);' \
     pinyard-allocator --test panicking_log
-guard "worker: the reaper's log is caught" hooks/worker/src/lib.rs \
-    'let _ = $crate::caught(|| tracing::$level!($($arguments)*));' 'tracing::$level!($($arguments)*);' \
-    $registry --test panicking_log
 guard 'device pool: a registrar that panics has failed' allocator/src/device/alloc.rs \
     'by_program("Registrar::deregister", segment, || registrar.deregister(segment, key, token))' \
     'registrar.deregister(segment, key, token)' \
