@@ -49,8 +49,11 @@ mod files;
 mod fork;
 #[cfg(not(loom))]
 mod fresh;
+mod holder;
 #[cfg(not(loom))]
 mod install;
+#[cfg(not(loom))]
+mod libc_functions;
 #[cfg(not(loom))]
 pub mod listener;
 #[cfg(not(loom))]
@@ -81,6 +84,8 @@ pub mod userfaultfd;
 pub use array::{Array, Zero};
 pub use event::{Event, PAGE_SHIFT, PAGE_SIZE};
 pub use filter::Filter;
+#[cfg(loom)]
+pub use holder::{Found, Holder};
 pub use inbox::{Inbox, Mark};
 pub use monitor::*;
 #[cfg(not(loom))]

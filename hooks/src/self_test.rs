@@ -3,7 +3,7 @@
 //! it (`refused.rs`); of the others: did the pages change?
 #![allow(unsafe_code)]
 
-use crate::install::entry_of;
+use crate::libc_functions::entry_of;
 use crate::monitor::{Subscription, subscribe_for_self_test};
 use crate::report::{Function, FunctionReport, Report, Seen, Why};
 use crate::{PAGE_SIZE, entry, loader, patch, refused, sys};

@@ -104,6 +104,16 @@ pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Result<(), i32> {
     checked(unsafe { syscall6(libc::SYS_madvise as usize, args) }).map(drop)
 }
 
+/// futex(2) of this process, without a limit of time. What it answers matters to nobody:
+/// whoever sleeps looks again.
+#[cfg(not(loom))]
+pub(crate) fn futex(word: &core::sync::atomic::AtomicU32, operation: i32, value: u32) {
+    let operation = (operation | libc::FUTEX_PRIVATE_FLAG) as usize;
+    let args = [word.as_ptr().addr(), operation, value as usize, 0, 0, 0];
+    // SAFETY: the kernel reads the word, which outlives the call, and writes nothing.
+    unsafe { syscall6(libc::SYS_futex as usize, args) };
+}
+
 /// mlock(2) over whole pages.
 pub fn mlock(addr: usize, len: usize) -> Result<(), i32> {
     // SAFETY: locking reads the range into memory and changes no contents; the
