@@ -126,13 +126,13 @@ guard 'install: who leaves wakes who sleeps' hooks/src/holder.rs 'wake_one(&self
     $hooks --test constructors constructors_use
 guard 'self-test: an impossible call is not made' hooks/src/entry.rs 'if let Some(errno) = refused::errno(function, &args, next) {' 'if let Some(errno) = refused::errno(function, &args, next).filter(|_| false) {' \
     $hooks --test asks_for_nothing a_filter_that_kills
-guard 'self-test: nor is an impossible brk' hooks/src/entry.rs $'if refused::is_break(new, 0) {\n        return 0;' $'if refused::is_break(new, 0) && false {\n        return 0;' \
+guard 'self-test: nor is an impossible brk' hooks/src/entry_break.rs $'if refused::is_break(new, 0) {\n        return 0;' $'if refused::is_break(new, 0) && false {\n        return 0;' \
     $hooks --test asks_for_nothing a_filter_that_kills
-guard 'self-test: an impossible brk is none of another patcher' hooks/src/entry.rs 'if next != 0 && !refused::is_break(new, next) {' 'if next != 0 {' \
+guard 'self-test: an impossible brk is none of another patcher' hooks/src/entry_break.rs 'if next != 0 && !refused::is_break(new, next) {' 'if next != 0 {' \
     $hooks --test neighbours_in_text the_self_tests_brk
 guard 'self-test: a foreign hook is not asked the impossible' hooks/src/self_test.rs 'if refused::is_tested_by(function) &&' 'if false &&' \
     $hooks --test neighbours_in_text the_self_tests_brk
-guard 'a refused brk stores nothing' hooks/src/entry.rs 'if now == new || new == 0 || current_break() == 0 {' 'if true {' \
+guard 'a refused brk stores nothing' hooks/src/entry_break.rs 'if now == new || new == 0 || current_break() == 0 {' 'if true {' \
     $hooks --test asks_for_nothing a_refused_brk
 guard "threads: userfaultfd's has room beside static TLS" hooks/src/userfaultfd.rs 'let stack = stack_size(STACK);' 'let stack = STACK;' \
     $registry --test large_tls
@@ -148,7 +148,7 @@ guard "2 a late event: mremap's" hooks/src/entry.rs 'fresh::remapped(at, old, ol
     $registry --test late_events
 guard "2 a late event: shmat's" hooks/src/entry_shared.rs 'fresh::attached(at)' 'at' \
     $registry --test late_events
-guard "2 a late event: a growing break's" hooks/src/entry.rs $'if result == 0 {\n        fresh::grown(current, new);' $'if false {\n        fresh::grown(current, new);' \
+guard "2 a late event: a growing break's" hooks/src/entry_break.rs $'if result == 0 {\n        fresh::grown(current, new);' $'if false {\n        fresh::grown(current, new);' \
     $registry --test late_events
 guard "2 a late event: a slab's" hooks/src/sys.rs 'crate::fresh::mapped(at, len);' 'let _ = at;' \
     $registry --test late_events

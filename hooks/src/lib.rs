@@ -42,6 +42,8 @@ mod effect;
 #[cfg(not(loom))]
 mod entry;
 #[cfg(not(loom))]
+mod entry_break;
+#[cfg(not(loom))]
 mod entry_shared;
 #[cfg(not(loom))]
 mod files;
