@@ -150,7 +150,7 @@ guard "2 a late event: shmat's" hooks/src/entry_shared.rs 'fresh::attached(at)' 
     $registry --test late_events
 guard "2 a late event: a growing break's" hooks/src/entry_break.rs $'if result == 0 {\n        fresh::grown(current, new);' $'if false {\n        fresh::grown(current, new);' \
     $registry --test late_events
-guard "2 a late event: a slab's" hooks/src/sys.rs 'crate::fresh::mapped(at, len);' 'let _ = at;' \
+guard "2 a late event: a slab's" hooks/src/fresh.rs 'mapped(at as isize, len);' '' \
     $registry --test late_events
 guard 'install: the object of the hooks stays loaded' hooks/src/libc_functions.rs $'    keep_loaded();\n    // SAFETY: the C' '    // SAFETY: the C' \
     $coverage --test unloaded

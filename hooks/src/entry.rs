@@ -10,11 +10,10 @@
 #![allow(unsafe_code)]
 
 use crate::effect::{self, Ranges};
-use crate::entry_break::{self, current_break};
 use crate::monitor::{Ticket, after, before};
 use crate::report::Function;
 use crate::sys::syscall6;
-use crate::{entry_shared, fresh, loader, plain, refused, settled, text};
+use crate::{entry_break, entry_shared, fresh, loader, plain, refused, settled, text};
 use core::sync::atomic::{AtomicUsize, Ordering::Acquire};
 
 /// The hook that another patcher had installed, per function; 0 for none.
@@ -244,7 +243,7 @@ extern "C" fn syscall_that_changes_a_mapping(
             return ring;
         }
         libc::SYS_brk => {
-            let current = current_break();
+            let current = entry_break::current_break();
             let now = bracketed(effect::brk(a, current), change);
             fresh::grown(current, now as usize);
             return now;

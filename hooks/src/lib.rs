@@ -101,6 +101,8 @@ pub use files::declare_shared;
 #[cfg(not(loom))]
 pub use fork::{generation as fork_generation, install as notice_forks};
 #[cfg(not(loom))]
+pub use fresh::map_to_register;
+#[cfg(not(loom))]
 pub use install::{install, remove, repairs, report, test_again, untouched, verify};
 #[cfg(not(loom))]
 pub use plain::{is_plain, note_doubtful};

@@ -61,18 +61,15 @@ fn checked(result: isize) -> Result<usize, i32> {
     if (-4095..0).contains(&result) { Err(-result as i32) } else { Ok(result as usize) }
 }
 
-/// mmap(2), unseen by hooks. As a hook does, it publishes what it returns where an event
-/// of the memory that was there before may still be on its way.
+/// mmap(2), unseen by hooks. For memory that is registered:
+/// [`map_to_register`](crate::map_to_register).
 ///
 /// # Safety
 /// As mmap(2): with `MAP_FIXED` the caller owns what lies in the range.
 pub unsafe fn mmap(addr: usize, len: usize, prot: i32, flags: i32) -> Result<usize, i32> {
     let args = [addr, len, prot as usize, flags as usize, usize::MAX, 0];
     // SAFETY: passed on to the caller.
-    let at = unsafe { syscall6(libc::SYS_mmap as usize, args) };
-    #[cfg(not(loom))]
-    crate::fresh::mapped(at, len);
-    checked(at)
+    checked(unsafe { syscall6(libc::SYS_mmap as usize, args) })
 }
 
 /// munmap(2), unseen by hooks.
