@@ -120,15 +120,19 @@ guard '2 nothing counts while text is writable' hooks/src/text.rs 'WRITABLE.load
 guard 'install: a foreign hook is vouched for by its own call alone' hooks/src/self_test.rs \
     '(own || is_wide)' '(own || is_wide || true)' \
     $hooks --test neighbours_in_text others_events
+guard 'install: nothing asks the loader under the lock' hooks/src/install.rs $'prepare();\n    named(with(install_locked))' 'named(with(|state| { prepare(); install_locked(state) }))' \
+    $hooks --test constructors a_constructor_installs
+guard 'install: who leaves wakes who sleeps' hooks/src/holder.rs 'wake_one(&self.word);' '' \
+    $hooks --test constructors constructors_use
 guard 'self-test: an impossible call is not made' hooks/src/entry.rs 'if let Some(errno) = refused::errno(function, &args, next) {' 'if let Some(errno) = refused::errno(function, &args, next).filter(|_| false) {' \
     $hooks --test asks_for_nothing a_filter_that_kills
-guard 'self-test: nor is an impossible brk' hooks/src/entry.rs $'if refused::is_break(new, 0) {\n        return 0;' $'if refused::is_break(new, 0) && false {\n        return 0;' \
+guard 'self-test: nor is an impossible brk' hooks/src/entry_break.rs $'if refused::is_break(new, 0) {\n        return 0;' $'if refused::is_break(new, 0) && false {\n        return 0;' \
     $hooks --test asks_for_nothing a_filter_that_kills
-guard 'self-test: an impossible brk is none of another patcher' hooks/src/entry.rs 'if next != 0 && !refused::is_break(new, next) {' 'if next != 0 {' \
+guard 'self-test: an impossible brk is none of another patcher' hooks/src/entry_break.rs 'if next != 0 && !refused::is_break(new, next) {' 'if next != 0 {' \
     $hooks --test neighbours_in_text the_self_tests_brk
 guard 'self-test: a foreign hook is not asked the impossible' hooks/src/self_test.rs 'if refused::is_tested_by(function) &&' 'if false &&' \
     $hooks --test neighbours_in_text the_self_tests_brk
-guard 'a refused brk stores nothing' hooks/src/entry.rs 'if now == new || new == 0 || current_break() == 0 {' 'if true {' \
+guard 'a refused brk stores nothing' hooks/src/entry_break.rs 'if now == new || new == 0 || current_break() == 0 {' 'if true {' \
     $hooks --test asks_for_nothing a_refused_brk
 guard "threads: userfaultfd's has room beside static TLS" hooks/src/userfaultfd.rs 'let stack = stack_size(STACK);' 'let stack = STACK;' \
     $registry --test large_tls
@@ -144,13 +148,13 @@ guard "2 a late event: mremap's" hooks/src/entry.rs 'fresh::remapped(at, old, ol
     $registry --test late_events
 guard "2 a late event: shmat's" hooks/src/entry_shared.rs 'fresh::attached(at)' 'at' \
     $registry --test late_events
-guard "2 a late event: a growing break's" hooks/src/entry.rs $'if result == 0 {\n        fresh::grown(current, new);' $'if false {\n        fresh::grown(current, new);' \
+guard "2 a late event: a growing break's" hooks/src/entry_break.rs $'if result == 0 {\n        fresh::grown(current, new);' $'if false {\n        fresh::grown(current, new);' \
     $registry --test late_events
-guard "2 a late event: a slab's" hooks/src/sys.rs 'crate::fresh::mapped(at, len);' 'let _ = at;' \
+guard "2 a late event: a slab's" hooks/src/fresh.rs 'mapped(at as isize, len);' '' \
     $registry --test late_events
-guard 'install: the object of the hooks stays loaded' hooks/src/install.rs $'        keep_loaded();\n        find_entries();' '        find_entries();' \
+guard 'install: the object of the hooks stays loaded' hooks/src/libc_functions.rs $'    keep_loaded();\n    // SAFETY: the C' '    // SAFETY: the C' \
     $coverage --test unloaded
-guard 'fork: an abandoned installer is taken over' hooks/src/install.rs 'let abandoned = matches' 'let abandoned = false && matches' \
+guard 'fork: an abandoned installer is taken over' hooks/src/holder.rs 'Err(holder) if holder == us =>' 'Err(holder) if holder != FREE =>' \
     $hooks --test forks a_child_of_a_fork
 guard '2 published before the change' hooks/src/monitor.rs $'let ticket = BEGUN.ticket();\n        publish(start, len);' 'let ticket = BEGUN.ticket();' \
     $registry --test every_change_is_noticed
@@ -355,6 +359,10 @@ guard 'model: a device pool is looked at after the sleep is announced' allocator
     pinyard-allocator --lib models::nobody_drops
 
 # Orderings and the order of steps (docs/src/ordering.md).
+guard 'ordering: who is inside sees what was done inside' hooks/src/holder.rs 'self.word.store(FREE, Release);' 'self.word.store(FREE, Relaxed);' \
+    $hooks --test loom_holder
+guard 'ordering: who goes inside acquires' hooks/src/holder.rs 'match self.word.compare_exchange(FREE, us, Acquire, Relaxed) {' 'match self.word.compare_exchange(FREE, us, Relaxed, Relaxed) {' \
+    $hooks --test loom_holder
 guard 'ordering: whoever takes a mark sees it' hooks/src/map/mod.rs 'word.fetch_or(1 << (id % 64), Release);' 'word.fetch_or(1 << (id % 64), Relaxed);' \
     $registry --lib models::drain_against_a_mark
 guard 'ordering: whoever sees it landed sees it listed' hooks/src/map/mod.rs 'self.coming.mask.store(self.coming.mask.load(Relaxed) & !(1 << at), Release);' 'self.coming.mask.store(self.coming.mask.load(Relaxed) & !(1 << at), Relaxed);' \

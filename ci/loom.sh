@@ -6,6 +6,6 @@ cd "$(dirname "$0")/.."
 export LOOM_MAX_PREEMPTIONS=${LOOM_MAX_PREEMPTIONS:-3}
 export RUSTFLAGS="--cfg loom ${RUSTFLAGS:-}"
 target=${CARGO_TARGET_DIR:-target}/loom
-cargo test --release --target-dir "$target" -p pinyard-hooks --test loom_inbox
+cargo test --release --target-dir "$target" -p pinyard-hooks --test loom_inbox --test loom_holder
 cargo test --release --target-dir "$target" -p pinyard-registry --lib models
 cargo test --release --target-dir "$target" -p pinyard-allocator --lib models

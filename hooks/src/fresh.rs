@@ -5,8 +5,10 @@
 //! that are gone. So what a mapping call returned is published after the call. Where no
 //! userfaultfd watches, every event came before its change, and this is one load.
 
+#![allow(unsafe_code)]
+
 use crate::monitor::notify_unmapped;
-use crate::{effect, userfaultfd};
+use crate::{effect, sys, userfaultfd};
 
 /// Publishes `len` bytes at `at`, the answer of a mapping call, and hands it on.
 #[inline(always)]
@@ -39,6 +41,22 @@ pub(crate) fn grown(from: usize, to: usize) {
     if to > from && userfaultfd::may_be_late() {
         publish(from as isize, to - from);
     }
+}
+
+/// mmap(2) of `len` private anonymous bytes to be read and written, at an address that the
+/// kernel chooses: `hint` where that is free. Unseen by hooks, but published as a hook does
+/// it: what lay there before is found registered by nobody. The error is the errno.
+///
+/// ```
+/// let at = pinyard_hooks::map_to_register(0, 1 << 21).expect("2 MiB of address space");
+/// assert_eq!(at % pinyard_hooks::PAGE_SIZE, 0);
+/// ```
+pub fn map_to_register(hint: usize, len: usize) -> Result<usize, i32> {
+    let (both, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: without MAP_FIXED no mapping is replaced.
+    let at = unsafe { sys::mmap(hint, len, both, flags) }?;
+    mapped(at as isize, len);
+    Ok(at)
 }
 
 #[cold]

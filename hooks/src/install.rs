@@ -8,17 +8,17 @@
 #![allow(unsafe_code)]
 
 use crate::entry::NEXT;
+use crate::holder::{Found, Holder};
+use crate::libc_functions::{self, entry_of};
 use crate::monitor::publish_everything;
 use crate::patch::{self, Mode};
-use crate::report::{Function, FunctionReport, Owner, Report, Seen, Why};
-use crate::{effect, fork, loader, self_test, settled, text};
+use crate::report::{Function, FunctionReport, ModuleName, Owner, Report, Seen, Why};
+use crate::{effect, fork, self_test, settled, text};
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 const COUNT: usize = Function::COUNT;
 
-/// Entry address per function, 0 where this libc has none. Written once.
-static ENTRIES: [AtomicUsize; COUNT] = [const { AtomicUsize::new(0) }; COUNT];
 /// The first 8 bytes that stood at each entry when it was last looked at.
 static WORDS: [AtomicU64; COUNT] = [const { AtomicU64::new(0) }; COUNT];
 
@@ -28,58 +28,67 @@ static INSTALLED: AtomicBool = AtomicBool::new(false);
 /// See [`repairs`].
 static REPAIRS: AtomicU32 = AtomicU32::new(0);
 
-/// Whether what is done once per process has been.
+/// [`prepare`] has come to its end.
 static READY: AtomicBool = AtomicBool::new(false);
 
 struct State {
     report: Option<Report>,
 }
 
-/// The installer's state behind a spin lock: installing is rare, is never done
-/// in a hook, and must not need an allocator.
+/// The installer's state behind its lock. Whoever is inside makes system calls and calls
+/// the entries; it asks nothing of the loader.
 struct Guarded {
-    /// 0, or one more than the fork generation of the process whose thread is
-    /// inside.
-    holder: AtomicU64,
+    holder: Holder,
     state: UnsafeCell<State>,
 }
-// SAFETY: `state` is only reached through `try_with`, which holds `holder`.
+// SAFETY: `state` is only reached by the thread that `holder` has let in.
 unsafe impl Sync for Guarded {}
-static GUARDED: Guarded =
-    Guarded { holder: AtomicU64::new(0), state: UnsafeCell::new(State { report: None }) };
+static GUARDED: Guarded = Guarded { holder: Holder::new(), state: UnsafeCell::new(State { report: None }) };
 
-fn with<R>(mut work: impl FnMut(&mut State) -> R) -> R {
-    loop {
-        if let Some(result) = try_with(&mut work) {
-            return result;
-        }
-        // SAFETY: sched_yield has no preconditions.
-        unsafe { libc::sched_yield() };
-    }
+fn with<R>(work: impl FnOnce(&mut State) -> R) -> R {
+    inside(GUARDED.holder.enter(fork::generation()), work)
 }
 
 /// `None` where another thread is inside.
 fn try_with<R>(work: impl FnOnce(&mut State) -> R) -> Option<R> {
-    let us = u64::from(fork::generation()) + 1;
-    let found = GUARDED.holder.compare_exchange(0, us, Acquire, Relaxed);
-    // A thread that was inside when this process was forked off does not exist
-    // here: its lock is taken over, and what it may have half written is dropped.
-    let abandoned = matches!(found, Err(holder) if holder != us)
-        && found.is_err_and(|holder| GUARDED.holder.compare_exchange(holder, us, Acquire, Relaxed).is_ok());
-    if found.is_err() && !abandoned {
-        return None;
-    }
-    // SAFETY: `holder` was taken with Acquire and is given back with Release
-    // below; `work` cannot reach this function again (it is private, and no
-    // hook calls it), so the reference is the only one. A report is plain data:
-    // writing it over needs nothing of what stood there.
+    GUARDED.holder.try_enter(fork::generation()).map(|found| inside(found, work))
+}
+
+fn inside<R>(found: Found, work: impl FnOnce(&mut State) -> R) -> R {
+    // SAFETY: this thread has been let in, and leaves below; `work` cannot reach this
+    // function again (it is private, and no hook calls it), so the reference is the only
+    // one. A report is plain data: writing it over needs nothing of what stood there.
     let state = unsafe { &mut *GUARDED.state.get() };
-    if abandoned {
+    if found == Found::Abandoned {
+        // What a thread of the parent's may have half written is dropped.
         *state = State { report: None };
     }
     let result = work(state);
-    GUARDED.holder.store(0, Release);
-    Some(result)
+    GUARDED.holder.leave();
+    result
+}
+
+/// What is done once per process, outside the lock. Of two threads that come at once, both
+/// do it, to the same end.
+fn prepare() {
+    if READY.load(Acquire) {
+        return;
+    }
+    fork::install();
+    effect::learn_kernel();
+    libc_functions::find();
+    READY.store(true, Release);
+}
+
+/// With the names of the objects that others' hooks lie in, which the loader knows.
+fn named(mut report: Report) -> Report {
+    for line in &mut report.functions {
+        if let (Owner::Module(name), Some(entry)) = (&mut line.owner, entry_of(line.function)) {
+            // SAFETY: a function of libc.
+            *name = unsafe { patch::jump_target(entry) }.map_or(ModuleName::UNKNOWN, patch::module_of);
+        }
+    }
+    report
 }
 
 /// Installs the hooks, once per process, and tests each of them by use.
@@ -91,7 +100,8 @@ fn try_with<R>(work: impl FnOnce(&mut State) -> R) -> Option<R> {
 /// Not for signal handlers. Best called before other threads run; see
 /// [`FunctionReport::boundary`].
 pub fn install() -> Report {
-    with(install_locked)
+    prepare();
+    named(with(install_locked))
 }
 
 fn install_locked(state: &mut State) -> Report {
@@ -102,13 +112,6 @@ fn install_locked(state: &mut State) -> Report {
 }
 
 fn install_anew(state: &mut State) -> Report {
-    if !READY.load(Relaxed) {
-        fork::install();
-        effect::learn_kernel();
-        keep_loaded();
-        find_entries();
-        READY.store(true, Relaxed);
-    }
     let report = patch_entries();
     state.report = Some(report);
     COMPLETE.store(report.is_complete(), Release);
@@ -136,7 +139,7 @@ fn patch_entries() -> Report {
 /// Whether every entry was given back. Not for signal handlers.
 pub fn remove() -> bool {
     with(|state| {
-        if !READY.load(Relaxed) {
+        if !INSTALLED.load(Acquire) {
             return true;
         }
         COMPLETE.store(false, Release);
@@ -163,12 +166,13 @@ fn take_out(function: Function) -> bool {
 /// Tests every function anew although nothing has changed, for a diagnosis. Makes
 /// every subscriber flush. Otherwise as [`install`].
 pub fn test_again() -> Report {
-    with(install_anew)
+    prepare();
+    named(with(install_anew))
 }
 
 /// The report of the last [`install`] or repair; `None` before the first.
 pub fn report() -> Option<Report> {
-    with(|state| state.report)
+    with(|state| state.report).map(named)
 }
 
 /// Whether every change of a mapping still reaches the inbox, as far as the
@@ -187,7 +191,7 @@ pub fn verify() -> bool {
     }
     // Release: before anything is repaired; see `repairs`.
     REPAIRS.fetch_add(1, Release);
-    // Another thread is at it, perhaps waiting for the loader: do not wait too.
+    // Another thread is at it: no registration waits for that.
     let complete = try_with(|state| install_locked(state).is_complete());
     // What was mapped while calls escaped us has to be looked for.
     settled::objects_loaded();
@@ -208,54 +212,11 @@ pub fn repairs() -> u32 {
 pub fn untouched() -> bool {
     text::is_sealed()
         && (0..COUNT).all(|index| {
-            let entry = ENTRIES[index].load(Acquire);
-            // SAFETY: a non-zero entry is a function of libc, which is never
-            // unloaded; glibc aligns functions to 16 bytes.
-            entry == 0 || unsafe { patch::load_word(entry) } == WORDS[index].load(Relaxed)
+            let word = WORDS[index].load(Relaxed);
+            // SAFETY: an entry is a function of libc, which is never unloaded; glibc
+            // aligns functions to 16 bytes.
+            entry_of(Function::ALL[index]).is_none_or(|entry| unsafe { patch::load_word(entry) } == word)
         })
-}
-
-/// Our code is jumped to from libc for ever: forbid dlclose of the object it is in.
-fn keep_loaded() {
-    let mut info = libc::Dl_info {
-        dli_fname: core::ptr::null(),
-        dli_fbase: core::ptr::null_mut(),
-        dli_sname: core::ptr::null(),
-        dli_saddr: core::ptr::null_mut(),
-    };
-    // SAFETY: dladdr fills `info` for an address of our own; dlopen with NOLOAD
-    // only adds a flag to the object that is loaded already. For a static
-    // executable's own name it fails, and there is nothing to keep.
-    unsafe {
-        if libc::dladdr(keep_loaded as *const _, &raw mut info) != 0 && !info.dli_fname.is_null() {
-            libc::dlopen(info.dli_fname, libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE);
-        }
-    }
-}
-
-fn find_entries() {
-    // SAFETY: the C library is loaded in every process that got here; NOLOAD
-    // finds it without loading another.
-    let libc_handle = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
-    loader::find(libc_handle);
-    for function in Function::ALL {
-        let at = if libc_handle.is_null() {
-            core::ptr::null_mut()
-        } else {
-            // SAFETY: a live handle and a NUL-terminated name.
-            unsafe { libc::dlsym(libc_handle, function.c_name().as_ptr()) }
-        };
-        ENTRIES[function as usize].store(at.addr(), Release);
-        remember(function);
-    }
-    // The loader's one lies elsewhere, with other objects between.
-    let in_libc = Function::ALL.into_iter().filter(|&function| function != Function::DlDebugState);
-    text::set_range(in_libc.filter_map(entry_of));
-}
-
-/// The address of `function` in libc, or `None`.
-pub(crate) fn entry_of(function: Function) -> Option<usize> {
-    Some(ENTRIES[function as usize].load(Acquire)).filter(|&entry| entry != 0)
 }
 
 fn remember(function: Function) {

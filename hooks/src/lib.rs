@@ -42,6 +42,8 @@ mod effect;
 #[cfg(not(loom))]
 mod entry;
 #[cfg(not(loom))]
+mod entry_break;
+#[cfg(not(loom))]
 mod entry_shared;
 #[cfg(not(loom))]
 mod files;
@@ -49,8 +51,11 @@ mod files;
 mod fork;
 #[cfg(not(loom))]
 mod fresh;
+mod holder;
 #[cfg(not(loom))]
 mod install;
+#[cfg(not(loom))]
+mod libc_functions;
 #[cfg(not(loom))]
 pub mod listener;
 #[cfg(not(loom))]
@@ -81,6 +86,8 @@ pub mod userfaultfd;
 pub use array::{Array, Zero};
 pub use event::{Event, PAGE_SHIFT, PAGE_SIZE};
 pub use filter::Filter;
+#[cfg(loom)]
+pub use holder::{Found, Holder};
 pub use inbox::{Inbox, Mark};
 pub use monitor::*;
 #[cfg(not(loom))]
@@ -93,6 +100,8 @@ pub use sync::COMING as MAX_COMING;
 pub use files::declare_shared;
 #[cfg(not(loom))]
 pub use fork::{generation as fork_generation, install as notice_forks};
+#[cfg(not(loom))]
+pub use fresh::map_to_register;
 #[cfg(not(loom))]
 pub use install::{install, remove, repairs, report, test_again, untouched, verify};
 #[cfg(not(loom))]

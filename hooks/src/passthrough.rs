@@ -4,10 +4,10 @@
 //! between: whoever still jumps there gets the real call.
 #![allow(unsafe_code)]
 
-use crate::entry::{self, to_libc};
-use crate::refused;
+use crate::entry::to_libc;
 use crate::report::Function;
 use crate::sys::syscall6;
+use crate::{entry_break, refused};
 
 /// The address of the real `function`.
 pub(crate) fn of(function: Function) -> usize {
@@ -16,8 +16,8 @@ pub(crate) fn of(function: Function) -> usize {
         Function::Mmap => mmap as *const () as usize,
         Function::Mremap => mremap as *const () as usize,
         Function::Madvise => madvise as *const () as usize,
-        Function::Brk => entry::real_brk as *const () as usize,
-        Function::Sbrk => entry::real_sbrk as *const () as usize,
+        Function::Brk => entry_break::real_brk as *const () as usize,
+        Function::Sbrk => entry_break::real_sbrk as *const () as usize,
         Function::Shmdt => shmdt as *const () as usize,
         Function::ProcessMadvise => process_madvise as *const () as usize,
         Function::Mprotect => mprotect as *const () as usize,

@@ -85,6 +85,17 @@ pub struct ModuleName {
 }
 
 impl ModuleName {
+    /// Code of no object.
+    pub(crate) const UNKNOWN: ModuleName = {
+        let mut bytes = [0; 39];
+        let mut at = 0;
+        while at < b"unknown code".len() {
+            bytes[at] = b"unknown code"[at];
+            at += 1;
+        }
+        ModuleName { bytes, len: at as u8 }
+    };
+
     /// Keeps what follows the last slash of `path`.
     pub(crate) fn from_path(path: &[u8]) -> ModuleName {
         let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);

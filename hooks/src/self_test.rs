@@ -3,10 +3,10 @@
 //! it (`refused.rs`); of the others: did the pages change?
 #![allow(unsafe_code)]
 
-use crate::install::entry_of;
+use crate::libc_functions::entry_of;
 use crate::monitor::{Subscription, subscribe_for_self_test};
 use crate::report::{Function, FunctionReport, Report, Seen, Why};
-use crate::{PAGE_SIZE, entry, loader, patch, refused, sys};
+use crate::{PAGE_SIZE, entry_break, loader, patch, refused, sys};
 use core::cell::{Cell, UnsafeCell};
 
 /// Asks `line` for every function's line.
@@ -192,7 +192,7 @@ fn exercise(function: Function, call: Six, scratch: &Scratch) -> Seen {
         }
         // libc's own asks brk for the sum.
         Function::Sbrk => {
-            let increment = refused::increment(entry::current_break());
+            let increment = refused::increment(entry_break::current_break());
             scratch.sink.watch(PAGE_SIZE..2 * PAGE_SIZE);
             let done = call(increment as usize, 0, 0, 0, 0, 0) != -1;
             scratch.sink.unwatch(PAGE_SIZE..2 * PAGE_SIZE);

@@ -8,6 +8,25 @@ pub(crate) use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64}
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64};
 
+/// Sleeps until somebody wakes this thread, unless `word` is not `value` any more. May
+/// return early. Not for hooks.
+#[cfg(not(loom))]
+pub(crate) fn sleep_while(word: &AtomicU32, value: u32) {
+    crate::sys::futex(word, libc::FUTEX_WAIT, value);
+}
+#[cfg(loom)]
+pub(crate) fn sleep_while(_: &AtomicU32, _: u32) {
+    loom::thread::yield_now();
+}
+
+/// Wakes one of the threads that sleep on `word`.
+#[cfg(not(loom))]
+pub(crate) fn wake_one(word: &AtomicU32) {
+    crate::sys::futex(word, libc::FUTEX_WAKE, 1);
+}
+#[cfg(loom)]
+pub(crate) fn wake_one(_: &AtomicU32) {}
+
 /// An array of zeroed atomics. loom's atomics have no `const` constructor.
 #[cfg(not(loom))]
 macro_rules! zeroed_atomics {

@@ -61,18 +61,15 @@ fn checked(result: isize) -> Result<usize, i32> {
     if (-4095..0).contains(&result) { Err(-result as i32) } else { Ok(result as usize) }
 }
 
-/// mmap(2), unseen by hooks. As a hook does, it publishes what it returns where an event
-/// of the memory that was there before may still be on its way.
+/// mmap(2), unseen by hooks. For memory that is registered:
+/// [`map_to_register`](crate::map_to_register).
 ///
 /// # Safety
 /// As mmap(2): with `MAP_FIXED` the caller owns what lies in the range.
 pub unsafe fn mmap(addr: usize, len: usize, prot: i32, flags: i32) -> Result<usize, i32> {
     let args = [addr, len, prot as usize, flags as usize, usize::MAX, 0];
     // SAFETY: passed on to the caller.
-    let at = unsafe { syscall6(libc::SYS_mmap as usize, args) };
-    #[cfg(not(loom))]
-    crate::fresh::mapped(at, len);
-    checked(at)
+    checked(unsafe { syscall6(libc::SYS_mmap as usize, args) })
 }
 
 /// munmap(2), unseen by hooks.
@@ -102,6 +99,16 @@ pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Result<(), i32> {
     let args = [addr, len, advice as usize, 0, 0, 0];
     // SAFETY: passed on to the caller.
     checked(unsafe { syscall6(libc::SYS_madvise as usize, args) }).map(drop)
+}
+
+/// futex(2) of this process, without a limit of time. What it answers matters to nobody:
+/// whoever sleeps looks again.
+#[cfg(not(loom))]
+pub(crate) fn futex(word: &core::sync::atomic::AtomicU32, operation: i32, value: u32) {
+    let operation = (operation | libc::FUTEX_PRIVATE_FLAG) as usize;
+    let args = [word.as_ptr().addr(), operation, value as usize, 0, 0, 0];
+    // SAFETY: the kernel reads the word, which outlives the call, and writes nothing.
+    unsafe { syscall6(libc::SYS_futex as usize, args) };
 }
 
 /// mlock(2) over whole pages.

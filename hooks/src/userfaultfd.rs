@@ -17,6 +17,7 @@
 //! change of its own in a watched range would wait for itself.
 #![allow(unsafe_code)]
 
+use crate::holder::Holder;
 use crate::monitor::{Ticket, after, before};
 use crate::report::Why;
 use crate::settled;
@@ -26,7 +27,7 @@ use crate::{PAGE_SIZE, fork};
 use core::mem::{MaybeUninit, size_of};
 use core::ops::Range;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicU64, Ordering::*};
 
 const USER_MODE_ONLY: i32 = 1;
 const API: u64 = 0xaa;
@@ -65,7 +66,7 @@ struct Message {
 /// The descriptor and, above it, the fork generation it belongs to, plus one; 0
 /// before the first start.
 static SERVING: AtomicU64 = AtomicU64::new(0);
-static STARTING: AtomicBool = AtomicBool::new(false);
+static STARTING: Holder = Holder::new();
 static EVENTS_READ: AtomicU64 = AtomicU64::new(0);
 
 fn serving() -> Option<i32> {
@@ -87,9 +88,8 @@ pub fn events() -> u64 {
     EVENTS_READ.load(Relaxed)
 }
 
-/// In a forked child: the thread that reads, or starts, is the parent's.
+/// In a forked child: the thread that reads is the parent's.
 pub(crate) fn forget_parent() {
-    STARTING.store(false, Release);
     settled::resume();
 }
 
@@ -101,12 +101,9 @@ pub fn start() -> Result<(), Why> {
     }
     // Asks the loader: before the lock.
     let stack = stack_size(STACK);
-    while STARTING.compare_exchange(false, true, Acquire, Relaxed).is_err() {
-        // SAFETY: sched_yield has no preconditions.
-        unsafe { libc::sched_yield() };
-    }
+    STARTING.enter(fork::generation());
     let started = if serving().is_some() { Ok(()) } else { start_now(stack) };
-    STARTING.store(false, Release);
+    STARTING.leave();
     started
 }
 

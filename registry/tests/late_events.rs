@@ -8,7 +8,7 @@ mod common;
 #[path = "common/raw.rs"]
 mod raw;
 
-use pinyard_hooks::sys;
+use pinyard_hooks::map_to_register;
 use pinyard_registry::backend::Custom;
 use pinyard_registry::{Access, MemoryKey, Registry};
 use raw::raw_munmap;
@@ -127,7 +127,7 @@ fn take(way: &str, at: usize) -> bool {
             "syscall(SYS_mmap)" => {
                 exactly(libc::syscall(libc::SYS_mmap, at, LEN, both, flags, -1, 0) as usize, at)
             }
-            "a slab's mmap" => exactly(sys::mmap(at, LEN, BOTH, ANONYMOUS).unwrap(), at),
+            "a slab's mmap" => exactly(map_to_register(at, LEN).unwrap(), at),
             "mremap" => libc::mremap((at - LEN) as *mut _, LEN, 2 * LEN, 0).addr() == at - LEN,
             "shmat" => {
                 let id = libc::shmget(libc::IPC_PRIVATE, LEN, 0o600);
@@ -159,7 +159,8 @@ fn what_another_thread_gets_is_not_what_was_there_before() {
     ask_before_poll();
     let backend = Custom::new("counting", |_, _| Ok(MemoryKey::default()), |_, _| Ok(()));
     let registry = Registry::builder().backend(backend).build().unwrap();
-    let ways: [(&str, fn() -> usize); 6] = [
+    type Make = fn() -> usize;
+    let ways: [(&str, Make); 6] = [
         ("mmap", || map(0)),
         ("syscall(SYS_mmap)", || map(0)),
         ("a slab's mmap", || map(0)),

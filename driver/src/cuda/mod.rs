@@ -19,18 +19,28 @@ const LIBRARY: &str = "libcuda.so.1";
 static FUNCTIONS: OnceLock<Result<Functions, Absent>> = OnceLock::new();
 
 fn functions() -> Result<&'static Functions, Absent> {
-    let loaded = FUNCTIONS.get_or_init(|| {
-        // SAFETY: the CUDA driver, whose constructors any CUDA program runs.
-        let library = unsafe { libloading::Library::new(LIBRARY) }
-            .map_err(|error| Absent::Library { library: LIBRARY, reason: words(&error) })?;
-        let library = std::mem::ManuallyDrop::new(library);
-        // SAFETY: it is the CUDA driver.
-        let functions = unsafe { Functions::load(&library) }?;
-        // SAFETY: the flags must be 0.
-        check(&functions, unsafe { (functions.init)(0) }, || "cuInit(0)".to_owned())?;
-        Ok(functions)
-    });
+    let loaded = match FUNCTIONS.get() {
+        Some(loaded) => loaded,
+        None => {
+            // Before the cell is locked: the loader runs constructors under a lock of its own,
+            // and one of them may come here. Of two threads that load, one's functions stay.
+            let loaded = load();
+            FUNCTIONS.get_or_init(|| loaded)
+        }
+    };
     loaded.as_ref().map_err(Clone::clone)
+}
+
+fn load() -> Result<Functions, Absent> {
+    // SAFETY: the CUDA driver, whose constructors any CUDA program runs.
+    let library = unsafe { libloading::Library::new(LIBRARY) }
+        .map_err(|error| Absent::Library { library: LIBRARY, reason: words(&error) })?;
+    let library = std::mem::ManuallyDrop::new(library);
+    // SAFETY: it is the CUDA driver.
+    let functions = unsafe { Functions::load(&library) }?;
+    // SAFETY: the flags must be 0.
+    check(&functions, unsafe { (functions.init)(0) }, || "cuInit(0)".to_owned())?;
+    Ok(functions)
 }
 
 /// The loader's words, which libloading keeps as the cause.

@@ -1,12 +1,12 @@
-//! What the loader knows about an address.
+//! What the loader knows about an address. Not under a lock: see `libc_functions.rs`.
 
 use super::ModuleName;
 
 /// The file name of the object that `address` lies in.
 pub(crate) fn module_of(address: usize) -> ModuleName {
-    let Some((info, _)) = look_up(address) else { return ModuleName::from_path(b"unknown code") };
+    let Some((info, _)) = look_up(address) else { return ModuleName::UNKNOWN };
     if info.dli_fname.is_null() {
-        return ModuleName::from_path(b"unknown code");
+        return ModuleName::UNKNOWN;
     }
     // SAFETY: a non-null dli_fname is the loader's own NUL-terminated string,
     // which lives as long as the object is loaded; it is copied at once.
@@ -14,8 +14,7 @@ pub(crate) fn module_of(address: usize) -> ModuleName {
 }
 
 /// One past the last byte of the exported function at `entry`.
-#[cfg(target_arch = "x86_64")]
-pub(super) fn end_of(entry: usize) -> Option<usize> {
+pub(crate) fn end_of(entry: usize) -> Option<usize> {
     let (info, symbol) = look_up(entry)?;
     if symbol.is_null() || info.dli_saddr.addr() != entry {
         return None;

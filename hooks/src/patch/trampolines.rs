@@ -115,7 +115,11 @@ pub(crate) fn set_mode(function: Function, mode: Mode) {
         Mode::Past(0) => passthrough::of(function),
         Mode::Past(next) => next,
     };
-    let word = word_of(BASE.load(Acquire), index(function)) as *const AtomicUsize;
+    let base = BASE.load(Acquire);
+    if base == 0 {
+        return; // nothing was patched
+    }
+    let word = word_of(base, index(function)) as *const AtomicUsize;
     // SAFETY: a word of the data page, which stays mapped and writable, and which
     // only this function stores to. Release: what the target needs (its NEXT) is
     // in force before.

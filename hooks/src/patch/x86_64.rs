@@ -7,7 +7,8 @@
 //! nobody runs. An entry that begins with `endbr64` keeps it, and what follows is
 //! the first instruction. What is not recognised is not touched.
 
-use super::{Patch, Prologue, Refusal, overlay, symbol};
+use super::{Patch, Prologue, Refusal, overlay};
+use crate::libc_functions;
 use crate::report::{Function, Why};
 use core::arch::asm;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -239,7 +240,7 @@ unsafe fn pad(function: Function, entry: usize, at: usize) -> Option<usize> {
         return Some(known);
     }
     let reachable = |pad: usize| i8::try_from(pad.wrapping_sub(at + SHORT) as isize).is_ok();
-    let behind = symbol::end_of(entry).and_then(|end| {
+    let behind = libc_functions::end_of(function, entry).and_then(|end| {
         let next = end.next_multiple_of(ALIGNMENT);
         // SAFETY: up to the next aligned address lies libc's text.
         (next - end >= NEAR && unsafe { is_padding(end, next) }).then_some(next - NEAR)
