@@ -136,7 +136,7 @@ guard 'a refused brk stores nothing' hooks/src/entry_break.rs 'if now == new || 
     $hooks --test asks_for_nothing a_refused_brk
 guard "threads: userfaultfd's has room beside static TLS" hooks/src/userfaultfd.rs 'let stack = stack_size(STACK);' 'let stack = STACK;' \
     $registry --test large_tls
-guard 'threads: the reaper has room beside static TLS' registry/src/reaper.rs 'stack_size(stack_size(THREAD_STACK))' 'stack_size(THREAD_STACK)' \
+guard 'threads: the reaper has room beside static TLS' registry/src/reaper.rs '"pinyard-reaper", stack_size(THREAD_STACK)' '"pinyard-reaper", THREAD_STACK' \
     $registry --test large_tls
 guard 'threads: one that cannot be had is said once' registry/src/told.rs $'if SAID.swap(true, Relaxed) {\n        return;' $'if SAID.swap(true, Relaxed) && false {\n        return;' \
     $registry --test large_tls

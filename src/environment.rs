@@ -291,11 +291,7 @@ fn command() -> Group {
 fn jobs() -> Group {
     let of = |name, default, meaning| variable("slurm/env.sh", name, "a folder", default, meaning);
     let variables = vec![
-        of(
-            "PINYARD_PREFIX",
-            "the templates' own installation, else that of `pinyard` in PATH",
-            "where pinyard is installed",
-        ),
+        of("PINYARD_PREFIX", "the templates', or that of PATH", "where pinyard is installed"),
         Variable {
             source: "slurm/host.sbatch",
             ..of("PINYARD_SLURM", "the template's own folder", "where `env.sh` of the job templates lies")
