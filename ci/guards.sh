@@ -132,6 +132,10 @@ guard 'self-test: an impossible brk is none of another patcher' hooks/src/entry_
     $hooks --test neighbours_in_text the_self_tests_brk
 guard 'self-test: a foreign hook is not asked the impossible' hooks/src/self_test.rs 'if refused::is_tested_by(function) &&' 'if false &&' \
     $hooks --test neighbours_in_text the_self_tests_brk
+guard "self-test: libc's own sbrk is not called" hooks/src/install.rs 'let seen = if self_test::surely_seen(Function::Brk) {' 'let seen = if self_test::call(function) == Seen::Yes {' \
+    $hooks --test asks_for_nothing where_libc_cannot
+guard 'a break without a record may lie anywhere' hooks/src/effect.rs '(_, 0) => (new, above(new)),' '' \
+    $hooks --test asks_for_nothing a_program_without
 guard 'a refused brk stores nothing' hooks/src/entry_break.rs 'if now == new || new == 0 || current_break() == 0 {' 'if true {' \
     $hooks --test asks_for_nothing a_refused_brk
 guard "threads: userfaultfd's has room beside static TLS" hooks/src/userfaultfd.rs 'let stack = stack_size(STACK);' 'let stack = STACK;' \

@@ -121,13 +121,23 @@ pub(crate) fn madvise(addr: usize, len: usize, advice: i32) -> Ranges {
 /// brk(2): what lies between the new break and the current one.
 #[inline]
 pub(crate) fn brk(new: usize, current: usize) -> Ranges {
-    [if new != 0 && new < current { (new, current - new) } else { NOTHING }, NOTHING]
+    let taken = match (new, current) {
+        (0, _) => NOTHING,
+        // libc has no record of the break yet: it may lie anywhere.
+        (_, 0) => (new, above(new)),
+        _ if new < current => (new, current - new),
+        _ => NOTHING,
+    };
+    [taken, NOTHING]
 }
 
 /// sbrk(2): what a negative increment takes away below the current break.
 #[inline]
 pub(crate) fn sbrk(increment: isize, current: usize) -> Ranges {
-    brk(current.wrapping_add_signed(increment.min(0)), current)
+    if increment >= 0 {
+        return [NOTHING, NOTHING];
+    }
+    brk(current.saturating_add_signed(increment).max(1), current)
 }
 
 /// shmdt(2) does not say how long the segment is: all above its address.
@@ -213,6 +223,13 @@ mod tests {
         assert_eq!(brk(0, 0x8000)[0], NOTHING);
         assert_eq!(sbrk(-0x3000, 0x8000)[0], (0x5000, 0x3000));
         assert_eq!(sbrk(0x3000, 0x8000)[0], NOTHING);
+        assert_eq!(sbrk(isize::MIN, 0x8000)[0], (1, 0x7fff));
+    }
+
+    #[test]
+    fn where_libc_has_no_record_the_break_may_lie_anywhere() {
+        assert_eq!([brk(0x5000, 0)[0], sbrk(-1, 0)[0]], [(0x5000, TOP - 0x5000), (1, TOP - 1)]);
+        assert_eq!([brk(0, 0)[0], sbrk(0, 0)[0], sbrk(0x1000, 0)[0]], [NOTHING; 3]);
     }
 
     #[test]

@@ -59,8 +59,8 @@ pub(crate) extern "C" fn sbrk(increment: isize) -> isize {
     let current = current_break();
     let result = bracketed(effect::sbrk(increment, current), || {
         let next = NEXT[Function::Sbrk as usize].load(Acquire);
-        if refused::is_break(current.wrapping_add_signed(increment), next) {
-            return current as isize;
+        if refused::is_increment(increment, next) {
+            return to_libc(-(libc::ENOMEM as isize));
         }
         if next == 0 {
             return real_sbrk(increment);

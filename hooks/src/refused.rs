@@ -3,7 +3,8 @@
 //! A seccomp filter may end the process at a system call that the program never makes,
 //! and a refused `brk` would race the program's own. So the self-test calls such
 //! functions with arguments that no kernel accepts. The hook publishes as for any call,
-//! and answers in the kernel's place: the answer is the same, the call is not made.
+//! and answers in the kernel's place with an error, mostly the kernel's own; the call is
+//! not made.
 //! It calls on only where the next in the chain is another copy of this library, which
 //! does likewise: that copy's self-test may be the caller.
 
@@ -48,9 +49,13 @@ pub(crate) fn errno(function: Function, args: &[usize; 6], next: usize) -> Optio
     (refused && !patch::is_slot(next)).then_some(errno)
 }
 
-/// The increment with which sbrk(2) asks for [`BREAK`].
-pub(crate) fn increment(current: usize) -> isize {
-    BREAK.wrapping_sub(current) as isize
+/// sbrk(3): below every break.
+pub(crate) const INCREMENT: isize = isize::MIN;
+
+/// Whether sbrk(3) refuses `increment` wherever the break is.
+#[inline(always)]
+pub(crate) fn is_increment(increment: isize, next: usize) -> bool {
+    increment == INCREMENT && !patch::is_slot(next)
 }
 
 /// Whether brk(2) always refuses to move the break to `new`.

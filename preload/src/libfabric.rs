@@ -99,12 +99,17 @@ fn after(mut work: AtWork) {
     }
 }
 
-/// `function` has returned `result`; `attr` is its first argument.
-fn opened(function: &CStr, attr: usize, result: isize) {
+/// `function` has returned `result`; `first` is its first argument.
+fn opened(function: &CStr, first: usize, result: isize) {
     let settings = settings();
     // An int.
-    if function == c"fi_fabric" && result as i32 == 0 && settings.on && settings.libfabric {
-        unattached::fabric_opened(attr);
+    if result as i32 != 0 || !settings.on || !settings.libfabric {
+        return;
+    }
+    if function == c"fi_fabric" {
+        unattached::fabric_opened(first);
+    } else if function == c"fi_fabric2" {
+        unattached::fabric_opened(unattached::attr_of(first));
     }
 }
 

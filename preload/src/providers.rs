@@ -12,7 +12,9 @@ use crate::say::say;
 use crate::settings::Level;
 use core::ffi::{CStr, c_int, c_void};
 use std::ffi::{CString, OsStr};
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
@@ -144,9 +146,25 @@ pub(crate) fn switch_off_unreachable(libfabric: &Path) {
     );
 }
 
-/// Whether the provider exports the way to its cache. What cannot be loaded has no cache.
+/// Whether the provider exports the way to its cache. What is no library of this machine's kind
+/// has no cache.
 fn has_way_in(file: &Path) -> bool {
-    std::fs::read(file).ok().and_then(|file| exports(&file, "ofi_open_mr_cache")).unwrap_or(true)
+    contents(file).ok().and_then(|file| exports(&file, "ofi_open_mr_cache")).unwrap_or(true)
+}
+
+/// Bytes of a provider's file at most; Intel's largest has 3 MiB.
+const MOST: u64 = 256 << 20;
+
+/// What a regular file holds. A FIFO of a provider's name would keep the program waiting
+/// (fifo(7)), and a device might never end.
+fn contents(file: &Path) -> std::io::Result<Vec<u8>> {
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(file)?;
+    let mut bytes = Vec::new();
+    if file.metadata()?.is_file() {
+        file.take(MOST).read_to_end(&mut bytes)?;
+    }
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -179,6 +197,19 @@ mod tests {
         {
             assert!(may_cache(Path::new(name)), "{name}");
         }
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_not_waited_for() {
+        let fifo = std::env::temp_dir().join(format!("pinyard-{}-fi.so", std::process::id()));
+        let name = std::ffi::CString::new(fifo.as_os_str().as_bytes()).unwrap();
+        // SAFETY: a NUL-terminated path.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        let read = contents(&fifo).map(|bytes| bytes.len());
+        std::fs::remove_file(&fifo).unwrap();
+        assert_eq!(read.ok(), Some(0));
+        assert_eq!(contents(Path::new("/dev/zero")).ok(), Some(vec![]));
+        assert!(has_way_in(Path::new("/dev/null")));
     }
 
     #[test]

@@ -25,6 +25,18 @@ struct FabricAttr {
     provider: *const c_char,
 }
 
+/// Where `struct fi_info` has its `fabric_attr` (`rdma/fabric.h`).
+const FABRIC_ATTR: usize = 104;
+
+/// The `fabric_attr` of a `struct fi_info`, the first argument of `fi_fabric2`.
+pub(crate) fn attr_of(info: usize) -> usize {
+    if info == 0 {
+        return 0;
+    }
+    // SAFETY: libfabric has just read the same field of the same structure, which never moved.
+    unsafe { ((info + FABRIC_ATTR) as *const usize).read() }
+}
+
 /// KiB that were pinned when the first such fabric was opened.
 static BEFORE: AtomicU64 = AtomicU64::new(0);
 /// It is known, one way or the other.
