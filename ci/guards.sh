@@ -235,6 +235,13 @@ guard 'device pool: what others use is waited for by the hub' allocator/src/devi
 guard 'device pool: streams that use a dropped block are waited for' allocator/src/device/reclaim.rs \
     $'            .streams\n            .iter()' $'            .streams[..0]\n            .iter()' \
     pinyard-allocator --test device_conformance a_side_streams_use
+export MPICC=${MPICC:-/usr/bin/mpicc.openmpi}
+guard 'MPI: neither leg of an exchange waits for the other' collectives/src/immediate/steps.rs \
+    'if second.is_pending() {' 'if second.is_pending() && first.is_ready() {' \
+    pinyard-mpi --lib of_both_neither_waits
+guard 'MPI: a message that blocks comes behind those of its key alone' collectives/src/immediate/engine.rs \
+    'operation.key == key' 'true' \
+    pinyard-mpi --lib one_that_blocks_comes_behind
 # Programs with more rights than their caller, which only root makes.
 [ "$(id -u)" -ne 0 ] || guard 'AT_SECURE: relative paths' registry/src/backend/library.rs 'is_relative(&name) && pinyard_hooks::is_privileged()' 'false' \
     $registry --test privileged

@@ -202,7 +202,8 @@ pny_status pny_mpi_recv(void *buffer,
 			void *stream);
 
 /*
- * MPI_Sendrecv: both at a time, with whichever ranks, this one included. The buffers do
+ * MPI_Sendrecv: both at a time, with whichever ranks, this one included. Neither waits for
+ * the other, so the other ranks may as well call pny_mpi_send and pny_mpi_recv. The buffers do
  * not overlap, and both are device memory or both host memory. With device memory both
  * tags are equal.
  *

@@ -26,8 +26,6 @@ use std::sync::Arc;
 /// received. Not shared between threads.
 pub struct DeviceCommunicator {
     pub(crate) whole: Rc<Comm>,
-    /// For answers, so that none is taken for a message.
-    pub(crate) answers: Rc<Comm>,
     pub(crate) nodes: Nodes,
     /// On `ipc+staged`: the ranks of other nodes that reduce the same part.
     pub(crate) column: Option<Column>,
@@ -181,7 +179,6 @@ impl Builder {
         let (desk, engine, state) = (Rc::new(desk), Engine::new(rank), RefCell::new(state));
         Ok(DeviceCommunicator {
             whole,
-            answers,
             nodes,
             column,
             report: Report::of(rank),

@@ -213,6 +213,7 @@ for mpi in "$@"; do
 	done
 	check "$name: it says that it takes device pointers" says MPIX_Query_cuda_support
 	check "$name: its kinds of memory have CUDA's" says mpi_memory_alloc_kinds -DKINDS
+	check "$name, 2 ranks on nodes of their own" operations 2 auto 'staged: .* 2 ranks on 2 nodes' PINYARD_MPI_RANKS_PER_NODE=1
 	check "$name, 3 ranks on 2 nodes" operations 3 auto 'ipc\+staged: .* 3 ranks on 2 nodes' PINYARD_MPI_RANKS_PER_NODE=2
 	check "$name, 4 ranks on 2 nodes" operations 4 auto 'ipc\+staged: .* 4 ranks on 2 nodes' PINYARD_MPI_RANKS_PER_NODE=2
 	check "$name, 4 ranks on nodes of 3 and 1" operations 4 auto 'ipc\+staged: .* 4 ranks on 2 nodes' PINYARD_MPI_RANKS_PER_NODE=3

@@ -68,7 +68,7 @@ impl DeviceCommunicator {
             }
             Kind::Inline => {
                 mine?;
-                if sends { Ok(()) } else { self.unpack(state, 0, memory, &token) }
+                if sends { Ok(()) } else { self.unpack(state, memory, &token) }
             }
             Kind::Ipc(there) => {
                 if !sends && mine.is_ok() {
@@ -171,20 +171,14 @@ impl DeviceCommunicator {
         Ok(if exported.is_none() { Kind::Staged } else { Kind::Ipc(exported) })
     }
 
-    /// The payload of the message in `slot` to the device.
-    pub(super) fn unpack(
-        &self,
-        state: &mut State,
-        slot: usize,
-        memory: Memory,
-        token: &DriverToken,
-    ) -> Result<(), Error> {
+    /// The payload of the message in slot 0 to the device.
+    fn unpack(&self, state: &mut State, memory: Memory, token: &DriverToken) -> Result<(), Error> {
         if memory.bytes == 0 {
             return Ok(());
         }
         let messages = &mut state.messages;
         // SAFETY: settled memory, borrowed mutably until the caller returns; waited for here.
-        let queued = unsafe { messages.store(slot, Message::PAYLOAD, memory.at, memory.bytes, token) };
+        let queued = unsafe { messages.store(0, Message::PAYLOAD, memory.at, memory.bytes, token) };
         messages.wait_stores(token).and(queued).map_err(|error| self.report.driver(error))
     }
 

@@ -3,7 +3,6 @@
 mod agreement;
 mod broadcast;
 mod chain;
-mod exchange;
 mod idle;
 mod links;
 mod node_first;
