@@ -242,6 +242,9 @@ guard 'MPI: neither leg of an exchange waits for the other' collectives/src/imme
 guard 'MPI: a message that blocks comes behind those of its key alone' collectives/src/immediate/engine.rs \
     'operation.key == key' 'true' \
     pinyard-mpi --lib one_that_blocks_comes_behind
+guard 'MPI: the rank that ends its communicator is named' collectives/src/called.rs \
+    '_ if ends(self) =>' '_ if false =>' \
+    pinyard-mpi --lib the_first_that_is_not_as_rank_0
 # Programs with more rights than their caller, which only root makes.
 [ "$(id -u)" -ne 0 ] || guard 'AT_SECURE: relative paths' registry/src/backend/library.rs 'is_relative(&name) && pinyard_hooks::is_privileged()' 'false' \
     $registry --test privileged

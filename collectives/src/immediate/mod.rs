@@ -24,7 +24,7 @@ mod slots;
 mod steps;
 mod varcount;
 
-pub(crate) use self::{desk::Desk, engine::Engine};
+pub(crate) use self::{desk::Desk, engine::Engine, steps::largest};
 pub use self::{
     lent::{After, AfterMut, Receiving, Sending},
     request::{OwnedRequest, Request, Returned},

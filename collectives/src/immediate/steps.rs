@@ -59,7 +59,7 @@ pub(super) async fn passed(ring: &Ring, slot: usize) -> Result<(), DriverError> 
 }
 
 /// The largest of each word of all ranks (MPI_Iallreduce).
-pub(super) async fn largest<const N: usize>(ranks: &Comm, mine: [u64; N]) -> Answer<[u64; N]> {
+pub(crate) async fn largest<const N: usize>(ranks: &Comm, mine: [u64; N]) -> Answer<[u64; N]> {
     let mut words = Box::new((mine, [0; N]));
     let (mine, all) = &mut *words;
     // SAFETY: the box stands behind the future until the request is done: it is dropped

@@ -1,10 +1,14 @@
 //! What ranks tell each other beside the data, so that one that fails, or does something else,
 //! leaves none of the others waiting.
 
+use crate::buffers::Gpu;
 use crate::called::{Called, Part, odd};
+use crate::calls::Comm;
 use crate::calls::progress::is_wanted;
 use crate::communicator::DeviceCommunicator;
 use crate::error::Error;
+use crate::immediate::Engine;
+use crate::paths::Imports;
 use pinyard_allocator::DriverToken;
 use std::time::Duration;
 
@@ -125,21 +129,26 @@ impl DeviceCommunicator {
         self.plan.path.has_ipc() && self.gpu.exports().are_too_many()
     }
 
-    /// Where one rank wants it, all close the slabs of others that they have open, and then each
-    /// gives those of its own back that the pool has no use for: a driver must not free what is
-    /// open. What is in use is opened again by the next operation. Collective, between operations
-    /// that block; where a rank has others under way, or a window, nothing goes this time.
+    /// See [`close_spares`].
     pub(super) fn close_spares(&self) {
-        let (token, imports) = (DriverToken::at_entry(), &self.desk.imports);
-        let closed = self.engine.is_idle() && !imports.is_kept() && imports.close(&token);
-        match self.whole.largest([u64::from(!closed)]) {
-            Ok([0]) => {
-                self.gpu.pool().trim(Duration::ZERO);
-                imports.release(&token);
-            }
-            Ok(_) => tracing::debug!(rank = self.rank(), "exported slabs stay: a rank uses them"),
-            Err(error) => tracing::warn!(%error, "exported slabs stay"),
-        }
-        self.gpu.exports().allow_more();
+        close_spares(&self.whole, &self.engine, &self.desk.imports, &self.gpu);
     }
+}
+
+/// Where one rank wants it, all close the slabs of others that they have open, and then each
+/// gives those of its own back that the pool has no use for: a driver must not free what is
+/// open. What is in use is opened again by the next operation. Collective, between operations
+/// that block; where a rank has others under way, or a window, nothing goes this time.
+pub(crate) fn close_spares(whole: &Comm, engine: &Engine, imports: &Imports, gpu: &Gpu) {
+    let token = DriverToken::at_entry();
+    let closed = engine.is_idle() && !imports.is_kept() && imports.close(&token);
+    match whole.largest([u64::from(!closed)]) {
+        Ok([0]) => {
+            gpu.pool().trim(Duration::ZERO);
+            imports.release(&token);
+        }
+        Ok(_) => tracing::debug!(rank = whole.rank(), "exported slabs stay: a rank uses them"),
+        Err(error) => tracing::warn!(%error, "exported slabs stay"),
+    }
+    gpu.exports().allow_more();
 }
