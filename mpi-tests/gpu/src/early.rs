@@ -1,9 +1,9 @@
 //! The book's first program, in which the last rank meets an error of its own before the first
-//! operation: `gpu-early plain|run|panic|late`, on simulated devices.
+//! operation: `gpu-early plain`, `run`, `panic` or `late`, on simulated devices.
 //!
 //! | | |
 //! | --- | --- |
-//! | `plain` | `fn main() -> Result`: the rank drops its communicator, and the others are in a Bcast, then in an Allreduce |
+//! | `plain` | as `fn main() -> Result`: the rank drops its communicator, and the others are in a Bcast, then in an Allreduce |
 //! | `run` | by `pinyard_mpi::run` |
 //! | `panic` | the same, and it panics |
 //! | `late` | nobody fails, but the other ranks end their communicators two seconds later |
@@ -15,14 +15,31 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-fn main() -> Result<ExitCode, Box<dyn Error>> {
-    let mode = std::env::args().nth(1).ok_or("plain, run, panic or late?")?;
+fn main() -> ExitCode {
+    let mode = std::env::args().nth(1).unwrap_or_default();
     if mode == "run" || mode == "panic" {
-        return Ok(pinyard_mpi::run(|world| program(world, &mode)));
+        return pinyard_mpi::run(|world| program(world, &mode));
     }
+    match plain(&mode) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&error.to_string());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// As `fn main() -> Result`: an error is known when its locals are gone.
+fn plain(mode: &str) -> Result<(), Box<dyn Error>> {
     let universe = mpi::initialize().ok_or("MPI is initialised already")?;
-    program(&universe.world(), &mode)?;
-    Ok(ExitCode::SUCCESS)
+    let world = universe.world();
+    program(&world, mode).map_err(|error| format!("rank {}: {error}", world.rank()).into())
+}
+
+/// In one piece, as several ranks may speak at once.
+fn say(text: &str) {
+    let said = format!("{text}\n");
+    eprint!("{said}");
 }
 
 fn program(world: &SimpleCommunicator, mode: &str) -> Result<(), Box<dyn Error>> {
@@ -46,7 +63,7 @@ fn program(world: &SimpleCommunicator, mode: &str) -> Result<(), Box<dyn Error>>
         && let Err(error) = &told
     {
         // The next one ends so as well: the rank that ends its communicator is still there.
-        eprintln!("{error}");
+        say(&format!("rank {}: {error}", world.rank()));
         ranks.all_reduce_in_place(&mut grid.settle_mut()?, Reduction::Max)?;
     }
     Ok(told?)
