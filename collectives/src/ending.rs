@@ -5,9 +5,8 @@
 use crate::buffers::Gpu;
 use crate::called::{Called, END};
 use crate::calls::progress::complete;
-use crate::calls::{Answer, Comm};
+use crate::calls::{Answer, Comm, Idle};
 use crate::immediate::{Engine, largest};
-use crate::operations::{Idle, close_spares};
 use crate::paths::{Answers, Board, Imports};
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
@@ -42,20 +41,18 @@ thread_local! {
 }
 
 impl Ending {
-    /// Now, or at the end of the `run` that this thread is in. A rank that panics tells the others,
-    /// and waits for none.
-    pub(crate) fn take_place(mut self) {
-        self.tell();
-        if std::thread::panicking() {
-            return;
-        }
+    /// Now, or at the end of the `run` that this thread is in: a rank that fails there has to say
+    /// why before others know that it ends. A rank that panics tells the others, and waits for none.
+    pub(crate) fn take_place(self) {
         let mut left = Some(self);
         let _ = HELD.try_with(|held| {
             if let Some(held) = &mut *held.borrow_mut() {
                 held.extend(left.take());
             }
         });
-        if let Some(ending) = left {
+        let Some(mut ending) = left else { return };
+        ending.tell();
+        if !std::thread::panicking() {
             ending.finish();
         }
     }
@@ -202,4 +199,22 @@ pub(crate) fn let_go(wait: bool) {
         finish_held();
     }
     std::mem::forget(HELD.with(|held| held.borrow_mut().take()));
+}
+
+/// Where one rank wants it, all close the slabs of others that they have open, and then each
+/// gives those of its own back that the pool has no use for: a driver must not free what is
+/// open. What is in use is opened again by the next operation. Collective, between operations
+/// that block; where a rank has others under way, or a window, nothing goes this time.
+pub(crate) fn close_spares(whole: &Comm, engine: &Engine, imports: &Imports, gpu: &Gpu) {
+    let token = DriverToken::at_entry();
+    let closed = engine.is_idle() && !imports.is_kept() && imports.close(&token);
+    match whole.largest([u64::from(!closed)]) {
+        Ok([0]) => {
+            gpu.pool().trim(Duration::ZERO);
+            imports.release(&token);
+        }
+        Ok(_) => tracing::debug!(rank = whole.rank(), "exported slabs stay: a rank uses them"),
+        Err(error) => tracing::warn!(%error, "exported slabs stay"),
+    }
+    gpu.exports().allow_more();
 }

@@ -1,16 +1,11 @@
 //! What ranks tell each other beside the data, so that one that fails, or does something else,
 //! leaves none of the others waiting.
 
-use crate::buffers::Gpu;
 use crate::called::{Called, Part, odd};
-use crate::calls::Comm;
 use crate::calls::progress::is_wanted;
 use crate::communicator::DeviceCommunicator;
+use crate::ending::close_spares;
 use crate::error::Error;
-use crate::immediate::Engine;
-use crate::paths::Imports;
-use pinyard_allocator::DriverToken;
-use std::time::Duration;
 
 /// The words of which all ranks learn the largest: an answer, a rank's part twice, so that the
 /// largest is also the least where all have the same, and what it wants of all.
@@ -133,22 +128,4 @@ impl DeviceCommunicator {
     pub(super) fn close_spares(&self) {
         close_spares(&self.whole, &self.engine, &self.desk.imports, &self.gpu);
     }
-}
-
-/// Where one rank wants it, all close the slabs of others that they have open, and then each
-/// gives those of its own back that the pool has no use for: a driver must not free what is
-/// open. What is in use is opened again by the next operation. Collective, between operations
-/// that block; where a rank has others under way, or a window, nothing goes this time.
-pub(crate) fn close_spares(whole: &Comm, engine: &Engine, imports: &Imports, gpu: &Gpu) {
-    let token = DriverToken::at_entry();
-    let closed = engine.is_idle() && !imports.is_kept() && imports.close(&token);
-    match whole.largest([u64::from(!closed)]) {
-        Ok([0]) => {
-            gpu.pool().trim(Duration::ZERO);
-            imports.release(&token);
-        }
-        Ok(_) => tracing::debug!(rank = whole.rank(), "exported slabs stay: a rank uses them"),
-        Err(error) => tracing::warn!(%error, "exported slabs stay"),
-    }
-    gpu.exports().allow_more();
 }

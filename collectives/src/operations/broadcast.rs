@@ -1,9 +1,10 @@
 //! Bcast of device buffers.
 #![allow(unsafe_code)] // names device memory to copies that have ended when it returns
 
-use super::{Idle, Memory, extent, is_worth, piece};
+use super::{Memory, extent, is_worth, piece};
 use crate::buffers::SettledMut;
 use crate::called::Called;
+use crate::calls::Idle;
 use crate::communicator::{DeviceCommunicator, State};
 use crate::error::{Error, Failure};
 use crate::paths::{Exported, INLINE, Kind, MESSAGE, Message, Path, Relay, Route};

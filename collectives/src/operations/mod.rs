@@ -3,7 +3,6 @@
 mod agreement;
 mod broadcast;
 mod chain;
-mod idle;
 mod links;
 mod node_first;
 mod on_device;
@@ -17,8 +16,7 @@ mod traffic;
 mod varcount;
 mod window;
 
-pub(crate) use self::agreement::{Wants, are_the_same, close_spares, words};
-pub(crate) use self::idle::Idle;
+pub(crate) use self::agreement::{Wants, are_the_same, words};
 pub(crate) use self::links::{Lengths, Link, Links, Tags, is_worth};
 pub(crate) use self::node_first::{NodeFirst, Share, reduces_nodes_first};
 pub(crate) use self::on_device::{Work, reduces_on_device};
