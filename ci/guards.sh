@@ -295,6 +295,16 @@ guard 'pools: a panic of the drop of a fence is caught' allocator/src/fence.rs \
 guard "libfabric's helper: a task that panics keeps no other from its turn" libfabric/src/helper.rs \
     'let _ = caught(|| task(complete));' 'task(complete);' \
     pinyard-libfabric --lib the_helper_outlives
+export MPICC=${MPICC:-/usr/bin/mpicc.openmpi}
+guard 'MPI: neither leg of an exchange waits for the other' collectives/src/immediate/steps.rs \
+    'if second.is_pending() {' 'if second.is_pending() && first.is_ready() {' \
+    pinyard-mpi --lib of_both_neither_waits
+guard 'MPI: a message that blocks comes behind those of its key alone' collectives/src/immediate/engine.rs \
+    'operation.key == key' 'true' \
+    pinyard-mpi --lib one_that_blocks_comes_behind
+guard 'MPI: the rank that ends its communicator is named' collectives/src/called.rs \
+    '_ if ends(self) =>' '_ if false =>' \
+    pinyard-mpi --lib the_first_that_is_not_as_rank_0
 # Programs with more rights than their caller, which only root makes.
 [ "$(id -u)" -ne 0 ] || guard 'AT_SECURE: relative paths' registry/src/backend/library.rs 'is_relative(&name) && pinyard_hooks::is_privileged()' 'false' \
     $registry --test privileged

@@ -95,8 +95,9 @@ pny_status pny_mpi_comm_create(MPI_Comm ranks, int device, pny_mpi_comm *made);
 
 /*
  * Destroys a communicator, before MPI_Finalize. Collective: it waits for the other ranks
- * where they have memory of each other's open. In a forked child, and after MPI_Finalize,
- * only the handle goes.
+ * where they have memory of each other's open, and after a second says on stderr which it
+ * waits for. On `ipc` their collectives end meanwhile with PNY_ERR_INVALID, which names this
+ * rank. In a forked child, and after MPI_Finalize, only the handle goes.
  *
  * PNY_ERR_INVALID  null
  * PNY_ERR_STALE    not a communicator, or one that was destroyed
@@ -202,7 +203,8 @@ pny_status pny_mpi_recv(void *buffer,
 			void *stream);
 
 /*
- * MPI_Sendrecv: both at a time, with whichever ranks, this one included. The buffers do
+ * MPI_Sendrecv: both at a time, with whichever ranks, this one included. Neither waits for
+ * the other, so the other ranks may as well call pny_mpi_send and pny_mpi_recv. The buffers do
  * not overlap, and both are device memory or both host memory. With device memory both
  * tags are equal.
  *

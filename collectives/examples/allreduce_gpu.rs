@@ -16,7 +16,7 @@ use std::process::ExitCode;
 const PARAMETERS: usize = 300_001;
 
 fn main() -> ExitCode {
-    common::run(part)
+    pinyard_mpi::run(part)
 }
 
 fn part(world: &SimpleCommunicator) -> Result<(), Box<dyn Error>> {

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 const CELLS: usize = 1 << 20;
 
 fn main() -> ExitCode {
-    common::run(part)
+    pinyard_mpi::run(part)
 }
 
 fn part(world: &SimpleCommunicator) -> Result<(), Box<dyn Error>> {

@@ -41,7 +41,7 @@ fn alone(total: usize) -> Vec<f64> {
 }
 
 fn main() -> ExitCode {
-    common::run(part)
+    pinyard_mpi::run(part)
 }
 
 fn part(world: &SimpleCommunicator) -> Result<(), Box<dyn Error>> {

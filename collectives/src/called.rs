@@ -16,6 +16,9 @@ pub(crate) struct Called {
 /// The end of an epoch.
 pub(crate) const EPOCH: &str = "MPI_Win_fence";
 
+/// The end of a communicator.
+pub(crate) const END: &str = "MPI_Comm_free";
+
 /// Bits of a word below its name, and below how it reduces.
 const NAME: u32 = 40;
 const HOW: u32 = 32;
@@ -83,10 +86,13 @@ impl Part {
             root => format!("root {}", root - 1),
         };
         let epoch = |called: u64| format!("epoch {} of window {}", called as u16, (called >> 16) as u16);
+        let ends = |part: Part| part.called == Called::from(END).word;
         let is_epoch = self.called >> NAME == Called::from(EPOCH).word >> NAME;
         let same = |shift: u32| self.called >> shift == theirs.called >> shift;
         match (same(NAME), same(HOW), same(0)) {
             (_, _, true) => None,
+            _ if ends(self) => Some(format!("rank {rank} ends its communicator")),
+            _ if ends(theirs) => Some(format!("rank {other} ends its communicator")),
             (true, true, false) if is_epoch => {
                 let [mine, theirs] = [self, theirs].map(|part| epoch(part.called));
                 Some(format!("rank {rank} closes {mine} where rank {other} closes {theirs}"))
@@ -127,6 +133,9 @@ mod tests {
         assert_eq!(told(of(0), of(0)), None);
         let other = told(of(0), Called::of(gather, Some(0))).unwrap();
         assert_eq!(other, "rank 1 calls something else than rank 0");
+        assert_eq!(told(Called::from(END), of(0)).unwrap(), "rank 1 ends its communicator");
+        assert_eq!(told(of(0), Called::from(END)).unwrap(), "rank 0 ends its communicator");
+        assert_eq!(told(Called::from(END), Called::from(END)), None);
         let reduce = |join| Called::from("MPI_Allreduce").reducing((join, Element::F32));
         let other = told(reduce(Join::Max), reduce(Join::Sum)).unwrap();
         assert_eq!(other, "rank 1 reduces otherwise, or other elements, than rank 0");

@@ -3,6 +3,7 @@
 use crate::awareness::{Awareness, CudaAware};
 use crate::buffers::{Gpu, Kernels};
 use crate::calls::{Answer, Comm, OwnOperations};
+use crate::ending::{self, Ending};
 use crate::error::{BufferError, CommunicatorError, MpiError};
 use crate::immediate::{Desk, Engine};
 use crate::nodes::{self, Column, Nodes};
@@ -21,13 +22,15 @@ use std::sync::Arc;
 /// Collectives and messages of device buffers among the ranks of an rsmpi communicator.
 ///
 /// Made and dropped by all ranks together, as MPI's own communicators are, and before
-/// `MPI_Finalize`. The drop waits for the others where slabs are open: a rank that gives
-/// up alone calls `MPI_Abort` instead. Every operation is blocking: when it returns, the device has what was
-/// received. Not shared between threads.
+/// `MPI_Finalize`. On `ipc` and `ipc+staged` the drop waits until all ranks have dropped theirs; after
+/// a second it says which ranks it waits for. On `ipc` collectives of the other ranks end meanwhile with
+/// [`Error::Calls`](crate::Error::Calls). A rank that gives up alone calls `MPI_Abort` instead, as
+/// [`run`](crate::run()) does. A rank that panics does not wait. Every operation is blocking: when
+/// it returns, the device has what was received. Not shared between threads.
 pub struct DeviceCommunicator {
     pub(crate) whole: Rc<Comm>,
     /// For answers, so that none is taken for a message.
-    pub(crate) answers: Rc<Comm>,
+    answers: Rc<Comm>,
     pub(crate) nodes: Nodes,
     /// On `ipc+staged`: the ranks of other nodes that reduce the same part.
     pub(crate) column: Option<Column>,
@@ -111,6 +114,8 @@ impl Builder {
         if !mpi::is_initialized() || mpi::is_finalized() {
             return Err(CommunicatorError::NoMpi);
         }
+        // All ranks are here, so all have dropped those.
+        ending::finish_held();
         let rank = ranks.rank();
         let failed = |source: MpiError| CommunicatorError::Mpi { rank, source };
         let whole = Rc::new(Comm::of(ranks).map_err(failed)?);
@@ -360,27 +365,21 @@ impl DeviceCommunicator {
 
 impl Drop for DeviceCommunicator {
     fn drop(&mut self) {
-        if !std::thread::panicking() {
-            self.engine.finish_all();
-        }
         // Operations go on for the scopes and requests that have them: what they read stays open.
-        if !self.engine.is_idle() {
+        if std::thread::panicking() && !self.engine.is_idle() {
             return;
         }
-        let token = DriverToken::at_entry();
-        let state = self.state.get_mut();
-        let closed = state.imports.close(&token);
-        // Slabs may go when every rank has closed them. A rank that panics does not come to
-        // say so, so its slabs stay; after MPI_Finalize nobody knows about the others.
-        if self.plan.path.has_ipc() && !std::thread::panicking() && !mpi::is_finalized() {
-            match self.whole.largest([u64::from(!closed)]) {
-                Ok([0]) => state.imports.release(&token),
-                Ok(_) => {
-                    tracing::warn!(rank = self.rank(), "exported slabs stay: a rank could not close them")
-                }
-                Err(error) => tracing::warn!(%error, "exported slabs stay"),
-            }
-        }
+        let ending = Ending {
+            whole: self.whole.clone(),
+            answers: self.answers.clone(),
+            engine: self.engine.clone(),
+            imports: self.desk.imports.clone(),
+            gpu: self.gpu.clone(),
+            board: self.board.take().map(RefCell::into_inner),
+            has_ipc: self.plan.path.has_ipc(),
+            closed: None,
+        };
+        ending.take_place();
     }
 }
 

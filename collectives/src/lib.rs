@@ -17,19 +17,22 @@
 //! ```no_run
 //! use mpi::traits::*;
 //! use pinyard_mpi::{DeviceCommunicator, Gpu, Reduction};
+//! use std::error::Error;
 //!
-//! let universe = mpi::initialize().unwrap();
-//! let world = universe.world();
-//! let gpu = Gpu::open(world.rank() % 2)?;
-//! let ranks = DeviceCommunicator::builder(&gpu).build(&world)?;
-//! println!("{}", ranks.plan());
+//! fn main() -> std::process::ExitCode {
+//!     pinyard_mpi::run(|world| -> Result<(), Box<dyn Error>> {
+//!         let gpu = Gpu::open(world.rank() % 2)?;
+//!         let ranks = DeviceCommunicator::builder(&gpu).build(world)?;
+//!         println!("{}", ranks.plan());
 //!
-//! let stream = gpu.stream()?;
-//! let mut grid = gpu.alloc::<f32>(1 << 20, &stream)?;
-//! grid.write(&vec![1.0; 1 << 20])?; // or a kernel on `stream`
-//! ranks.broadcast_into(0, &mut grid.settle_mut()?)?;
-//! ranks.all_reduce_in_place(&mut grid.settle_mut()?, Reduction::Sum)?;
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//!         let stream = gpu.stream()?;
+//!         let mut grid = gpu.alloc::<f32>(1 << 20, &stream)?;
+//!         grid.write(&vec![1.0; 1 << 20])?; // or a kernel on `stream`
+//!         ranks.broadcast_into(0, &mut grid.settle_mut()?)?;
+//!         ranks.all_reduce_in_place(&mut grid.settle_mut()?, Reduction::Sum)?;
+//!         Ok(())
+//!     })
+//! }
 //! ```
 // Printing panics where the text cannot be written, as on a full disk.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
@@ -45,6 +48,7 @@ mod buffers;
 mod called;
 mod calls;
 mod communicator;
+mod ending;
 mod error;
 mod fence;
 mod immediate;
@@ -54,6 +58,7 @@ mod paths;
 mod probe;
 pub mod probed;
 mod report;
+mod run;
 mod settings;
 mod variables;
 mod words;
@@ -75,4 +80,5 @@ pub use self::{
         Sent, Window, WindowMemory,
     },
     paths::{Path, Plan},
+    run::run,
 };

@@ -8,11 +8,13 @@
  *                       cuda: managed memory of GPUs, which the host may read and write
  */
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <pinyard_mpi.h>
 
@@ -169,6 +171,69 @@ static void transfers(int count)
 			      rank > 0 ? rank - 1 : MPI_PROC_NULL, 1, comm, MPI_STATUS_IGNORE, NULL));
 	if (rank > 0)
 		check(other, count, rank - 1, 0);
+	give(one);
+	give(other);
+}
+
+/* The check that may hang, whose name is printed then. */
+static char hanging[100];
+
+static void hangs(int signal)
+{
+	(void) signal;
+	if (write(2, hanging, strlen(hanging)) < 0)
+		_exit(3);
+	abort();
+}
+
+static void watched(const char *what, int count)
+{
+	snprintf(hanging, sizeof(hanging), "mpi_calls: rank %d hangs: %s, %d elements\n", rank, what, count);
+	alarm(60);
+}
+
+/* MPI_Sendrecv that meets plain sends and receives, or other numbers of itself. */
+static void unpaired(int count)
+{
+	const int right = (rank + 1) % size, left = (rank + size - 1) % size, last = size - 1;
+	int *one = take(count), *other = take(count);
+
+	signal(SIGALRM, hangs);
+	watched("an exchange with a rank that sends, then receives", count);
+	fill(one, count, rank);
+	if (rank == 0) {
+		DONE(pny_mpi_send(one, count, MPI_INT, last, 8, comm, NULL));
+		DONE(pny_mpi_recv(other, count, MPI_INT, last, 8, comm, MPI_STATUS_IGNORE, NULL));
+	} else if (rank == last) {
+		DONE(pny_mpi_sendrecv(one, count, MPI_INT, 0, 8, other, count, MPI_INT, 0, 8, comm, MPI_STATUS_IGNORE, NULL));
+	}
+	if (rank == 0 || rank == last)
+		check(other, count, last - rank, 0);
+	watched("an exchange around ranks that receive, then send", count);
+	if (rank == 0) {
+		DONE(pny_mpi_sendrecv(one, count, MPI_INT, right, 8, other, count, MPI_INT, left, 8, comm, MPI_STATUS_IGNORE,
+				      NULL));
+	} else {
+		DONE(pny_mpi_recv(other, count, MPI_INT, left, 8, comm, MPI_STATUS_IGNORE, NULL));
+		DONE(pny_mpi_send(other, count, MPI_INT, right, 8, comm, NULL));
+	}
+	check(other, count, 0, 0);
+	watched("a line of ranks, of which those at the ends exchange once", count);
+	if (rank < last) {
+		const int before = rank > 0 ? rank - 1 : 1;
+
+		DONE(pny_mpi_sendrecv(one, count, MPI_INT, rank + 1, 8, other, count, MPI_INT, before, 8, comm,
+				      MPI_STATUS_IGNORE, NULL));
+		check(other, count, before, 0);
+	}
+	if (rank > 0) {
+		const int behind = rank < last ? rank + 1 : last - 1;
+
+		DONE(pny_mpi_sendrecv(one, count, MPI_INT, rank - 1, 8, other, count, MPI_INT, behind, 8, comm,
+				      MPI_STATUS_IGNORE, NULL));
+		check(other, count, behind, 0);
+	}
+	alarm(0);
 	give(one);
 	give(other);
 }
@@ -416,6 +481,8 @@ int main(int argc, char **argv)
 	for (on_device = 0; on_device < 2; on_device++) {
 		for (unsigned at = 0; at < sizeof(counts) / sizeof(counts[0]); at++) {
 			transfers(counts[at]);
+			if (size > 1)
+				unpaired(counts[at]);
 			reductions(counts[at]);
 			shares(counts[at]);
 		}

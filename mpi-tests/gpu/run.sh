@@ -56,6 +56,21 @@ reset() {
 	[ "$(grep -c '^rank [0-9] knows of the reset$' "$temporary/out")" -eq "$1" ]
 }
 
+# early COUNT PATH MODE WORDS TIMES VARIABLE=VALUE...: a rank that ends before the first operation. The job fails
+# (`late`: it does not), and says the words so many times.
+early() {
+	local count=$1 path=$2 mode=$3 words=$4 times=$5 status=0
+	program=("$programs/gpu-early" "$mode")
+	ranks "$count" PINYARD_MPI_PATH="$path" "${@:6}" >"$temporary/out" 2>&1 || status=$?
+	cat "$temporary/out"
+	case $mode in
+	late) [ "$status" -eq 0 ] || return 1 ;;
+	# 137: it hung, and was killed.
+	*) [ "$status" -ne 0 ] && [ "$status" -ne 137 ] || return 1 ;;
+	esac
+	[ "$(grep -oE "$words" "$temporary/out" | wc -l)" -eq "$times" ]
+}
+
 # says BY FLAGS...: an MPI that says, by that, what it takes is given device pointers.
 says() {
 	local by=$1 answers=$temporary/says-$mpi-$1.so also=
@@ -213,6 +228,7 @@ for mpi in "$@"; do
 	done
 	check "$name: it says that it takes device pointers" says MPIX_Query_cuda_support
 	check "$name: its kinds of memory have CUDA's" says mpi_memory_alloc_kinds -DKINDS
+	check "$name, 2 ranks on nodes of their own" operations 2 auto 'staged: .* 2 ranks on 2 nodes' PINYARD_MPI_RANKS_PER_NODE=1
 	check "$name, 3 ranks on 2 nodes" operations 3 auto 'ipc\+staged: .* 3 ranks on 2 nodes' PINYARD_MPI_RANKS_PER_NODE=2
 	check "$name, 4 ranks on 2 nodes" operations 4 auto 'ipc\+staged: .* 4 ranks on 2 nodes' PINYARD_MPI_RANKS_PER_NODE=2
 	check "$name, 4 ranks on nodes of 3 and 1" operations 4 auto 'ipc\+staged: .* 4 ranks on 2 nodes' PINYARD_MPI_RANKS_PER_NODE=3
@@ -235,6 +251,16 @@ for mpi in "$@"; do
 	check "$name: a device that is reset: staged" reset 2 staged
 	check "$name: a device that is reset: ipc" reset 3 auto
 	check "$name: a device that is reset: between nodes" reset 3 auto PINYARD_MPI_RANKS_PER_NODE=2
+	for path in auto staged; do
+		check "$name: a rank whose program fails: $path" early 3 $path run '^rank 2: input file not found$' 1
+		check "$name: a rank whose program panics: $path" early 3 $path panic '^rank 2: panicked: the input file is empty$' 1
+	done
+	check "$name: a rank that fails without run: ipc" early 3 ipc plain \
+		'(MPI_Bcast|MPI_Allreduce) of device memory: rank 2 ends its communicator|rank 2: input file not found' 5
+	check "$name: a rank whose communicator ends before those of others: ipc" early 3 ipc late \
+		'rank 2 ends its communicator and waits for ranks 0, 1 to end theirs' 1
+	check "$name: a rank whose communicator ends before those of others: between nodes" early 3 auto late \
+		'rank 2 ends its communicator and waits for the other ranks to end theirs' 1 PINYARD_MPI_RANKS_PER_NODE=2
 	check "$name: blocks that a request uses, MPI_THREAD_SINGLE" fences single
 	check "$name: blocks that a request uses, MPI_THREAD_MULTIPLE" fences multiple
 	flags=(--no-peers)

@@ -352,7 +352,8 @@ pub unsafe extern "C" fn pny_mpi_recv(
     })
 }
 
-/// MPI_Sendrecv: both at a time, with whichever ranks, this one included. The buffers do
+/// MPI_Sendrecv: both at a time, with whichever ranks, this one included. Neither waits for
+/// the other, so the other ranks may as well call pny_mpi_send and pny_mpi_recv. The buffers do
 /// not overlap, and both are device memory or both host memory. With device memory both
 /// tags are equal.
 ///

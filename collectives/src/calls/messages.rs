@@ -90,24 +90,6 @@ impl Comm {
         unsafe { receive(self.raw_of_small(), into, count, from, tag) }
     }
 
-    /// A word to another rank, and one of another, both at a time.
-    pub(crate) fn exchange_words(
-        &self,
-        goes: Option<(u64, Rank)>,
-        from: Option<Rank>,
-        tag: i32,
-    ) -> Answer<Option<u64>> {
-        let (word, mut told) = (goes.map_or(0, |(word, _)| word).to_le_bytes(), [0; 8]);
-        let at = told.as_mut_ptr();
-        // SAFETY: waited for here.
-        let comes = from.map(|from| unsafe { self.start_receive(at, word.len(), from, tag) }).transpose()?;
-        // SAFETY: waited for here.
-        let goes = goes.map(|(_, to)| unsafe { self.start_send(word.as_ptr(), word.len(), to, tag) });
-        goes.transpose()?.map(Request::wait).transpose()?;
-        comes.map(Request::wait).transpose()?;
-        Ok(from.map(|_| u64::from_le_bytes(told)))
-    }
-
     /// `MPI_Send` of a word.
     pub(crate) fn send_word(&self, word: u64, to: Rank, tag: i32) -> Answer<()> {
         let bytes = word.to_le_bytes();

@@ -7,6 +7,7 @@
 mod collectives;
 mod communicator;
 mod given;
+mod idle;
 mod messages;
 mod own;
 pub(crate) mod progress;
@@ -18,6 +19,7 @@ pub(crate) use self::{
     collectives::{Listed, Operand, Rooted},
     communicator::Comm,
     given::Given,
+    idle::Idle,
     own::OwnOperations,
     request::Request,
     windows::Win,

@@ -5,7 +5,12 @@
 //! `MPI_Test`s. While none is under way, waits are MPI's own.
 
 use std::cell::RefCell;
+use std::pin::pin;
 use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, Waker};
+
+/// Polls of a call that blocks between two yields, where nothing else is under way.
+const TURNS: u32 = 64;
 
 /// Operations that do not block.
 pub(crate) trait Progress {
@@ -46,4 +51,22 @@ pub(crate) fn of_others() {
     }
     // More ranks than cores: the one that is waited for needs one.
     std::thread::yield_now();
+}
+
+/// The result of `work`, which is polled here until it has one: a call that blocks.
+pub(crate) fn complete<R>(work: impl Future<Output = R>) -> R {
+    let mut work = pin!(work);
+    let mut context = Context::from_waker(Waker::noop());
+    let mut turns = 0u32;
+    loop {
+        if let Poll::Ready(result) = work.as_mut().poll(&mut context) {
+            return result;
+        }
+        turns = turns.wrapping_add(1);
+        if turns.is_multiple_of(TURNS) || is_wanted() {
+            of_others();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
 }

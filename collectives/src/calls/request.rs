@@ -33,22 +33,6 @@ impl Request {
         self.finish()
     }
 
-    /// Waits for a message: how many bytes it had.
-    pub(crate) fn wait_for_bytes(mut self) -> Answer<usize> {
-        while progress::is_wanted() {
-            if let Some(count) = self.test()? {
-                return Ok(count);
-            }
-            progress::of_others();
-        }
-        let (mut status, mut count) = (MaybeUninit::uninit(), 0);
-        // SAFETY: a request of ours; the status is written before it is read.
-        check(unsafe { ffi::MPI_Wait(&mut self.raw, status.as_mut_ptr()) }, self.call)?;
-        // SAFETY: as above; stores a number.
-        check(unsafe { ffi::MPI_Get_count(status.as_ptr(), bytes(), &mut count) }, "MPI_Get_count")?;
-        Ok(count as usize)
-    }
-
     /// Asks whether it is done (`MPI_Test`): the bytes of a message, 0 of others.
     pub(crate) fn test(&mut self) -> Answer<Option<usize>> {
         let (mut status, mut done, mut count) = (MaybeUninit::uninit(), 0, 0);

@@ -8,6 +8,7 @@ use super::slots::Slots;
 use super::steps::{done, gather, largest, passed, swap};
 use crate::buffers::{Gpu, Kernels};
 use crate::called::{Called, Part, odd};
+use crate::calls::progress::is_wanted;
 use crate::calls::{Comm, OwnOperations};
 use crate::error::{Error, Failure};
 use crate::nodes::{Column, Nodes};
@@ -46,6 +47,23 @@ pub(crate) struct Desk {
     kernels: RefCell<Option<Option<Arc<Kernels>>>>,
 }
 
+/// Where a copy went, and the slot in which its end is marked.
+#[derive(Clone, Copy)]
+enum Copied {
+    ToHost(usize),
+    ToDevice(usize),
+}
+
+/// Until the mark of the slot has passed. Where it was refused, or cannot be asked, the host waits.
+async fn marked(ring: &Ring, slot: usize, marked: Result<(), DriverError>) -> Result<(), DriverError> {
+    let ended = match marked {
+        Ok(()) => passed(ring, slot).await,
+        Err(error) => Err(error),
+    };
+    let waited = if ended.is_ok() { Ok(()) } else { ring.wait_all(&DriverToken::at_entry()) };
+    ended.and(waited)
+}
+
 impl Desk {
     pub(crate) fn new(
         gpu: &Gpu,
@@ -78,11 +96,10 @@ impl Desk {
         self.whole.rank()
     }
 
-    /// Whether messages to `rank` go from device to device. Those to oneself go through
-    /// MPI, which knows when they have arrived.
+    /// Whether messages to `rank` go from device to device.
     pub(super) fn is_near(&self, rank: Rank) -> bool {
         let node = |rank: Rank| self.nodes.of(rank);
-        self.plan.path.has_ipc() && rank != self.rank() && node(rank) == node(self.rank())
+        self.plan.path.has_ipc() && node(rank) == node(self.rank())
     }
 
     /// The kernels, if every rank has them. Collective, in the order of those that do not block.
@@ -115,28 +132,23 @@ impl Desk {
         swap(&self.later, theirs).await.map_err(|error| self.report.mpi(error))
     }
 
-    /// Marks the end of what was `queued` across, and waits for it.
+    /// Waits for the end of what was `queued` across.
     pub(super) async fn across(&self, ring: &Ring, queued: Result<(), DriverError>) -> Result<(), Error> {
-        let marked = ring.stored(1, &DriverToken::at_entry());
-        self.ended(ring, 1, queued, marked).await
+        self.ended(ring, Copied::ToDevice(1), queued).await
     }
 
-    /// Waits for the end of what was `queued`, which was `marked` in a slot. Where the driver
+    /// Waits for the end of what was `queued`, which is marked in a slot. Where the driver
     /// refuses to mark or to tell it, the host waits here: what is given back next is used by no
-    /// copy.
-    async fn ended(
-        &self,
-        ring: &Ring,
-        slot: usize,
-        queued: Result<(), DriverError>,
-        marked: Result<(), DriverError>,
-    ) -> Result<(), Error> {
-        let ended = match marked {
-            Ok(()) => passed(ring, slot).await,
-            Err(error) => Err(error),
+    /// copy. So it does for a call that blocks: copies need nothing of other ranks.
+    async fn ended(&self, ring: &Ring, copied: Copied, queued: Result<(), DriverError>) -> Result<(), Error> {
+        let token = DriverToken::at_entry();
+        let ended = match copied {
+            Copied::ToHost(_) if !is_wanted() => ring.wait_loads(&token),
+            Copied::ToDevice(_) if !is_wanted() => ring.wait_stores(&token),
+            Copied::ToHost(slot) => marked(ring, slot, ring.loaded(slot, &token)).await,
+            Copied::ToDevice(slot) => marked(ring, slot, ring.stored(slot, &token)).await,
         };
-        let waited = if ended.is_ok() { Ok(()) } else { ring.wait_all(&DriverToken::at_entry()) };
-        queued.and(ended).and(waited).map_err(|error| self.report.driver(error))
+        queued.and(ended).map_err(|error| self.report.driver(error))
     }
 
     /// What was lent may be used, once all `marks` have passed.
@@ -228,8 +240,7 @@ impl Desk {
                 // SAFETY: lent memory of these bytes, which stands unwritten until the operation
                 // is done; waited for here.
                 let queued = unsafe { ring.load(0, Message::PAYLOAD, memory.at, memory.bytes, &token) };
-                let marked = ring.loaded(0, &token);
-                self.ended(ring, 0, queued, marked).await?;
+                self.ended(ring, Copied::ToHost(0), queued).await?;
             }
             return Ok(Kind::Inline);
         }
@@ -250,8 +261,7 @@ impl Desk {
         // SAFETY: lent memory of these bytes, nobody's until the operation is done; waited for
         // here.
         let queued = unsafe { ring.store(slot, Message::PAYLOAD, memory.at, memory.bytes, &token) };
-        let marked = ring.stored(slot, &token);
-        self.ended(ring, slot, queued, marked).await
+        self.ended(ring, Copied::ToDevice(slot), queued).await
     }
 
     /// Copies to `memory` from that of `from`, which has as many bytes.

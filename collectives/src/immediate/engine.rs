@@ -5,7 +5,7 @@ use crate::error::Error;
 use mpi::topology::Rank;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
@@ -148,26 +148,28 @@ impl Engine {
         }
     }
 
-    /// Until none of `key` is under way: what follows is not mixed up with it.
-    pub(crate) fn finish(&self, key: Key) {
-        self.finish_those(|operation| operation.key == key);
-    }
-
     /// Until none is under way.
     pub(crate) fn finish_all(&self) {
-        self.finish_those(|_| true);
-    }
-
-    fn finish_those(&self, which: impl Fn(&Operation) -> bool) {
-        let left = || {
-            let operations = self.operations.borrow();
-            operations
-                .iter()
-                .any(|operation| matches!(operation.state, State::UnderWay(_)) && which(operation))
-        };
-        while left() {
+        while self.is_busy() {
             crate::calls::progress::of_others();
         }
+    }
+
+    /// Whether the next operation of `key` may begin: what MPI must have in order before it has
+    /// been handed over.
+    fn is_free(&self, key: Key) -> bool {
+        let is_before = |operation: &Operation| {
+            operation.key == key && matches!(operation.state, State::UnderWay(_)) && !operation.handed.0.get()
+        };
+        !self.operations.borrow().iter().any(is_before)
+    }
+
+    /// The operation behind those of its key that were submitted, without a place among them: for
+    /// a call that blocks. No thread knows the engine from this, so a communicator whose operations
+    /// all block may go to another thread, as those of C do.
+    pub(super) async fn behind(&self, key: Key, work: Work) -> Result<usize, Error> {
+        poll_fn(|_| if self.is_free(key) { Poll::Ready(()) } else { Poll::Pending }).await;
+        work.await
     }
 
     /// MPI is gone: what was under way never ends, and nobody waits for it.
@@ -234,6 +236,7 @@ impl Progress for Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::pin::pin;
 
     /// Ready when the cell says so; notes that it was asked.
     fn gate(open: &Rc<Cell<bool>>, asked: &Rc<Cell<usize>>) -> Work {
@@ -263,6 +266,25 @@ mod tests {
     }
 
     #[test]
+    fn one_that_blocks_comes_behind_those_of_its_key_and_not_behind_others() {
+        let engine = Engine::new(0);
+        let [first, second] = [(); 2].map(|()| Rc::new(Cell::new(false)));
+        let [asked, behind, beside] = [(); 3].map(|()| Rc::new(Cell::new(0)));
+        engine.submit(Key::Send(1, 2), Handed::default(), gate(&first, &asked));
+        let mut waits = pin!(engine.behind(Key::Send(1, 2), gate(&second, &behind)));
+        let mut goes = pin!(engine.behind(Key::Receive(1, 2), gate(&second, &beside)));
+        let mut context = Context::from_waker(Waker::noop());
+        let mut asks = || {
+            let _ = (waits.as_mut().poll(&mut context), goes.as_mut().poll(&mut context));
+            (behind.get(), beside.get())
+        };
+        assert_eq!(asks(), (0, 1));
+        first.set(true);
+        engine.advance();
+        assert_eq!(asks(), (1, 2));
+    }
+
+    #[test]
     fn what_a_dropped_request_held_goes_when_the_operation_is_done() {
         let engine = Engine::new(0);
         let (open, asked, held) = (Rc::new(Cell::new(false)), Rc::default(), Rc::new(()));
@@ -278,10 +300,12 @@ mod tests {
     #[test]
     fn no_thread_knows_one_that_has_begun_nothing() {
         let engine = Engine::new(0);
-        engine.finish(Key::Collective);
+        let (open, asked) = (Rc::new(Cell::new(true)), Rc::default());
+        let blocking = engine.behind(Key::Send(1, 2), gate(&open, &asked));
+        assert!(matches!(crate::calls::progress::complete(blocking), Ok(7)));
         engine.finish_all();
         assert_eq!(Rc::weak_count(&engine), 0);
-        let (open, asked) = (Rc::new(Cell::new(false)), Rc::default());
+        open.set(false);
         for _ in 0..2 {
             engine.submit(Key::Collective, Handed::default(), gate(&open, &asked));
         }

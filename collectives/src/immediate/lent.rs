@@ -133,7 +133,7 @@ mod sealed {
     }
 }
 
-use sealed::Sealed;
+pub(super) use self::sealed::Sealed;
 
 /// What an operation that does not block reads: `&Settled`, or [`After`].
 pub trait Sending<'b, T>: Sealed<'b> {}

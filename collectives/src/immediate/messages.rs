@@ -1,4 +1,5 @@
-//! Send, Recv and Sendrecv that do not block. The other side may be blocking.
+//! Send, Recv and Sendrecv that do not block, and the steps that those that block take as well
+//! (`blocking.rs`). Each side may be either.
 #![allow(unsafe_code)] // names device memory to copies that have ended when it is done
 
 use super::desk::Desk;
@@ -88,8 +89,8 @@ impl DeviceCommunicator {
     ) -> Result<Request<'scope, usize>, Error> {
         self.ready(&[to, from])?;
         // Neither is begun where the other cannot be.
-        let send = self.message::<T>(Way::To, to, tag, sent.lent())?;
-        let receive = self.message::<T>(Way::From, from, tag, received.lent())?;
+        let send = self.message::<T>(SEND, Way::To, (to, tag), sent.lent())?;
+        let receive = self.message::<T>(RECEIVE, Way::From, (from, tag), received.lent())?;
         let (sent, over) = (Rc::new(Cell::new(None)), receive.handed.clone());
         let told = sent.clone();
         let first = async move {
@@ -110,46 +111,61 @@ impl DeviceCommunicator {
     }
 
     fn begin_message<T: Pod>(&self, way: Way, peer: Rank, tag: i32, buffer: Lent<'_>) -> Result<u64, Error> {
-        let Ready { key, handed, work } = self.message::<T>(way, peer, tag, buffer)?;
+        let operation = match way {
+            Way::To => SEND,
+            Way::From => RECEIVE,
+        };
+        let Ready { key, handed, work, .. } = self.message::<T>(operation, way, (peer, tag), buffer)?;
         Ok(self.engine.submit(key, handed, work))
     }
 
-    fn message<T: Pod>(&self, way: Way, peer: Rank, tag: i32, buffer: Lent<'_>) -> Result<Ready, Error> {
+    /// A message that errors name `operation`.
+    pub(super) fn message<T: Pod>(
+        &self,
+        operation: &'static str,
+        way: Way,
+        (peer, tag): (Rank, i32),
+        buffer: Lent<'_>,
+    ) -> Result<Ready, Error> {
         self.ready(&[peer])?;
         if !(0..=Comm::MOST_TAG).contains(&tag) {
             let text = format!("tag {tag}: 0 to {} are possible", Comm::MOST_TAG);
-            return Err(Error::Foreign { operation: SEND, rank: self.rank(), text });
+            return Err(Error::Foreign { operation, rank: self.rank(), text });
         }
         let (own, memory) = (self.own(buffer.place), buffer.memory::<T>());
         if self.desk.plan.path == Path::Direct && memory.bytes > i32::MAX as usize {
             return Err(Error::TooLong { rank: self.rank(), bytes: memory.bytes });
         }
         let (desk, handed) = (self.desk.clone(), Handed::default());
-        let leg = Leg { peer, tag, memory };
+        let leg = Leg { operation, peer, tag, memory };
         let work = message(desk, handed.clone(), way, leg, buffer.marks, own);
         let key = match way {
             Way::To => Key::Send(peer, tag),
             Way::From => Key::Receive(peer, tag),
         };
-        Ok(Ready { key, handed, work: Box::pin(work) })
+        Ok(Ready { key, handed, bytes: memory.bytes, work: Box::pin(work) })
     }
 }
 
 /// A message that is not begun.
-struct Ready {
-    key: Key,
+pub(super) struct Ready {
+    pub(super) key: Key,
     handed: Handed,
-    work: Work,
+    /// Of the buffer.
+    pub(super) bytes: usize,
+    pub(super) work: Work,
 }
 
 #[derive(Clone, Copy)]
-enum Way {
+pub(super) enum Way {
     To,
     From,
 }
 
 #[derive(Clone, Copy)]
 struct Leg {
+    /// For errors.
+    operation: &'static str,
     peer: Rank,
     tag: i32,
     memory: Memory,
@@ -178,7 +194,7 @@ async fn message(
 }
 
 async fn directly(desk: &Desk, handed: &Handed, way: Way, leg: Leg) -> Result<usize, Error> {
-    let Leg { peer, tag, memory } = leg;
+    let Leg { peer, tag, memory, .. } = leg;
     // SAFETY: lent memory, which stands until the operation is done; MPI takes its address
     // (the plan).
     let request = unsafe {
@@ -191,9 +207,9 @@ async fn directly(desk: &Desk, handed: &Handed, way: Way, leg: Leg) -> Result<us
     done(request.map_err(|error| desk.report.mpi(error))?).await.map_err(|error| desk.report.mpi(error))
 }
 
-/// As the blocking one: a message, and then on the path that it tells.
+/// A message, and then on the path that it tells.
 async fn send(desk: &Desk, slots: &mut Slots, leg: Leg, mut mine: Result<(), Error>) -> Result<usize, Error> {
-    let Leg { peer, tag, memory } = leg;
+    let Leg { operation, peer, tag, memory } = leg;
     let failed = |error| desk.report.mpi(error);
     let through = if desk.is_near(peer) { Path::Ipc } else { Path::Staged };
     let mut kind = desk.kind(slots, memory, through, &mut mine).await;
@@ -235,9 +251,9 @@ async fn send(desk: &Desk, slots: &mut Slots, leg: Leg, mut mine: Result<(), Err
     if let Some(ring) = chunks {
         desk.rings.keep(ring);
     }
-    if kind.is_answered() && peer != desk.rank() {
+    if kind.is_answered() {
         let answer = receive_word(&desk.answers, peer, tag).await.map_err(failed)?;
-        mine = mine.and_then(|()| desk.report.told(SEND, answer));
+        mine = mine.and_then(|()| desk.report.told(operation, answer));
     }
     mine.map(|()| 0)
 }
@@ -248,18 +264,18 @@ async fn receive(
     leg: Leg,
     mut mine: Result<(), Error>,
 ) -> Result<usize, Error> {
-    let Leg { peer, tag, memory } = leg;
+    let Leg { operation, peer, tag, memory } = leg;
     let failed = |error| desk.report.mpi(error);
     let at = slots.message(0).as_mut_ptr();
     // SAFETY: a message's bytes, used by nobody else before the request is done.
     let request = unsafe { desk.whole.start_receive(at, MESSAGE, peer, tag) }.map_err(failed)?;
     done(request).await.map_err(failed)?;
-    let told = desk.report.understood(RECEIVE, slots.message(0))?;
+    let told = desk.report.understood(operation, slots.message(0))?;
     let bytes = told.bytes as usize;
     if let Kind::Failed(what) = told.kind {
-        mine = mine.and(Err(desk.report.peer(RECEIVE, peer, what)));
+        mine = mine.and(Err(desk.report.peer(operation, peer, what)));
     } else if bytes > memory.bytes {
-        mine = mine.and(Err(desk.report.unequal(RECEIVE, memory.bytes, peer, told.bytes)));
+        mine = mine.and(Err(desk.report.unequal(operation, memory.bytes, peer, told.bytes)));
     }
     let target = mine.is_ok().then_some(Memory { bytes, ..memory });
     match (told.kind, target, slots.ring()) {
@@ -269,17 +285,17 @@ async fn receive(
             let moved = receive_pieces(desk, Leg { memory: Memory { bytes, ..memory }, ..leg }, target);
             mine = mine.and(moved.await?);
             let word = receive_word(&desk.whole, peer, tag).await.map_err(failed)?;
-            mine = mine.and(desk.report.told(RECEIVE, word));
+            mine = mine.and(desk.report.told(operation, word));
         }
         _ => {}
     }
-    if told.kind.is_answered() && peer != desk.rank() {
+    if told.kind.is_answered() {
         send_word(&desk.answers, desk.report.answer(&mine), peer, tag).await.map_err(failed)?;
     }
     mine.map(|()| bytes)
 }
 
-/// Bytes of a piece, as the blocking form has them: half a chunk at most.
+/// Bytes of a piece, the same at both ranks: half a chunk at most.
 fn piece_of_message(desk: &Desk, bytes: usize) -> usize {
     piece(bytes, desk.plan.chunk_bytes / 2)
 }
@@ -288,7 +304,7 @@ fn piece_of_message(desk: &Desk, bytes: usize) -> usize {
 /// them out of MPI all the same. The outer error is MPI's.
 async fn receive_pieces(
     desk: &Desk,
-    Leg { peer, tag, memory: Memory { bytes, .. } }: Leg,
+    Leg { peer, tag, memory: Memory { bytes, .. }, .. }: Leg,
     target: Option<Memory>,
 ) -> Result<Result<(), Error>, Error> {
     let piece = piece_of_message(desk, bytes);

@@ -4,9 +4,8 @@
 use crate::called::{Called, Part, odd};
 use crate::calls::progress::is_wanted;
 use crate::communicator::DeviceCommunicator;
+use crate::ending::close_spares;
 use crate::error::Error;
-use pinyard_allocator::DriverToken;
-use std::time::Duration;
 
 /// The words of which all ranks learn the largest: an answer, a rank's part twice, so that the
 /// largest is also the least where all have the same, and what it wants of all.
@@ -125,21 +124,8 @@ impl DeviceCommunicator {
         self.plan.path.has_ipc() && self.gpu.exports().are_too_many()
     }
 
-    /// Where one rank wants it, all close the slabs of others that they have open, and then each
-    /// gives those of its own back that the pool has no use for: a driver must not free what is
-    /// open. What is in use is opened again by the next operation. Collective, between operations
-    /// that block; where a rank has others under way, or a window, nothing goes this time.
+    /// See [`close_spares`].
     pub(super) fn close_spares(&self) {
-        let (token, imports) = (DriverToken::at_entry(), &self.desk.imports);
-        let closed = self.engine.is_idle() && !imports.is_kept() && imports.close(&token);
-        match self.whole.largest([u64::from(!closed)]) {
-            Ok([0]) => {
-                self.gpu.pool().trim(Duration::ZERO);
-                imports.release(&token);
-            }
-            Ok(_) => tracing::debug!(rank = self.rank(), "exported slabs stay: a rank uses them"),
-            Err(error) => tracing::warn!(%error, "exported slabs stay"),
-        }
-        self.gpu.exports().allow_more();
+        close_spares(&self.whole, &self.engine, &self.desk.imports, &self.gpu);
     }
 }

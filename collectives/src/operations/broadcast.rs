@@ -1,9 +1,10 @@
 //! Bcast of device buffers.
 #![allow(unsafe_code)] // names device memory to copies that have ended when it returns
 
-use super::{Idle, Memory, extent, is_worth, piece};
+use super::{Memory, extent, is_worth, piece};
 use crate::buffers::SettledMut;
 use crate::called::Called;
+use crate::calls::Idle;
 use crate::communicator::{DeviceCommunicator, State};
 use crate::error::{Error, Failure};
 use crate::paths::{Exported, INLINE, Kind, MESSAGE, Message, Path, Relay, Route};
@@ -68,7 +69,7 @@ impl DeviceCommunicator {
             }
             Kind::Inline => {
                 mine?;
-                if sends { Ok(()) } else { self.unpack(state, 0, memory, &token) }
+                if sends { Ok(()) } else { self.unpack(state, memory, &token) }
             }
             Kind::Ipc(there) => {
                 if !sends && mine.is_ok() {
@@ -171,20 +172,14 @@ impl DeviceCommunicator {
         Ok(if exported.is_none() { Kind::Staged } else { Kind::Ipc(exported) })
     }
 
-    /// The payload of the message in `slot` to the device.
-    pub(super) fn unpack(
-        &self,
-        state: &mut State,
-        slot: usize,
-        memory: Memory,
-        token: &DriverToken,
-    ) -> Result<(), Error> {
+    /// The payload of the message in slot 0 to the device.
+    fn unpack(&self, state: &mut State, memory: Memory, token: &DriverToken) -> Result<(), Error> {
         if memory.bytes == 0 {
             return Ok(());
         }
         let messages = &mut state.messages;
         // SAFETY: settled memory, borrowed mutably until the caller returns; waited for here.
-        let queued = unsafe { messages.store(slot, Message::PAYLOAD, memory.at, memory.bytes, token) };
+        let queued = unsafe { messages.store(0, Message::PAYLOAD, memory.at, memory.bytes, token) };
         messages.wait_stores(token).and(queued).map_err(|error| self.report.driver(error))
     }
 

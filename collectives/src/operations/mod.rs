@@ -3,8 +3,6 @@
 mod agreement;
 mod broadcast;
 mod chain;
-mod exchange;
-mod idle;
 mod links;
 mod node_first;
 mod on_device;
@@ -19,7 +17,6 @@ mod varcount;
 mod window;
 
 pub(crate) use self::agreement::{Wants, are_the_same, words};
-use self::idle::Idle;
 pub(crate) use self::links::{Lengths, Link, Links, Tags, is_worth};
 pub(crate) use self::node_first::{NodeFirst, Share, reduces_nodes_first};
 pub(crate) use self::on_device::{Work, reduces_on_device};

@@ -1,9 +1,10 @@
 //! Ranks of one node without MPI, but for what it has to do meanwhile: Bcast, and what all
 //! say of the end of an operation.
 
+use super::Memory;
 use super::broadcast::BCAST;
-use super::{Idle, Memory};
 use crate::called::{Called, Part};
+use crate::calls::Idle;
 use crate::communicator::{DeviceCommunicator, State};
 use crate::error::Error;
 use crate::paths::{Answers, Board, Kind, Message, NOTE};

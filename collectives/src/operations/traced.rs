@@ -5,7 +5,7 @@ use crate::communicator::DeviceCommunicator;
 use pinyard_trace::{Kind, Name, Record, Recorder};
 
 /// Recorded when it is dropped.
-pub(super) struct Call {
+pub(crate) struct Call {
     to: &'static Recorder,
     began: u64,
     record: Record,
@@ -20,7 +20,7 @@ impl Drop for Call {
 impl DeviceCommunicator {
     /// An operation that begins here; none where no trace is asked for. `bytes` are those
     /// of this rank's own buffer.
-    pub(super) fn traced(&self, operation: &'static str, bytes: usize) -> Option<Call> {
+    pub(crate) fn traced(&self, operation: &'static str, bytes: usize) -> Option<Call> {
         let to = pinyard_trace::recorder()?;
         let name = Name::of(operation.trim_end_matches(" of device memory"));
         let path = Name::of(self.plan.path.name());

@@ -36,8 +36,7 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// Whether the receiver of a message tells its sender how it went: so that what it copies
-    /// from stands meanwhile, and that no failure is taken for success. To itself a rank has
-    /// nothing to say.
+    /// from stands meanwhile, and that no failure is taken for success.
     pub(crate) fn is_answered(self) -> bool {
         matches!(self, Kind::Ipc(_) | Kind::Staged)
     }

@@ -5,7 +5,7 @@ use pinyard_allocator::device::PoolStream;
 use pinyard_driver::Simulated;
 use pinyard_mpi::{DeviceBuf, DeviceCommunicator, Gpu, Number};
 use std::cell::Cell;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -176,6 +176,32 @@ pub(crate) fn nothing_left(simulated: &Simulated) -> Result<(), String> {
         thread::sleep(Duration::from_millis(5));
     }
     nothing_wrong(simulated)
+}
+
+/// How long a check that moves a few kilobytes may take on a machine that does other things.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Makes a check of which a fault is that it does not end: its name is printed then, and the
+/// process ends, with which all ranks do.
+pub(crate) fn watched(
+    ranks: &DeviceCommunicator,
+    name: String,
+    check: impl FnOnce() -> Result<(), String>,
+) -> Result<(), String> {
+    let (done, ended) = mpsc::channel::<()>();
+    let (rank, told) = (ranks.rank(), name.clone());
+    let watch = thread::spawn(move || {
+        if ended.recv_timeout(LIMIT) == Err(mpsc::RecvTimeoutError::Timeout) {
+            // In one piece, as several ranks may speak at once.
+            let said = format!("rank {rank}: hangs: {told}\n");
+            eprint!("{said}");
+            std::process::abort();
+        }
+    });
+    let result = check().map_err(|error| format!("{name}: {error}"));
+    drop(done);
+    watch.join().map_err(|_| "the watch of a check has panicked".to_owned())?;
+    result
 }
 
 pub(crate) fn text(error: impl std::fmt::Display) -> String {

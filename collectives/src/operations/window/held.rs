@@ -3,10 +3,10 @@
 
 use super::memory::sealed::{Lent, Lies};
 use super::{Asked, Memory, Part, Way};
+use crate::calls::Idle;
 use crate::calls::Win;
 use crate::communicator::DeviceCommunicator;
 use crate::error::Error;
-use crate::operations::Idle;
 use crate::paths::Locks;
 use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;

@@ -13,6 +13,7 @@ mod refusals;
 mod refused_by_mpi;
 mod shares;
 mod told;
+mod unpaired;
 mod windows;
 
 pub(crate) use self::refusals::after_finalize;
@@ -62,6 +63,7 @@ pub(crate) fn all(bench: &Bench) -> Result<(), String> {
     foreign::all(bench)?;
     progress::all(bench)?;
     messages::all(bench)?;
+    unpaired::all(bench)?;
     reductions::all(bench)?;
     node_first::all(bench)?;
     shares::all(bench)?;

@@ -1,6 +1,6 @@
 //! What a rank does where others have to come first.
 
-use crate::calls::{Comm, progress};
+use super::{Comm, progress};
 use std::time::{Duration, Instant};
 
 /// Turns between two calls of MPI's: a look at shared memory takes nanoseconds.

@@ -1,0 +1,81 @@
+//! A rank's program from its start to its end, whatever that is.
+
+use crate::ending;
+use mpi::topology::SimpleCommunicator;
+use mpi::traits::Communicator;
+use std::any::Any;
+use std::fmt::Display;
+use std::io::{Write, stderr};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+
+/// Runs a rank's program, with `MPI_COMM_WORLD`, between `MPI_Init` and `MPI_Finalize`. A rank whose
+/// program fails prints its error to stderr, with its rank, and ends all ranks at once
+/// (`MPI_Abort`), so that none waits for it.
+///
+/// With `fn main() -> Result<…>` alone such a rank drops its communicators and finalises MPI first,
+/// which both wait for the other ranks, and these may wait for it: the job may hang, and the error is
+/// not printed.
+///
+/// MPI that is initialised already, as with another thread level, is used as it is, and
+/// finalised by the program. Communicators for device buffers that `main` drops wait for the other
+/// ranks when it has returned, or when the next one is made, not before.
+///
+/// # Errors
+/// The code is [`ExitCode::FAILURE`] where MPI was finalised before. An error of `main` does not come
+/// back: the process ends with status 1, as far as the MPI hands it on. The same holds for a panic
+/// within `main`, of which the message is printed.
+///
+/// ```no_run
+/// use mpi::traits::*;
+/// use pinyard_mpi::{DeviceCommunicator, Gpu};
+/// use std::error::Error;
+/// use std::process::ExitCode;
+///
+/// fn main() -> ExitCode {
+///     pinyard_mpi::run(|world| -> Result<(), Box<dyn Error>> {
+///         let cells = std::fs::read_to_string("cells")?; // may fail at one rank
+///         let gpu = Gpu::open(world.rank() % 2)?;
+///         let ranks = DeviceCommunicator::builder(&gpu).build(world)?;
+///         let mut grid = gpu.alloc::<f32>(1 << 20, &gpu.stream()?)?;
+///         ranks.broadcast_into(0, &mut grid.settle_mut()?)?;
+///         Ok(())
+///     })
+/// }
+/// ```
+pub fn run<E: Display>(main: impl FnOnce(&SimpleCommunicator) -> Result<(), E>) -> ExitCode {
+    // None where the program has initialised it.
+    let universe = mpi::initialize();
+    if mpi::is_finalized() {
+        say("MPI is finalised already");
+        return ExitCode::FAILURE;
+    }
+    let world = SimpleCommunicator::world();
+    let is_outermost = ending::hold();
+    // What a panic leaves behind is seen by nobody: the process ends.
+    let failed = match catch_unwind(AssertUnwindSafe(|| main(&world))) {
+        Ok(Ok(())) => {
+            if is_outermost {
+                ending::let_go(true);
+            }
+            drop(universe);
+            return ExitCode::SUCCESS;
+        }
+        Ok(Err(error)) => error.to_string(),
+        Err(panic) => format!("panicked: {}", words(&*panic)),
+    };
+    say(&format!("rank {}: {failed}", world.rank()));
+    ending::let_go(false);
+    world.abort(1)
+}
+
+/// What a panic says.
+fn words(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without words")
+}
+
+/// In one piece, as several ranks may speak at once. A process without stderr goes on.
+fn say(text: &str) {
+    let _ = stderr().write_all(format!("{text}\n").as_bytes());
+}
