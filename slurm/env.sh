@@ -110,6 +110,7 @@ begin() {
             ;;
         *) refuse "MPI is $MPI, and must be openmpi, mpich or intel" ;;
     esac
+    case $PREFLIGHT in strict | fail | warn | off) ;; *) refuse "PREFLIGHT is $PREFLIGHT, and must be strict, fail, warn or off" ;; esac
     case $LAUNCH in srun | mpirun) ;; *) refuse "LAUNCH is $LAUNCH, and must be srun or mpirun" ;; esac
     case $TRACE in
         no) ;;
@@ -142,11 +143,12 @@ find_pinyard() {
             */share/pinyard/slurm) own=$(cd "$PINYARD_SLURM" && cd -P ../../.. && pwd) ;;
             *) own= ;;
         esac
+        # One of a third user, such as an account for software, is for PATH or PINYARD_PREFIX to name.
         if [ -n "$own" ] && [ -x "$own/bin/pinyard" ] && trusted "$own/bin/pinyard" "$own"/lib*/libpinyard_preload.so; then
             PINYARD_PREFIX=$own
         else
-            own=$(type -P pinyard) || refuse "no pinyard in PATH on $(hostname -s): set PINYARD_PREFIX to where it is installed"
-            PINYARD_PREFIX=$(cd "${own%/*}/.." && pwd)
+            pinyard=$(type -P pinyard) || refuse "no pinyard in PATH on $(hostname -s)${own:+, and $own/bin/pinyard belongs to neither root nor $(id -un)}: set PINYARD_PREFIX to where it is installed"
+            PINYARD_PREFIX=$(cd "${pinyard%/*}/.." && pwd)
         fi
     fi
     pinyard=$PINYARD_PREFIX/bin/pinyard

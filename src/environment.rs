@@ -123,7 +123,7 @@ fn preload() -> Group {
             "PINYARD_UCX",
             "auto|1|on|0|off",
             "auto",
-            "what UCX is told: what its own hooks no longer hear, everything, or nothing",
+            "of which changes UCX hears: those it misses, all but truncations, or none",
         ),
         of("PINYARD_LOG", "off|error|info|debug", "error", "what the library says on stderr"),
         Variable {

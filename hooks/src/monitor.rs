@@ -203,7 +203,7 @@ mod process {
     /// Sinks below this index have been claimed at some time.
     static HIGH: AtomicU32 = AtomicU32::new(0);
     static BEGUN: Begun = Begun::new();
-    /// Ranges that sinks watch, of all sinks, and listeners: most processes have none.
+    /// Ranges that sinks watch, of all sinks, and the listener's: most processes have none.
     pub(crate) static WATCHED: AtomicU32 = AtomicU32::new(0);
 
     /// Sees every later event that its filter lets through, or `None` when

@@ -16,7 +16,7 @@ static MINIMUM: AtomicUsize = AtomicUsize::new(0);
 /// glibc takes the process's static thread-local storage, and what a signal handler
 /// needs, out of a thread's stack. Fortran's `threadprivate` commons make megabytes of
 /// it. A thread whose stack is smaller is refused with EINVAL; one whose stack is just
-/// larger runs off its end. Every thread of this project is made with this size.
+/// larger runs off its end. Every thread of the libraries is made with this size.
 ///
 /// The first call asks the loader: not under a lock, not in a hook or signal handler.
 ///

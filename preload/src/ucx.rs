@@ -119,7 +119,7 @@ fn once(flag: &AtomicBool) -> bool {
     !flag.swap(true, AcqRel)
 }
 
-/// Has our hooks tell UCX everything, so that it installs none of its own for it.
+/// Has our hooks tell UCX of every change but truncated files, so that it installs none of its own.
 fn take_over(real: usize) {
     static ONCE: AtomicBool = AtomicBool::new(false);
     if !once(&ONCE) {

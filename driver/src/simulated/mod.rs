@@ -94,7 +94,8 @@ impl Simulated {
             }
         };
         // Without the thread it is a device that runs by calls alone.
-        let _ = std::thread::Builder::new().name("simulated-device".to_owned()).spawn(run);
+        let stack = pinyard_hooks::stack_size(pinyard_hooks::THREAD_STACK);
+        let _ = std::thread::Builder::new().name("simulated-device".to_owned()).stack_size(stack).spawn(run);
         device
     }
 

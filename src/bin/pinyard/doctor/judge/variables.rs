@@ -3,6 +3,7 @@
 use super::super::facts::Facts;
 use super::super::{known, settings};
 use super::{Findings, Weight};
+use pinyard::allocator::config;
 use pinyard::environment::groups;
 
 /// What other libraries' variables do not do.
@@ -69,20 +70,28 @@ pub(super) fn pinyards(facts: &Facts, findings: &mut Findings) {
     }
 }
 
+/// Names that begin so are settings of pools and traces, which refuse those that they do not know.
+const REFUSED: [&str; 3] = [config::PREFIX, config::HOST_PREFIX, pinyard::trace::settings::PREFIX];
+
 fn unknown(name: &str, known: impl Iterator<Item = &'static str>, findings: &mut Findings) {
     let nearest = known
         .map(|one| (one, strsim::normalized_damerau_levenshtein(name, one)))
         .filter(|(_, likeness)| *likeness >= ALIKE)
         .max_by(|(_, a), (_, b)| a.total_cmp(b))
         .map(|(one, _)| one);
+    let is_refused = REFUSED.iter().any(|prefix| name.starts_with(prefix));
     findings.add(
-        Weight::Warn,
+        if is_refused { Weight::Fail } else { Weight::Warn },
         name,
         match nearest {
             Some(nearest) => format!("pinyard has no variable {name}; {nearest} is the nearest name"),
             None => format!("pinyard has no variable {name}"),
         },
-        "it has no effect; names that begin like those of pools or traces are refused where these are made",
+        if is_refused {
+            "the pools, or the registries, that read such names refuse it when they are made"
+        } else {
+            "it has no effect"
+        },
         match nearest {
             Some(nearest) => format!("{nearest} in its place"),
             None => format!("unset {name}; pinyard info lists all variables"),
