@@ -147,7 +147,7 @@ find_pinyard() {
         if [ -n "$own" ] && [ -x "$own/bin/pinyard" ] && trusted "$own/bin/pinyard" "$own"/lib*/libpinyard_preload.so; then
             PINYARD_PREFIX=$own
         else
-            pinyard=$(type -P pinyard) || refuse "no pinyard in PATH on $(hostname -s)${own:+, and $own/bin/pinyard belongs to neither root nor $(id -un)}: set PINYARD_PREFIX to where it is installed"
+            pinyard=$(type -P pinyard) || refuse "no pinyard in PATH on $(hostname -s)${own:+, and $own has no bin/pinyard and library that belong to root or $(id -un)}: set PINYARD_PREFIX to where it is installed"
             PINYARD_PREFIX=$(cd "${pinyard%/*}/.." && pwd)
         fi
     fi

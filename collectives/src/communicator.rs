@@ -114,8 +114,7 @@ impl Builder {
         if !mpi::is_initialized() || mpi::is_finalized() {
             return Err(CommunicatorError::NoMpi);
         }
-        // All ranks are here, so all have dropped those.
-        ending::finish_held();
+        ending::tell_held();
         let rank = ranks.rank();
         let failed = |source: MpiError| CommunicatorError::Mpi { rank, source };
         let whole = Rc::new(Comm::of(ranks).map_err(failed)?);

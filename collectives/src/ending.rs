@@ -78,6 +78,24 @@ impl Ending {
         u64::from(self.closed != Some(true))
     }
 
+    /// Whether nothing is left to wait for, the others' slabs released where there was something.
+    fn is_over(&mut self) -> bool {
+        if self.closed.is_none() {
+            return false;
+        }
+        if !self.has_ipc {
+            return true;
+        }
+        let worst = self.board.as_mut().and_then(|board| match board.answers() {
+            Some(Answers { odd: None, worst, .. }) => Some(worst),
+            _ => None,
+        });
+        if worst == Some(0) {
+            self.imports.release(&DriverToken::at_entry());
+        }
+        worst.is_some()
+    }
+
     /// Waits for the others.
     fn finish(mut self) {
         self.engine.finish_all();
@@ -186,10 +204,24 @@ pub(crate) fn hold() -> bool {
     })
 }
 
-/// Waits for the ends that are held, in the order in which the communicators were dropped.
-pub(crate) fn finish_held() {
+/// Tells the others of the ends that are held, and lets those go that all ranks have told of. Does
+/// not wait: a rank that is not here may hold its end of them as well.
+pub(crate) fn tell_held() {
+    let _ = HELD.try_with(|held| {
+        if let Some(held) = &mut *held.borrow_mut() {
+            held.iter_mut().for_each(Ending::tell);
+            held.retain_mut(|ending| !ending.is_over());
+        }
+    });
+}
+
+/// Waits for the ends that are held, in the order in which the communicators were dropped. All are
+/// told of first: other ranks may have dropped theirs in another order.
+fn finish_held() {
     let held = HELD.with(|held| held.borrow_mut().as_mut().map(std::mem::take));
-    held.into_iter().flatten().for_each(Ending::finish);
+    let mut held = held.unwrap_or_default();
+    held.iter_mut().for_each(Ending::tell);
+    held.into_iter().for_each(Ending::finish);
 }
 
 /// From now on communicators end where they are dropped. Those that are held end here, or where the

@@ -5,7 +5,7 @@ use mpi::topology::SimpleCommunicator;
 use mpi::traits::Communicator;
 use std::any::Any;
 use std::fmt::Display;
-use std::io::{Write, stderr};
+use std::io::{Write, stderr, stdout};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
@@ -18,11 +18,14 @@ use std::process::ExitCode;
 /// not printed.
 ///
 /// MPI that is initialised already, as with another thread level, is used as it is, and
-/// finalised by the program. Communicators for device buffers that `main` drops wait for the other
-/// ranks when it has returned, or when the next one is made, not before.
+/// finalised by the program. Communicators for device buffers that `main` drops tell the other
+/// ranks when it has returned or makes the next one, and wait for them when it has returned, not
+/// before. Until then collectives of the others on such a communicator wait, too. A
+/// [`LockWindow`](crate::LockWindow), and a scope with requests under way, wait for the other ranks
+/// where they are dropped also here: a rank that may fail ends them first.
 ///
 /// # Errors
-/// The code is [`ExitCode::FAILURE`] where MPI was finalised before. An error of `main` does not come
+/// The code is [`ExitCode::FAILURE`] where MPI was finalised before, or by `main`, which failed. An error of `main` does not come
 /// back: the process ends with status 1, as far as the MPI hands it on. The same holds for a panic
 /// within `main`, of which the message is printed.
 ///
@@ -51,9 +54,10 @@ pub fn run<E: Display>(main: impl FnOnce(&SimpleCommunicator) -> Result<(), E>) 
         return ExitCode::FAILURE;
     }
     let world = SimpleCommunicator::world();
+    let rank = world.rank();
     let is_outermost = ending::hold();
     // What a panic leaves behind is seen by nobody: the process ends.
-    let failed = match catch_unwind(AssertUnwindSafe(|| main(&world))) {
+    let failed = match catch_unwind(AssertUnwindSafe(|| main(&world).map_err(|error| error.to_string()))) {
         Ok(Ok(())) => {
             if is_outermost {
                 ending::let_go(true);
@@ -61,11 +65,17 @@ pub fn run<E: Display>(main: impl FnOnce(&SimpleCommunicator) -> Result<(), E>) 
             drop(universe);
             return ExitCode::SUCCESS;
         }
-        Ok(Err(error)) => error.to_string(),
+        Ok(Err(error)) => error,
         Err(panic) => format!("panicked: {}", words(&*panic)),
     };
-    say(&format!("rank {}: {failed}", world.rank()));
+    // MPI_Abort ends the process without that.
+    let _ = stdout().flush();
+    say(&format!("rank {rank}: {failed}"));
     ending::let_go(false);
+    // By the program itself, which has its own Universe: nobody is left to be ended.
+    if mpi::is_finalized() {
+        return ExitCode::FAILURE;
+    }
     world.abort(1)
 }
 

@@ -60,11 +60,20 @@ reset() {
 # (`late`: it does not), and says the words so many times.
 early() {
 	local count=$1 path=$2 mode=$3 words=$4 times=$5 status=0
-	program=("$programs/gpu-early" "$mode")
-	ranks "$count" PINYARD_MPI_PATH="$path" "${@:6}" >"$temporary/out" 2>&1 || status=$?
+	local go=$temporary/go
+	rm -f "$go"
+	: >"$temporary/out"
+	program=("$programs/gpu-early" "$mode" "$go")
+	if [ "$mode" = late ]; then
+		# The other ranks end theirs once the words are there, or the check has failed.
+		(for _ in {1..600}; do grep -qE "$words" "$temporary/out" && break; sleep 0.1; done; touch "$go") &
+	fi
+	ranks "$count" PINYARD_MPI_PATH="$path" "${@:6}" >>"$temporary/out" 2>&1 || status=$?
+	touch "$go"
+	wait
 	cat "$temporary/out"
 	case $mode in
-	late) [ "$status" -eq 0 ] || return 1 ;;
+	late | some) [ "$status" -eq 0 ] || return 1 ;;
 	# 137: it hung, and was killed.
 	*) [ "$status" -ne 0 ] && [ "$status" -ne 137 ] || return 1 ;;
 	esac
@@ -257,6 +266,11 @@ for mpi in "$@"; do
 	done
 	check "$name: a rank that fails without run: ipc" early 3 ipc plain \
 		'(MPI_Bcast|MPI_Allreduce) of device memory: rank 2 ends its communicator|rank 2: input file not found' 5
+	check "$name: a rank that fails without run, before an Allgatherv: ipc" early 3 ipc parts \
+		'MPI_Allgatherv of device memory: rank 2 ends its communicator|rank 2: input file not found' 3
+	check "$name: run, and a communicator of some ranks after one of all: ipc" early 3 ipc some 'waits for' 0
+	check "$name: run, and a communicator of some ranks after one of all: between nodes" early 3 auto some 'waits for' 0 \
+		PINYARD_MPI_RANKS_PER_NODE=2
 	check "$name: a rank whose communicator ends before those of others: ipc" early 3 ipc late \
 		'rank 2 ends its communicator and waits for ranks 0, 1 to end theirs' 1
 	check "$name: a rank whose communicator ends before those of others: between nodes" early 3 auto late \

@@ -268,9 +268,10 @@ fn create(own: Own, device: c_int) -> Result<u64, Failure> {
 }
 
 /// Destroys a communicator, before MPI_Finalize. Collective: it waits for the other ranks
-/// where they have memory of each other's open, and after a second says on stderr which it
-/// waits for. On `ipc` their collectives end meanwhile with PNY_ERR_INVALID, which names this
-/// rank. In a forked child, and after MPI_Finalize, only the handle goes.
+/// where they have memory of each other's open, and after a second says so on stderr, on `ipc`
+/// with their numbers. On `ipc` their collectives of device memory end meanwhile with
+/// PNY_ERR_INVALID, which names this rank. In a forked child, and after MPI_Finalize,
+/// only the handle goes.
 ///
 /// PNY_ERR_INVALID  null
 /// PNY_ERR_STALE    not a communicator, or one that was destroyed

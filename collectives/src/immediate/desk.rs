@@ -1,5 +1,5 @@
-//! What operations that do not block have of their communicator, and the steps that
-//! several of them take.
+//! The part of a communicator that operations which do not block, and messages which do, have,
+//! and the steps that several of them take.
 #![allow(unsafe_code)] // names device memory to copies that have ended when a step has
 
 use super::lent::Marks;

@@ -1,4 +1,4 @@
-//! Pinned chunks for operations that do not block: each has a ring of its own, as long as what it
+//! Pinned chunks for operations that do not block, and for messages that do: each has a ring of its own, as long as what it
 //! moves needs, and all of a communicator share a few streams.
 
 use crate::buffers::Gpu;

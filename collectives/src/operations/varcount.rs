@@ -17,6 +17,20 @@ const NOTHING: &str = "the root gives no buffer";
 /// A buffer and its parts.
 pub(crate) type Parted<'b> = (Whole<'b>, &'b Partition);
 
+impl DeviceCommunicator {
+    /// Carries it out. Where the node has a board the ranks meet there first: one that ends its
+    /// communicator, or is in another operation, is seen there and nowhere else.
+    fn varcount(
+        &self,
+        operation: &'static str,
+        traffic: Traffic,
+        own: Result<(), Error>,
+    ) -> Result<(), Error> {
+        let own = if self.board.is_some() { Ok(self.same(operation, 0, own)?) } else { own };
+        self.traffic(operation, traffic, own)
+    }
+}
+
 /// A count that the other rank does not have is [`Error::Counts`] at the rank that
 /// receives, and [`Error::Peer`] at the others. Every rank is told before anything moves,
 /// on `ipc` when all has.
@@ -32,7 +46,7 @@ impl DeviceCommunicator {
         self.ready(&[root])?;
         let all = all.map(|(all, parts)| ((all.place(), all.len()), parts));
         let (traffic, own) = self.gathered::<T>(GATHER, root, (mine.place(), mine.len()), all);
-        self.traffic(GATHER, traffic, own)
+        self.varcount(GATHER, traffic, own)
     }
 
     /// Each rank's part of `all`, which the root alone gives, in its `mine`. Collective.
@@ -45,7 +59,7 @@ impl DeviceCommunicator {
         self.ready(&[root])?;
         let all = all.map(|(all, parts)| ((all.place(), all.len()), parts));
         let (traffic, own) = self.scattered::<T>(SCATTER, root, all, (mine.place(), mine.len()));
-        self.traffic(SCATTER, traffic, own)
+        self.varcount(SCATTER, traffic, own)
     }
 
     /// Every rank's `mine`, of whichever length, in its part of every rank's `all`.
@@ -59,7 +73,7 @@ impl DeviceCommunicator {
         self.ready(&[])?;
         let (mine, all) = ((mine.place(), mine.len()), (all.place(), all.len()));
         let (traffic, own) = self.all_gathered::<T>(ALLGATHER, mine, (all, parts));
-        self.traffic(ALLGATHER, traffic, own)
+        self.varcount(ALLGATHER, traffic, own)
     }
 
     /// Part `n` of `mine` to rank `n`, which has it in its part of this rank of `theirs`.
@@ -74,7 +88,7 @@ impl DeviceCommunicator {
         self.ready(&[])?;
         let (mine, theirs) = ((mine.place(), mine.len()), (theirs.place(), theirs.len()));
         let (traffic, own) = self.exchanged::<T>(ALLTOALL, (mine, sent), (theirs, received));
-        self.traffic(ALLTOALL, traffic, own)
+        self.varcount(ALLTOALL, traffic, own)
     }
 }
 

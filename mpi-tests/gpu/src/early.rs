@@ -6,26 +6,25 @@
 //! | `plain` | as `fn main() -> Result`: the rank drops its communicator, and the others are in a Bcast, then in an Allreduce |
 //! | `run` | by `pinyard_mpi::run` |
 //! | `panic` | the same, and it panics |
-//! | `late` | nobody fails, but the other ranks end their communicators two seconds later |
+//! | `late` | nobody fails, but the other ranks end their communicators when the file of the second argument is there |
+//! | `some` | by `run`: all drop a communicator, and all but the last rank make another; then all meet |
+//! | `parts` | as `plain`, and the others are in an Allgatherv |
 
-use mpi::topology::SimpleCommunicator;
-use mpi::traits::Communicator;
-use pinyard_mpi::{DeviceCommunicator, Gpu, Reduction};
+use mpi::topology::{Color, SimpleCommunicator};
+use mpi::traits::{Communicator, CommunicatorCollectives};
+use pinyard_mpi::{DeviceCommunicator, Gpu, Partition, Reduction};
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
 fn main() -> ExitCode {
     let mode = std::env::args().nth(1).unwrap_or_default();
-    if mode == "run" || mode == "panic" {
+    if matches!(&mode[..], "run" | "panic" | "some") {
         return pinyard_mpi::run(|world| program(world, &mode));
     }
     match plain(&mode) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            say(&error.to_string());
-            ExitCode::FAILURE
-        }
+        Err(_) => ExitCode::FAILURE,
     }
 }
 
@@ -33,7 +32,8 @@ fn main() -> ExitCode {
 fn plain(mode: &str) -> Result<(), Box<dyn Error>> {
     let universe = mpi::initialize().ok_or("MPI is initialised already")?;
     let world = universe.world();
-    program(&world, mode).map_err(|error| format!("rank {}: {error}", world.rank()).into())
+    // Before MPI_Finalize: a launcher may end the other ranks as soon as one has failed.
+    program(&world, mode).inspect_err(|error| say(&format!("rank {}: {error}", world.rank())))
 }
 
 /// In one piece, as several ranks may speak at once.
@@ -51,12 +51,29 @@ fn program(world: &SimpleCommunicator, mode: &str) -> Result<(), Box<dyn Error>>
     match mode {
         "late" if is_last => return Ok(()),
         "late" => {
-            std::thread::sleep(Duration::from_secs(2));
+            let file = std::env::args().nth(2).ok_or("no file")?;
+            while !std::path::Path::new(&file).exists() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            return Ok(());
+        }
+        "some" => {
+            drop(ranks);
+            let part = world.split_by_color(if is_last { Color::undefined() } else { Color::with_value(1) });
+            if let Some(part) = part {
+                drop(DeviceCommunicator::builder(&gpu).build(&part)?);
+            }
+            world.barrier();
             return Ok(());
         }
         "panic" if is_last => panic!("the input file is empty"),
         _ if is_last => return Err("input file not found".into()),
         _ => {}
+    }
+    if mode == "parts" {
+        let parts = Partition::packed(vec![1000; world.size() as usize]);
+        let mine = gpu.alloc::<f32>(1000, &stream)?;
+        return Ok(ranks.all_gather_varcount_into(&mine.settle()?, &mut grid.settle_mut()?, &parts)?);
     }
     let told = ranks.broadcast_into(0, &mut grid.settle_mut()?);
     if mode == "plain"

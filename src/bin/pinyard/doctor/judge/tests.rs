@@ -409,7 +409,7 @@ fn a_name_that_pinyard_does_not_know_is_told_with_the_nearest() {
         let mut facts = good_node();
         set(&mut facts, name, "1");
         let findings = about(&facts, name);
-        // Device pools, host pools and registries fail with the last three.
+        // With such names device pools, host pools and registries fail.
         let refused = ["PINYARD_POOL_", "PINYARD_HOST_POOL_", "PINYARD_TRACE"]
             .iter()
             .any(|prefix| name.starts_with(prefix));
