@@ -265,7 +265,7 @@ fn patch_and_test(function: Function, refused: Option<Why>) -> FunctionReport {
         // libc's own, which calls brk's entry: it is seen as brk is. Another's that stood
         // here may be unloaded by now.
         NEXT[function as usize].store(0, Release);
-        let seen = if self_test::surely_seen(Function::Brk) {
+        let seen = if self_test::brk_is_seen() {
             Seen::Yes
         } else {
             Seen::No(Why { call: "libc's sbrk calls brk, whose calls are not seen", errno: 0 })

@@ -5,6 +5,8 @@
 //! functions with arguments that no kernel accepts. The hook publishes as for any call,
 //! and answers in the kernel's place with an error, mostly the kernel's own; the call is
 //! not made.
+//! Another's hook that stands at an entry is tested through it, and makes the call (UCX's,
+//! whose own test of its events ours in front would fail).
 //! It calls on only where the next in the chain is another copy of this library, which
 //! does likewise: that copy's self-test may be the caller.
 
@@ -20,14 +22,6 @@ pub(crate) const ADDRESS: usize = 1;
 pub(crate) const NUMBER: usize = usize::MAX;
 /// No path.
 pub(crate) const PATH: usize = 0;
-
-/// Whether the self-test of `function` makes no system call.
-pub(crate) fn is_tested_by(function: Function) -> bool {
-    !matches!(
-        function,
-        Function::Munmap | Function::Mmap | Function::Mremap | Function::Madvise | Function::Syscall
-    )
-}
 
 /// The errno with which every kernel refuses these arguments of `function`; `None` where
 /// it may accept them, and where another copy of this library is `next`.

@@ -140,14 +140,17 @@ pub(crate) fn surely_seen(function: Function) -> bool {
     use Function::{Brk, DlDebugState, Mprotect, Sbrk, Shmat, Shmdt};
     let is_wide = matches!(function, Brk | Sbrk | Shmat | Shmdt | Mprotect | DlDebugState);
     let Some(entry) = entry_of(function) else { return false };
-    // SAFETY: a function of libc.
-    let target = unsafe { patch::jump_target(entry) };
-    if refused::is_tested_by(function) && !target.is_some_and(patch::is_slot) {
-        // Another's hook would make the call that is only ours to answer.
-        return false;
-    }
+    // Another's hook makes the call, which the kernel refuses. A hook of UCX's that is left as it
+    // is keeps UCX's own test of its events; ours in front of it would not.
     let (seen, own) = try_at(function, entry);
     seen == Seen::Yes && (own || is_wide)
+}
+
+/// Whether brk's entry leads to a hook, of ours or another's, that is seen.
+pub(crate) fn brk_is_seen() -> bool {
+    // SAFETY: a function of libc.
+    let is_hooked = |entry| unsafe { patch::jump_target(entry) }.is_some();
+    entry_of(Function::Brk).is_some_and(is_hooked) && surely_seen(Function::Brk)
 }
 
 fn exercise(function: Function, call: Six, scratch: &Scratch) -> Seen {
