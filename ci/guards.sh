@@ -303,6 +303,9 @@ guard 'MPI: a message that blocks comes behind those of its key alone' collectiv
 guard 'MPI: the rank that ends its communicator is named' collectives/src/called.rs \
     '_ if ends(self) =>' '_ if false =>' \
     pinyard-mpi --lib the_first_that_is_not_as_rank_0
+guard "a rank's last words are read before it ends all" collectives/src/run.rs \
+    'ioctl_fionread(&output).unwrap_or(0) == 0' 'true' \
+    pinyard-mpi --lib the_end_waits_until_the_last_words_are_read
 # Programs with more rights than their caller, which only root makes.
 [ "$(id -u)" -ne 0 ] || guard 'AT_SECURE: relative paths' registry/src/backend/library.rs 'is_relative(&name) && pinyard_hooks::is_privileged()' 'false' \
     $registry --test privileged
