@@ -1,6 +1,6 @@
 # `make demo`, `make test`, and `make install PREFIX=... DESTDIR=...`. CONTRIBUTING.md has
 # the rest.
-.PHONY: demo test cluster-test newcomer fmt clippy docs bench build install uninstall deb dist
+.PHONY: demo test test-all cluster-test newcomer fmt clippy docs bench build install uninstall deb dist
 
 MPICC ?= /usr/bin/mpicc.openmpi
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -18,11 +18,21 @@ demo:
 	@MPICC=$(MPICC) cargo build --release --quiet --target-dir $(TARGET)/openmpi -p pinyard-mpi-tests --bins
 	@$(TARGET)/release/pinyard demo --mpirun mpirun.openmpi --programs $(TARGET)/openmpi/release $(DEMO_ARGS)
 
-# Everything that CI runs, ending with a count.
-test:
+# What CI runs, ending with a count: the tests of each kind, whole where a path has changed since
+# BASE, and a sample of the rest. TEST_ARGS="--list" says which.
+TEST_ARGS ?=
+test: test-packages
+	@cargo xtask test $(TEST_ARGS)
+
+# All tests, or one part of them: `make test-all PART=nodes`; `cargo xtask test --list --all` has
+# the parts.
+test-all: test-packages
+	@cargo xtask test $(if $(PART),--part $(PART),--all) $(TEST_ARGS)
+
+.PHONY: test-packages
+test-packages:
 	@ci/deps.sh test
-	@ci/deps.sh cluster || echo "deps: the step cluster will be skipped"
-	@ci/test.sh
+	@ci/deps.sh cluster || echo "deps: the steps with emulated nodes will be skipped"
 
 # Real verbs between emulated nodes.
 cluster-test:

@@ -27,6 +27,12 @@ esac
 command -v cargo > /dev/null || fail "no cargo: install Rust 1.89 or newer (rustup.rs or your site's module) and put it on PATH"
 command -v dpkg-query > /dev/null || fail "not a Debian system: install the equivalents of: ${wanted[*]}"
 
+# The runner of the unit tests.
+if [ "${1:-demo}" = test ] && ! cargo nextest --version > /dev/null 2>&1; then
+    echo "deps: installing cargo-nextest"
+    cargo install --quiet --locked --debug cargo-nextest --version '^0.9' || fail "cargo could not install cargo-nextest"
+fi
+
 missing=()
 for package in "${wanted[@]}"; do
     dpkg-query -W -f '${db:Status-Status}\n' "$package" 2> /dev/null | grep -qx installed || missing+=("$package")

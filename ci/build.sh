@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Builds what the tests run: for each folder one selection of packages, so that no crate is compiled
+# a second time with another script's features. What is built already takes a second.
+#
+#   ci/build.sh debug     target/debug: libraries, programs and tests
+#   ci/build.sh release   target/release: libraries and programs
+#   ci/build.sh openmpi   target/openmpi/release: programs that are linked with Open MPI
+#   ci/build.sh mpich     target/mpich/release: the same with MPICH
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
+target=${CARGO_TARGET_DIR:-target}
+of_mpi=(pinyard-mpi pinyard-mpi-c pinyard-mpi-tests pinyard-gpu-tests pinyard-stress)
+without_mpi=(--workspace --exclude pinyard-fuzz --exclude pinyard-mpi-fuzz "${of_mpi[@]/#/--exclude=}")
+
+# Compiled crates hold no path of their folder: another starts with those that need no MPI.
+seed() { # from, to
+    [ -d "$target/$2" ] || [ ! -d "$target/$1" ] || {
+        mkdir -p "$target/$2.new"
+        cp -a "$target/$1" "$target/$2.new/release"
+        # Its build script does not look at MPICC again (mpi-sys 0.2); who links with MPI follows.
+        cargo clean --quiet --release --target-dir "$target/$2.new" -p mpi-sys -p mpi "${of_mpi[@]/#/-p=}"
+        mv "$target/$2.new" "$target/$2"
+    }
+}
+
+with_mpi() { # folder, more
+    MPICC=/usr/bin/mpicc.$1 cargo build --quiet --release --target-dir "$target/$1" "${of_mpi[@]/#/-p=}" \
+        --lib --bins --examples "${@:2}"
+}
+
+mkdir -p "$target"
+exec 9> "$target/.build.lock"
+flock 9
+case ${1:-} in
+    debug) cargo build --quiet "${without_mpi[@]}" --features pinyard/cli --all-targets ;;
+    release) cargo build --quiet --release "${without_mpi[@]}" --features pinyard/cli --lib --bins ;;
+    # The other MPI's programs are built as most are, without cudarc.
+    openmpi) seed release openmpi && with_mpi openmpi --features pinyard-gpu-tests/cudarc ;;
+    mpich) seed openmpi/release mpich && with_mpi mpich ;;
+    *) sed -n '2,9s/^# \{0,1\}//p' "$0" && exit 2 ;;
+esac

@@ -1,0 +1,115 @@
+//! What is printed of the steps, and the file for machines.
+
+use crate::choose::Why;
+use crate::counts::{Counts, End};
+use crate::run::Done;
+use crate::steps::{LIST, Size};
+use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
+use std::fs::File;
+use std::path::Path;
+use std::time::Duration;
+
+/// One line of a step that has ended.
+pub(crate) fn line(done: &Done) -> String {
+    let Done { counts, took, busy, chosen, .. } = done;
+    let size = match (chosen.size, &chosen.why) {
+        (Size::Quick, _) => "quick",
+        (_, Why::Touched(_)) => "touched",
+        (_, Why::Drawn) => "drawn",
+        _ => "",
+    };
+    let cores = busy.as_secs_f64() / took.as_secs_f64().max(0.001);
+    format!(
+        "{:<14} {:>5} passed {:>3} failed {:>3} skipped {:>4} left {:>5} s {:>6.1} core-s {:>4.1} cores  {size}",
+        chosen.step.name,
+        counts.passed,
+        counts.failed,
+        counts.skipped,
+        counts.left,
+        took.as_secs(),
+        busy.as_secs_f64(),
+        cores,
+    )
+    .trim_end()
+    .to_owned()
+}
+
+/// What belongs to no step.
+#[derive(Debug)]
+pub(crate) struct Sum {
+    /// Checks of steps that did not run.
+    pub(crate) left: u64,
+    pub(crate) took: Duration,
+    /// Of processes that outlived their starters.
+    pub(crate) orphans: Duration,
+    /// Those that still do.
+    pub(crate) alive: Vec<String>,
+}
+
+/// The last lines: what failed, what it took, what was left, and the counts; and whether all
+/// passed. `budget` is in core-minutes, for all but the steps that run because of a change.
+pub(crate) fn end(done: &[Done], sum: &Sum, budget: Option<u64>) -> (String, bool) {
+    let mut text = String::new();
+    let mut counts = Counts { left: sum.left, ..Counts::default() };
+    for step in done {
+        counts += step.counts;
+        for line in step.said.lines().take(20) {
+            text += &format!("{}: {line}\n", step.chosen.step.name);
+        }
+    }
+    for process in &sum.alive {
+        counts.failed += 1;
+        text += &format!("FAILED  the steps left a process behind: {process}\n");
+    }
+    let minutes = |time: Duration| time.as_secs_f64() / 60.0;
+    let is_budgeted = |step: &&Done| !matches!(step.chosen.why, Why::Touched(_));
+    let used = minutes(done.iter().filter(is_budgeted).map(|step| step.busy).sum::<Duration>() + sum.orphans);
+    if let Some(allowed) = budget.filter(|&allowed| used > allowed as f64) {
+        counts.failed += 1;
+        text += &format!(
+            "FAILED  {used:.1} core-minutes, where {LIST} allows {allowed}: move a step to test-all\n"
+        );
+    }
+    let busy = minutes(done.iter().map(|step| step.busy).sum::<Duration>() + sum.orphans);
+    text += &format!(
+        "{busy:.1} core-minutes in {:.1} minutes ({:.1} core-s by processes that outlived their starters)\n\
+         {} left for test-all\n{} passed, {} failed, {} skipped\n",
+        minutes(sum.took),
+        sum.orphans.as_secs_f64(),
+        counts.left,
+        counts.passed,
+        counts.failed,
+        counts.skipped,
+    );
+    (text, counts.failed == 0)
+}
+
+/// JUnit's form: a suite of each step, a case of each test that its log names.
+///
+/// # Errors
+/// The file that could not be written.
+pub(crate) fn junit(done: &[Done], path: &Path) -> Result<(), String> {
+    let mut report = Report::new("pinyard");
+    for step in done {
+        let mut suite = TestSuite::new(step.chosen.step.name.as_str());
+        suite.set_time(step.took);
+        for (name, end) in &step.cases {
+            let status = match end {
+                End::Passed => TestCaseStatus::success(),
+                End::Failed => TestCaseStatus::non_success(NonSuccessKind::Failure),
+                End::Skipped(why) => {
+                    let mut status = TestCaseStatus::skipped();
+                    status.set_message(why.as_str());
+                    status
+                }
+            };
+            suite.add_test_case(TestCase::new(name.as_str(), status));
+        }
+        if !step.said.is_empty() {
+            suite.set_system_out(step.said.as_str());
+        }
+        report.add_test_suite(suite);
+    }
+    let file = File::create(path).map_err(|error| format!("create {}: {error}", path.display()))?;
+    report.serialize(file).map_err(|error| format!("write {}: {error}", path.display()))
+}

@@ -1,0 +1,286 @@
+//! Runs the chosen steps: one of each lane at a time.
+
+use crate::choose::{Chosen, Why};
+use crate::counts::{self, Counts, End};
+use crate::process;
+use crate::skips::Skips;
+use crate::steps::{Lane, Size};
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+/// A step that has run.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) chosen: Chosen,
+    pub(crate) counts: Counts,
+    pub(crate) cases: Vec<(String, End)>,
+    /// User and system time.
+    pub(crate) busy: Duration,
+    pub(crate) took: Duration,
+    /// What to show of a step that failed.
+    pub(crate) said: String,
+}
+
+/// Where the steps run, and where their logs go.
+pub(crate) struct Place {
+    /// A path of the root without a space.
+    pub(crate) root: PathBuf,
+    pub(crate) logs: PathBuf,
+    pub(crate) skips: Skips,
+    /// For the scripts that choose by change: what the base is, and the seed.
+    pub(crate) variables: Vec<(&'static str, String)>,
+}
+
+/// Runs all of `steps`, and hands each to `tell` as soon as it has ended.
+///
+/// # Errors
+/// The first step that could not be started, when those under way have ended.
+pub(crate) fn all(
+    place: Place,
+    steps: Vec<Chosen>,
+    mut tell: impl FnMut(&Done),
+) -> Result<Vec<Done>, String> {
+    let place = Arc::new(place);
+    let (send, ended) = channel();
+    let mut waiting = steps;
+    let mut under_way: Vec<(String, Lane)> = Vec::new();
+    let (mut done, mut error) = (Vec::new(), None);
+    loop {
+        while let Some(next) = startable(&waiting, &under_way).filter(|_| error.is_none()) {
+            let chosen = waiting.remove(next);
+            under_way.push((chosen.step.name.clone(), chosen.step.lane));
+            let (place, send) = (place.clone(), send.clone());
+            thread::spawn(move || {
+                let name = chosen.step.name.clone();
+                // Nobody receives where this process ends.
+                let _ = send.send((name, one(&place, chosen)));
+            });
+        }
+        if under_way.is_empty() {
+            break;
+        }
+        let (name, result) = ended.recv().map_err(|_| "a step's thread has ended".to_owned())?;
+        under_way.retain(|(other, _)| *other != name);
+        match result {
+            Ok(step) => {
+                tell(&step);
+                done.push(step);
+            }
+            Err(text) => error = Some(format!("{name}: {text}")),
+        }
+    }
+    error.map_or(Ok(done), Err)
+}
+
+/// The first step whose lane is free and that comes after none that is still to end.
+fn startable(waiting: &[Chosen], under_way: &[(String, Lane)]) -> Option<usize> {
+    let to_end: HashSet<&str> = waiting.iter().map(|chosen| chosen.step.name.as_str()).collect();
+    waiting.iter().position(|Chosen { step, .. }| {
+        let is_under_way = |name: &str| under_way.iter().any(|(other, _)| other == name);
+        !under_way.iter().any(|(_, lane)| *lane == step.lane)
+            && !step.after.iter().any(|name| to_end.contains(name.as_str()) || is_under_way(name))
+    })
+}
+
+fn one(place: &Place, chosen: Chosen) -> Result<Done, String> {
+    let step = &chosen.step;
+    let log = place.logs.join(format!("{}.log", step.name));
+    let now = place.logs.join(format!("{}.now", step.name));
+    let mut command = Command::new("bash");
+    command.args(["-c", &step.run]).current_dir(&place.root).env("PWD", &place.root);
+    command.env("CARGO_INCREMENTAL", "0").env("CHECK_NOW", &now);
+    if std::env::var_os("MPICC").is_none() {
+        command.env("MPICC", "/usr/bin/mpicc.openmpi");
+    }
+    match chosen.size {
+        Size::Quick => command.env("QUICK", "1"),
+        _ => command.env_remove("QUICK"),
+    };
+    // A step that a change touches takes all of what it would choose by that change.
+    command.env("TOUCHED", if matches!(chosen.why, Why::Touched(_)) { "1" } else { "" });
+    command.envs(place.variables.iter().map(|(name, value)| (name, value)));
+    let ended = process::run(&mut command, &log, Duration::from_secs(step.limit))
+        .map_err(|error| format!("bash -c '{}': {error}", step.run))?;
+    let text = fs::read(&log).map_err(|error| format!("read {}: {error}", log.display()))?;
+    let text = String::from_utf8_lossy(&text);
+    let read = counts::read(&text);
+    let (mut counts, mut faults) = (read.counts, Vec::new());
+    for reason in place.skips.unlisted(&step.name, &read.reasons) {
+        faults.push(format!("not in ci/skips.txt: skipped: {reason}"));
+    }
+    if counts.skipped > read.reasons.len() as u64 && read.reasons.is_empty() {
+        faults.push(format!("{} skipped, none with a reason", counts.skipped));
+    }
+    if let Some(stacks) = &ended.stacks {
+        let check = fs::read_to_string(&now).map(|name| format!(" in the check \"{}\"", name.trim()));
+        faults.push(format!(
+            "ended after {} s{}; where its processes stood:\n{stacks}",
+            step.limit,
+            check.unwrap_or_default()
+        ));
+    }
+    let _ = fs::remove_file(&now);
+    counts.failed += faults.len() as u64;
+    let is_good = ended.status.success();
+    if counts == Counts::default() {
+        // A step without tests of its own is one.
+        counts.passed += u64::from(is_good);
+        counts.failed += u64::from(!is_good);
+    } else if !is_good && counts.failed == 0 {
+        faults.push(format!("{}, though no test failed", ended.status));
+        counts.failed += 1;
+    }
+    let said = if counts.failed == 0 { String::new() } else { shown(&faults, &text, &log) };
+    Ok(Done { counts, cases: read.cases, busy: ended.busy, took: ended.took, said, chosen })
+}
+
+/// What a line says of a test that failed.
+const FAILURES: [&str; 6] =
+    ["panicked at", "FAILED", "WARNING: ThreadSanitizer", "error[", "error:", "assertion"];
+
+/// The faults, the lines that tell of failures with three behind each, and the end.
+fn shown(faults: &[String], text: &str, log: &Path) -> String {
+    const LINES: usize = 60;
+    let lines: Vec<&str> = text.lines().collect();
+    let mut shown: Vec<String> = faults.iter().map(|fault| format!("FAILED  {fault}")).collect();
+    let mut last = 0;
+    for (number, line) in lines.iter().enumerate() {
+        if FAILURES.iter().any(|words| line.contains(words)) && shown.len() < LINES {
+            let first = last.max(number);
+            last = (number + 4).min(lines.len());
+            shown.extend(lines.get(first..last).unwrap_or_default().iter().map(|line| (*line).to_owned()));
+        }
+    }
+    let end = lines.len().saturating_sub(20).max(last);
+    shown.extend(lines.get(end..).unwrap_or_default().iter().map(|line| (*line).to_owned()));
+    shown.push(format!("all of it: {}", log.display()));
+    shown.into_iter().map(|line| line.chars().take(300).collect::<String>() + "\n").collect()
+}
+
+/// The root by a path without a space: LD_PRELOAD separates its files by spaces and cannot quote
+/// one (ld.so(8)).
+pub(crate) struct Link(Option<PathBuf>);
+
+impl Link {
+    pub(crate) fn to(root: &Path) -> Result<Link, String> {
+        if !root.to_string_lossy().contains(char::is_whitespace) {
+            return Ok(Link(None));
+        }
+        let link = std::env::temp_dir().join(format!("pinyard-tree-{}", std::process::id()));
+        let made = std::os::unix::fs::symlink(root, &link);
+        made.map_err(|error| format!("symlink({}, {}): {error}", root.display(), link.display()))?;
+        Ok(Link(Some(link)))
+    }
+
+    pub(crate) fn path<'a>(&'a self, root: &'a Path) -> &'a Path {
+        self.0.as_deref().unwrap_or(root)
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if let Some(link) = &self.0 {
+            // A link in a temporary folder that stays does no harm.
+            let _ = fs::remove_file(link);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::choose;
+    use crate::steps::Steps;
+
+    /// Runs made-up steps, each with its lane and its script; `behind` come after the first.
+    fn run(steps: &[(&str, &str, &str)], limit: u64) -> Vec<Done> {
+        let mut text = "[budget]\ncore_minutes = 1\nsample_core_minutes = 0\n".to_owned();
+        for (name, lane, script) in steps {
+            text += &format!(
+                "[[step]]\nname = '{name}'\npart = 'p'\nlane = '{lane}'\nrun = '''{script}'''\ncost = 1\nchecks = 1\n\
+                 limit = {limit}\n"
+            );
+        }
+        let steps = Steps::parse(&text).unwrap();
+        let logs = std::env::temp_dir().join(format!(
+            "xtask-run-{}-{:?}",
+            std::process::id(),
+            thread::current().id()
+        ));
+        fs::create_dir_all(&logs).unwrap();
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let skips = Skips::read(&root).unwrap();
+        let place = Place { root, logs: logs.clone(), skips, variables: vec![("BASE", "v1".to_owned())] };
+        let mut told = 0;
+        let done = all(place, choose::all(&steps, None).unwrap().run, |_| told += 1).unwrap();
+        assert_eq!(told, steps.all.len());
+        fs::remove_dir_all(&logs).unwrap();
+        done
+    }
+
+    fn of<'d>(done: &'d [Done], name: &str) -> &'d Done {
+        done.iter().find(|step| step.chosen.step.name == name).unwrap()
+    }
+
+    #[test]
+    fn steps_are_counted_by_what_they_say_and_by_their_status() {
+        let done = run(
+            &[
+                ("counts", "cpu", "echo '3 passed, 0 failed, 0 skipped, 2 left'"),
+                ("fails", "cpu", "echo 'FAILED  a check'; echo '1 passed, 1 failed'; exit 1"),
+                ("quiet", "cpu", "exit 0"),
+                ("dies", "cpu", "echo '3 passed, 0 failed'; kill -SEGV $$"),
+                ("mute", "cpu", "exit 4"),
+                ("skips", "cpu", "echo 'skipped: the weather is bad'; echo '1 passed, 0 failed, 1 skipped'"),
+                ("silent", "cpu", "echo '1 passed, 0 failed, 1 skipped'"),
+                ("sees", "cpu", "[ \"$BASE\" = v1 ] && [ -z \"${QUICK:-}\" ]"),
+            ],
+            600,
+        );
+        let counts = |name| of(&done, name).counts;
+        assert_eq!(counts("counts"), Counts { passed: 3, left: 2, ..Counts::default() });
+        assert_eq!(counts("fails"), Counts { passed: 1, failed: 1, ..Counts::default() });
+        assert!(of(&done, "fails").said.contains("FAILED  a check"));
+        assert_eq!(counts("quiet"), Counts { passed: 1, ..Counts::default() });
+        assert_eq!(counts("dies"), Counts { passed: 3, failed: 1, ..Counts::default() });
+        assert_eq!(counts("mute"), Counts { failed: 1, ..Counts::default() });
+        assert_eq!(counts("skips"), Counts { passed: 1, failed: 1, skipped: 1, left: 0 });
+        assert!(of(&done, "skips").said.contains("not in ci/skips.txt: skipped: the weather is bad"));
+        assert_eq!(counts("silent"), Counts { passed: 1, failed: 1, skipped: 1, left: 0 });
+        assert_eq!(counts("sees"), Counts { passed: 1, ..Counts::default() });
+    }
+
+    #[test]
+    fn a_step_that_hangs_is_shown_with_its_check_and_its_processes() {
+        let done = run(&[("hangs", "cpu", "echo 'two ranks' > \"$CHECK_NOW\"; sleep 1000")], 1);
+        let said = &of(&done, "hangs").said;
+        assert!(
+            said.contains("ended after 1 s in the check \"two ranks\"") && said.contains("sleep 1000"),
+            "{said}"
+        );
+        assert_eq!(of(&done, "hangs").counts.failed, 1);
+    }
+
+    #[test]
+    fn a_lane_has_one_step_at_a_time_and_lanes_go_side_by_side() {
+        let folder = std::env::temp_dir().join(format!("xtask-lanes-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let folder_name = folder.display();
+        // Each of the two meets the other; the third finds neither.
+        let meets = |own: &str, other: &str| {
+            format!("touch {folder_name}/{own}; until [ -e {folder_name}/{other} ]; do sleep 0.01; done")
+        };
+        let (a, b) = (meets("a", "b"), meets("b", "a"));
+        let alone = format!("mkdir {folder_name}/alone && sleep 0.1 && rmdir {folder_name}/alone");
+        let done =
+            run(&[("a", "cpu", &a), ("b", "waits", &b), ("c", "pins", &alone), ("d", "pins", &alone)], 600);
+        assert!(done.iter().all(|step| step.counts.failed == 0), "{done:?}");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}
