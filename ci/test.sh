@@ -84,7 +84,7 @@ step skips ci/skips.sh test
 beside newcomer counted
 # What a test says of a skip is shown.
 step unit env RUST_TEST_NOCAPTURE=1 cargo test --workspace --exclude pinyard-mpi-tests --exclude pinyard-mpi --exclude pinyard-gpu-tests --exclude pinyard-stress --exclude pinyard-benches --exclude pinyard-fuzz --exclude pinyard-mpi-fuzz --features pinyard/cli --no-fail-fast
-step guards ci/guards.sh
+step guards cargo xtask guards --all
 step bench benches/run.sh
 beside fuzzing others
 step c mpi-tests/c/run.sh

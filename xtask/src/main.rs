@@ -1,5 +1,7 @@
 //! Runs pinyard's tests: `cargo xtask test`, `cargo xtask guards`.
 
+mod guards;
+
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -11,8 +13,13 @@ struct Arguments {
 }
 
 #[derive(Subcommand)]
-enum Task {}
+enum Task {
+    /// Takes each line that guards an invariant out of a copy of the tree; its test must notice
+    Guards(guards::Arguments),
+}
 
 fn main() -> ExitCode {
-    match Arguments::parse().task {}
+    match Arguments::parse().task {
+        Task::Guards(arguments) => guards::run(&arguments),
+    }
 }
