@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The concurrency models: the real inbox, cache and magazines under loom.
-# Three preemptions a run find every bug that ci/guards.sh plants.
+# Three preemptions a run find every bug that `cargo xtask guards` plants.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export LOOM_MAX_PREEMPTIONS=${LOOM_MAX_PREEMPTIONS:-3}

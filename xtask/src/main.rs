@@ -2,23 +2,17 @@
 
 mod choose;
 mod counts;
+mod guards;
 mod orphans;
 mod process;
 mod report;
 mod run;
 mod skips;
 mod steps;
+mod suite;
 
-use choose::{Choice, Why};
-use clap::{Args, Parser, Subcommand};
-use orphans::Orphans;
-use run::{Link, Place};
-use skips::Skips;
-use std::fs;
-use std::path::{Path, PathBuf};
+use clap::{Parser, Subcommand};
 use std::process::ExitCode;
-use std::time::Instant;
-use steps::{Size, Steps};
 
 #[derive(Parser)]
 #[command(name = "xtask", about)]
@@ -30,37 +24,15 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Task {
     /// Runs the steps of ci/steps.toml, and counts their tests.
-    Test(Test),
-}
-
-#[derive(Args)]
-struct Test {
-    /// All steps, whole, and not those of `make test`.
-    #[arg(long)]
-    all: bool,
-    /// The steps of one part, whole.
-    #[arg(long)]
-    part: Option<String>,
-    /// Only these steps.
-    #[arg(long, value_delimiter = ',')]
-    only: Vec<String>,
-    /// None of these steps.
-    #[arg(long, value_delimiter = ',')]
-    skip: Vec<String>,
-    /// What a change is judged by: a revision of git.
-    #[arg(long, env = "BASE")]
-    base: Option<String>,
-    /// Says what would run, and why.
-    #[arg(long)]
-    list: bool,
-    /// Where JUnit's form goes; in the folder of the logs unless set.
-    #[arg(long)]
-    junit: Option<PathBuf>,
+    Test(suite::Test),
+    /// Takes each line that guards an invariant out of a copy of the tree; its test must notice.
+    Guards(guards::Arguments),
 }
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().task {
         Task::Test(test) => test.run(),
+        Task::Guards(arguments) => return guards::run(&arguments),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -70,77 +42,4 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
-}
-
-impl Test {
-    /// Whether all passed.
-    fn run(self) -> Result<bool, String> {
-        let root = root()?;
-        let steps = Steps::read(&root)?;
-        let base = self.base.as_deref().filter(|base| !base.is_empty());
-        let (words, changed) = choose::changed(&root, base)?;
-        let seed = choose::head(&root);
-        let is_quick = !self.all && self.part.is_none();
-        let choice = match is_quick {
-            true => choose::quick(&steps, &changed, seed),
-            false => choose::all(&steps, self.part.as_deref())?,
-        };
-        let is_narrowed = !self.only.is_empty() || !self.skip.is_empty();
-        let choice = choice.narrowed(&steps, &self.only, &self.skip)?;
-        if is_quick {
-            println!("{words}; the sample is {seed:016x}'s");
-        }
-        if self.list {
-            list(&choice);
-            return Ok(true);
-        }
-        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-        let logs = target.join("tests");
-        fs::create_dir_all(&logs).map_err(|error| format!("make the folder {}: {error}", logs.display()))?;
-        let link = Link::to(&root)?;
-        let place = Place {
-            root: link.path(&root).to_owned(),
-            logs: logs.clone(),
-            skips: Skips::read(&root)?,
-            variables: vec![("BASE", base.unwrap_or_default().to_owned())],
-        };
-        let (began, left, orphans) = (Instant::now(), choice.left, Orphans::adopt()?);
-        let done = run::all(place, choice.run, |step| {
-            println!("{}", report::line(step));
-            if !step.said.is_empty() {
-                println!("---- {}\n{}----", step.chosen.step.name, step.said);
-            }
-        })?;
-        let (orphans, alive) = orphans.end();
-        report::junit(&done, &self.junit.unwrap_or_else(|| logs.join("junit.xml")))?;
-        let sum = report::Sum { left, took: began.elapsed(), orphans, alive };
-        let budget = (is_quick && !is_narrowed).then_some(steps.budget.core_minutes);
-        let (end, is_good) = report::end(&done, &sum, budget);
-        print!("\n{end}");
-        Ok(is_good)
-    }
-}
-
-fn list(choice: &Choice) {
-    for chosen in &choice.run {
-        let size = if chosen.size == Size::Quick { "quick" } else { "whole" };
-        let why = match &chosen.why {
-            Why::Asked => String::new(),
-            Why::Touched(path) => format!("as {path} changed"),
-            Why::Drawn => "drawn".to_owned(),
-        };
-        let (step, lane) = (&chosen.step, format!("{:?}", chosen.step.lane).to_lowercase());
-        println!(
-            "{:<14} {:<10} {size} {lane:<5} {:>5} core-s {:>5} checks  {why}",
-            step.name, step.part, step.cost, step.checks
-        );
-    }
-    println!("{} left", choice.left);
-}
-
-/// The folder above this package's: cargo says where that is.
-fn root() -> Result<PathBuf, String> {
-    let package = std::env::var_os("CARGO_MANIFEST_DIR").ok_or("run it as `cargo xtask`")?;
-    let above = Path::new(&package).parent().map(Path::to_owned);
-    above.ok_or_else(|| format!("{} has no folder above it", package.display()))
 }

@@ -1,6 +1,7 @@
-//! A step's processes: their time, their limit, and where they stood when it passed.
+//! A command and its processes: their time, their limit, and where they stood when it passed.
 #![allow(unsafe_code)]
 
+use std::env;
 use std::fmt::Write;
 use std::fs::{self, File};
 use std::io;
@@ -8,18 +9,19 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How a step ended.
+/// How a command ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
     /// User and system time of its processes, as far as they were waited for.
     pub(crate) busy: Duration,
     pub(crate) took: Duration,
-    /// Where its processes stood, if its limit ended it.
+    /// Where its processes stood, if its limit or a signal ended it.
     pub(crate) stacks: Option<String>,
 }
 
@@ -33,6 +35,34 @@ pub(crate) fn is_step(pid: i32) -> bool {
 
 /// Between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(10);
+
+/// SIGINT or SIGTERM came. Relaxed: nothing else is read by its value.
+static TOLD_TO_END: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn end(_signal: libc::c_int) {
+    TOLD_TO_END.store(true, Relaxed);
+}
+
+/// From here on, SIGINT and SIGTERM end the commands that run, and those that follow.
+pub(crate) fn end_on_signals() {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: the handler stores to an atomic, which is async-signal-safe.
+        unsafe { libc::signal(signal, end as extern "C" fn(libc::c_int) as libc::sighandler_t) };
+    }
+}
+
+/// `cargo run` put this program's folders before the others (LD_LIBRARY_PATH): a command finds its
+/// own libraries.
+pub(crate) fn without_own_folders(command: &mut Command) {
+    let own = env::current_exe().ok().and_then(|path| Some(path.parent()?.to_owned()));
+    if let (Some(folders), Some(own)) = (env::var_os("LD_LIBRARY_PATH"), own) {
+        let others: Vec<_> = env::split_paths(&folders).filter(|folder| !folder.starts_with(&own)).collect();
+        match env::join_paths(&others) {
+            Ok(joined) if !others.is_empty() => command.env("LD_LIBRARY_PATH", joined),
+            _ => command.env_remove("LD_LIBRARY_PATH"),
+        };
+    }
+}
 
 /// Runs `command` with its output in `log`, for at most `limit`. Its processes are a group of
 /// their own.
@@ -53,7 +83,12 @@ pub(crate) fn run(command: &mut Command, log: &Path, limit: Duration) -> io::Res
     let (ended, end) = channel();
     let waiter = thread::spawn(move || tell_end(group, &ended));
     let mut stacks = None;
-    let mut told = end.recv_timeout(limit);
+    let until = began + limit;
+    let mut told = Err(RecvTimeoutError::Timeout);
+    while told == Err(RecvTimeoutError::Timeout) && Instant::now() < until && !TOLD_TO_END.load(Relaxed) {
+        let rest = until.saturating_duration_since(Instant::now());
+        told = end.recv_timeout(rest.min(Duration::from_millis(200)));
+    }
     if told == Err(RecvTimeoutError::Timeout) {
         let members = family(group);
         stacks = Some(members.iter().map(|&pid| stack(pid)).collect());
@@ -64,7 +99,7 @@ pub(crate) fn run(command: &mut Command, log: &Path, limit: Duration) -> io::Res
         signal(&family(group), libc::SIGKILL);
         told = told.or_else(|_| end.recv_timeout(GRACE));
     }
-    let lost = || io::Error::other("the thread that waits for the step has ended");
+    let lost = || io::Error::other("the thread that waits for the command has ended");
     let (status, busy) = told.map_err(|_| lost())?.map_err(io::Error::other)?;
     waiter.join().map_err(|_| lost())?;
     Ok(Ended { status, busy, took: began.elapsed(), stacks })

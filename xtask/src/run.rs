@@ -94,6 +94,7 @@ fn one(place: &Place, chosen: Chosen) -> Result<Done, String> {
     let now = place.logs.join(format!("{}.now", step.name));
     let mut command = Command::new("bash");
     command.args(["-c", &step.run]).current_dir(&place.root).env("PWD", &place.root);
+    process::without_own_folders(&mut command);
     command.env("CARGO_INCREMENTAL", "0").env("CHECK_NOW", &now);
     if std::env::var_os("MPICC").is_none() {
         command.env("MPICC", "/usr/bin/mpicc.openmpi");

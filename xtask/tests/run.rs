@@ -1,4 +1,5 @@
 //! The command itself, on a made-up tree.
+#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! Builds the book into `docs/book`, after checking what a reader relies on:
 //! links between pages lead somewhere, every page is in the summary, every test
 //! that a page names exists, every scenario's test is named, every atomic has its row
-//! in the page of orderings, every planted mistake of `ci/guards.sh` in that of
+//! in the page of orderings, every planted mistake of `ci/guards.toml` in that of
 //! mutations, every variable of the environment is in a table, every block of code is
 //! compiled or run, or says why not, and the tables are those that the code makes
 //! (`--update` writes them). Links and blocks of README.md, CONTRIBUTING.md and

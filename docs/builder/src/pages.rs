@@ -51,12 +51,12 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
             }
         }
     }
-    let guards = read(&root.join("ci/guards.sh"), &mut problems);
+    let guards = read(&root.join("ci/guards.toml"), &mut problems);
     let mutations = read(&sources.join("mutations.md"), &mut problems);
-    for name in guards.lines().filter_map(|line| line.strip_prefix("guard '")?.split('\'').next()) {
+    for name in guards.lines().filter_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"')) {
         let listed = ["ordering: ", "check: ", "model: "].iter().any(|kind| name.starts_with(kind));
         if listed && !mutations.contains(&format!("| {name} |")) {
-            problems.push(format!("mutations.md: does not list {name:?} of ci/guards.sh"));
+            problems.push(format!("mutations.md: does not list {name:?} of ci/guards.toml"));
         }
     }
     problems

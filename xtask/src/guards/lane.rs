@@ -1,0 +1,237 @@
+//! A copy of the tree with a target folder of its own, and a guard's trial there.
+
+use super::git;
+use super::list::{Guard, NoticedBy, Test};
+use super::run::Folders;
+use crate::process;
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+const BUILD_LIMIT: Duration = Duration::from_secs(1800);
+const TEST_LIMIT: Duration = Duration::from_secs(240);
+const SCRIPT_LIMIT: Duration = Duration::from_secs(400);
+
+pub(crate) enum Outcome {
+    Passed,
+    Failed(String),
+    Skipped(String),
+}
+
+pub(crate) struct Lane {
+    tree: PathBuf,
+    target: PathBuf,
+    log: PathBuf,
+}
+
+impl Lane {
+    /// Copies the tree: tracked files and those that git does not ignore, as they are now. The
+    /// copy is newer than anything built from an earlier one.
+    pub(crate) fn new(folders: &Folders, temporary: &Path, name: &str) -> Result<Lane, String> {
+        let tree = temporary.join(name);
+        let paths = git(&folders.root, &["ls-files", "--cached", "--others", "--exclude-standard", "-z"])?;
+        for path in paths.split('\0').filter(|path| !path.is_empty()) {
+            copy(&folders.root.join(path), &tree.join(path))
+                .map_err(|error| format!("copy {path}: {error}"))?;
+        }
+        Ok(Lane { tree, target: folders.target.join(name), log: temporary.join(format!("{name}.log")) })
+    }
+
+    /// Builds all that the guards' trials build, once and with every guard in its place. Gives what
+    /// does not build.
+    pub(crate) fn build(&self, guards: &[&Guard]) -> Result<Vec<String>, String> {
+        let mut tests: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+        let mut checks = BTreeSet::new();
+        for guard in guards {
+            match &guard.noticed_by {
+                NoticedBy::Test(test) => {
+                    let target =
+                        test.test.split(' ').take(if test.test.starts_with("--lib") { 1 } else { 2 });
+                    let build = (&test.package, test.loom, test.mpi);
+                    tests.entry(build).or_default().insert(target.collect::<Vec<_>>());
+                }
+                NoticedBy::Compiler(compiler) => _ = checks.insert(&compiler.must_not_compile),
+                NoticedBy::Script(_) => {}
+            }
+        }
+        let tests = tests.into_iter().map(|((package, loom, mpi), targets)| {
+            let mut command = self.cargo("test", package, loom, mpi);
+            command.arg("--no-run").args(targets.into_iter().flatten());
+            (package, command)
+        });
+        let checks = checks.into_iter().map(|package| (package, self.cargo("check", package, false, false)));
+        let mut failed = Vec::new();
+        for (package, mut command) in tests.chain(checks) {
+            if !self.run(&mut command, BUILD_LIMIT)?.success() {
+                failed.push(format!("{package} does not build\n{}", self.last_words()?));
+            }
+        }
+        Ok(failed)
+    }
+
+    /// Another lane with all that is built in this one. Times are kept: Cargo compares those of
+    /// sources with those of builds.
+    pub(crate) fn twin(&self, name: &str) -> Result<Lane, String> {
+        let twin = Lane {
+            tree: self.tree.with_file_name(name),
+            target: self.target.with_file_name(name),
+            log: self.log.with_file_name(format!("{name}.log")),
+        };
+        match fs::remove_dir_all(&twin.target) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(format!("remove {}: {error}", twin.target.display()));
+            }
+            _ => {}
+        }
+        for (from, to) in [(&self.tree, &twin.tree), (&self.target, &twin.target)] {
+            let status = twin.run(Command::new("cp").arg("-a").args([from, to]), BUILD_LIMIT)?;
+            if !status.success() {
+                return Err(format!("cp -a {} {}: {}", from.display(), to.display(), twin.last_words()?));
+            }
+        }
+        Ok(twin)
+    }
+
+    /// Takes the guard out, looks whether that is noticed, and puts the guard back.
+    pub(crate) fn trial(&self, guard: &Guard) -> Result<Outcome, String> {
+        let is_root = || fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
+        if matches!(&guard.noticed_by, NoticedBy::Test(Test { root: true, .. })) && !is_root() {
+            return Ok(Outcome::Skipped("this guard needs root".to_owned()));
+        }
+        let path = self.tree.join(&guard.file);
+        let text = fs::read_to_string(&path).map_err(|error| format!("read {}: {error}", path.display()))?;
+        let write =
+            |text: &str| fs::write(&path, text).map_err(|error| format!("write {}: {error}", path.display()));
+        match guard.taken_out(&text) {
+            Ok(without) => write(&without)?,
+            Err(problem) => return Ok(Outcome::Failed(problem)),
+        }
+        let outcome = self.outcome(guard);
+        write(&text)?;
+        outcome
+    }
+
+    fn outcome(&self, guard: &Guard) -> Result<Outcome, String> {
+        let failed = match &guard.noticed_by {
+            NoticedBy::Test(test) => {
+                let cargo = || {
+                    let mut command = self.cargo("test", &test.package, test.loom, test.mpi);
+                    command.args(test.test.split(' '));
+                    command
+                };
+                if !self.run(cargo().arg("--no-run"), BUILD_LIMIT)?.success() {
+                    "does not compile without its guard".to_owned()
+                } else {
+                    let status = self.run(&mut cargo(), TEST_LIMIT)?;
+                    let said = self.said()?;
+                    if status.success() {
+                        return Ok(Outcome::Failed(format!(
+                            "the test passes without the guard in {}",
+                            guard.file
+                        )));
+                    } else if said.contains("FAILED") || said.contains("panicked") {
+                        return Ok(Outcome::Passed);
+                    }
+                    format!("ended with {status}, but no test failed")
+                }
+            }
+            NoticedBy::Compiler(compiler) => {
+                self.run(&mut self.cargo("check", &compiler.must_not_compile, false, false), BUILD_LIMIT)?;
+                // The borrow checker's: borrowed as mutable as well, or twice as mutable.
+                let said = self.said()?;
+                if said.contains("E0502") || said.contains("E0499") {
+                    return Ok(Outcome::Passed);
+                }
+                "it compiles, or fails otherwise".to_owned()
+            }
+            NoticedBy::Script(script) => {
+                let words: Vec<_> = script.script.split(' ').collect();
+                let mut command = self.command(self.tree.join(words[0]));
+                self.run(with_mpi(command.args(&words[1..])), SCRIPT_LIMIT)?;
+                let said = self.said()?;
+                if said.lines().any(|line| {
+                    line.strip_prefix("FAILED  ").is_some_and(|rest| rest.starts_with(&script.says))
+                }) {
+                    return Ok(Outcome::Passed);
+                } else if let Some(reason) = said.lines().find_map(|line| line.strip_prefix("skipped: ")) {
+                    return Ok(Outcome::Skipped(reason.to_owned()));
+                }
+                format!("{} does not notice that the guard in {} is gone", words[0], guard.file)
+            }
+        };
+        Ok(Outcome::Failed(format!("{failed}\n{}", self.last_words()?)))
+    }
+
+    fn cargo(&self, what: &str, package: &str, loom: bool, mpi: bool) -> Command {
+        let mut command = self.command("cargo");
+        command.args([what, "--quiet", "-p", package]);
+        if loom {
+            // Three preemptions a run find every guard that is taken out.
+            command.arg("--release").env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3");
+            command.env("CARGO_TARGET_DIR", self.target.join("loom"));
+        }
+        if mpi {
+            with_mpi(&mut command);
+        }
+        command
+    }
+
+    /// Runs in the copy, and builds in its target folder.
+    fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(&self.tree).env("CARGO_INCREMENTAL", "1").env("CARGO_TARGET_DIR", &self.target);
+        process::without_own_folders(&mut command);
+        command
+    }
+
+    fn run(&self, command: &mut Command, limit: Duration) -> Result<ExitStatus, String> {
+        let program = command.get_program().to_owned();
+        let ended = process::run(command, &self.log, limit);
+        let ended = ended.map_err(|error| format!("run {}: {error}", program.display()))?;
+        if let Some(stacks) = &ended.stacks {
+            let text = format!("{}not ended after {} s:\n{stacks}", self.said()?, limit.as_secs());
+            fs::write(&self.log, text).map_err(|error| format!("write {}: {error}", self.log.display()))?;
+        }
+        Ok(ended.status)
+    }
+
+    /// What the last command said.
+    fn said(&self) -> Result<String, String> {
+        let bytes = fs::read(&self.log).map_err(|error| format!("read {}: {error}", self.log.display()))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn last_words(&self) -> Result<String, String> {
+        let said = self.said()?;
+        let lines: Vec<_> = said.lines().collect();
+        Ok(lines[lines.len().saturating_sub(20)..].join("\n"))
+    }
+}
+
+fn with_mpi(command: &mut Command) -> &mut Command {
+    let compiler = env::var_os("MPICC").unwrap_or_else(|| "/usr/bin/mpicc.openmpi".into());
+    command.env("MPICC", compiler)
+}
+
+/// A file that is gone from the tree is none of the copy either.
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    let kind = match fs::symlink_metadata(from) {
+        Ok(metadata) => metadata.file_type(),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    fs::create_dir_all(to.parent().unwrap_or(to))?;
+    if kind.is_symlink() {
+        symlink(fs::read_link(from)?, to)
+    } else if kind.is_file() {
+        fs::copy(from, to).map(drop)
+    } else {
+        Ok(())
+    }
+}

@@ -1,0 +1,137 @@
+//! Two lanes take turns, each with a copy of the tree: a change of one crate keeps one core busy.
+
+use super::lane::{Lane, Outcome};
+use super::list::Guard;
+use crate::process;
+use std::env;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+pub(crate) struct Folders {
+    pub(crate) root: PathBuf,
+    /// What the lanes build in.
+    pub(crate) target: PathBuf,
+}
+
+impl Folders {
+    /// Of the tree in which `cargo xtask` was called.
+    pub(crate) fn of_cargo() -> Result<Folders, String> {
+        let xtask = env::var_os("CARGO_MANIFEST_DIR")
+            .ok_or("CARGO_MANIFEST_DIR is not set: call `cargo xtask guards`")?;
+        let root = PathBuf::from(xtask).join("..");
+        let root = root.canonicalize().map_err(|error| format!("{}: {error}", root.display()))?;
+        let target = root.join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()));
+        Ok(Folders { root, target })
+    }
+}
+
+/// Prints the outcomes, and counts them.
+pub(crate) struct Report<'a> {
+    out: &'a mut (dyn Write + Send),
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
+    pub(crate) skipped: usize,
+}
+
+impl<'a> Report<'a> {
+    pub(crate) fn new(out: &'a mut (dyn Write + Send)) -> Report<'a> {
+        Report { out, passed: 0, failed: 0, skipped: 0 }
+    }
+
+    /// A reader that is gone ends nothing.
+    pub(crate) fn say(&mut self, line: &str) {
+        let _ = writeln!(self.out, "{line}");
+    }
+
+    pub(crate) fn add(&mut self, name: &str, outcome: &Outcome, seconds: u64) {
+        match outcome {
+            Outcome::Passed => {
+                self.passed += 1;
+                self.say(&format!("ok      {name:72} {seconds:3} s"));
+            }
+            Outcome::Failed(why) => {
+                self.failed += 1;
+                self.say(&format!("FAILED  {name}: {}", why.trim_end().replace('\n', "\n        ")));
+            }
+            Outcome::Skipped(why) => {
+                self.skipped += 1;
+                self.say(&format!("skipped: {name}: {why}"));
+            }
+        }
+    }
+
+    /// The form of the last line of ci/checks.sh, which ci/test.sh adds up.
+    pub(crate) fn counts(&self) -> String {
+        format!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
+
+    fn sum(&self) -> usize {
+        self.passed + self.failed + self.skipped
+    }
+}
+
+pub(crate) fn run(folders: &Folders, chosen: &[&Guard], report: &mut Report<'_>) -> Result<(), String> {
+    process::end_on_signals();
+    let temporary = tempfile::Builder::new().prefix("pinyard-guards-").tempdir();
+    let temporary = temporary.map_err(|error| format!("make a temporary folder: {error}"))?;
+    let lane = |name: &str| Lane::new(folders, temporary.path(), name);
+    let (scripted, others): (Vec<&Guard>, Vec<&Guard>) = chosen.iter().partition(|guard| guard.is_scripted());
+    if !others.is_empty() {
+        let mut lanes = vec![lane("guards0")?];
+        let began = Instant::now();
+        for failed in lanes[0].build(&others)? {
+            report.add("with every guard in its place", &Outcome::Failed(failed), 0);
+        }
+        if others.len() > 1 {
+            lanes.push(lanes[0].twin("guards1")?);
+        }
+        report.say(&format!("built with every guard in its place: {} s", began.elapsed().as_secs()));
+        in_turn(&others, &lanes, Lane::trial, report);
+    }
+    if !scripted.is_empty() {
+        // Scripts start ranks of MPI on every core: nothing runs beside them.
+        in_turn(&scripted, &[lane("guards")?], Lane::trial, report);
+    }
+    Ok(())
+}
+
+/// Tries the guards in the lanes. A guard whose lane does not come to its end has failed.
+pub(crate) fn in_turn<L: Sync>(
+    guards: &[&Guard],
+    lanes: &[L],
+    trial: impl Fn(&L, &Guard) -> Result<Outcome, String> + Sync,
+    report: &mut Report<'_>,
+) {
+    let wanted = report.sum() + guards.len();
+    // Relaxed: it says only which guard is next.
+    let next = AtomicUsize::new(0);
+    let shared = Mutex::new(report);
+    let work = |lane| {
+        while let Some(guard) = guards.get(next.fetch_add(1, Relaxed)) {
+            let began = Instant::now();
+            let outcome = trial(lane, guard)?;
+            let mut report = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            report.add(&guard.name, &outcome, began.elapsed().as_secs());
+        }
+        Ok(())
+    };
+    let ended = thread::scope(|scope| {
+        let running: Vec<_> = lanes.iter().map(|lane| scope.spawn(|| work(lane))).collect();
+        let ended =
+            running.into_iter().map(|lane| lane.join().unwrap_or_else(|_| Err("it panicked".to_owned())));
+        ended.collect::<Vec<Result<(), String>>>()
+    });
+    let report = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
+    for error in ended.into_iter().filter_map(Result::err) {
+        report.say(&format!("FAILED  a lane ended: {error}"));
+    }
+    let lost = wanted - report.sum();
+    if lost > 0 {
+        report.say(&format!("FAILED  {lost} guards were not tried to the end"));
+        report.failed += lost;
+    }
+}
