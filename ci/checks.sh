@@ -4,28 +4,51 @@
 #
 #   said=FILE       where a check's words are, until the next one
 #   only=PATTERN    only the checks whose names have it are made; none of the others counts
-passed=0 failed=0 skipped=0
+#   QUICK=1         the checks behind `rest` are not made, and counted as left
+passed=0 failed=0 skipped=0 left=0 leaves=no
 
 # check NAME COMMAND...: whether COMMAND succeeds. With 77 it cannot be tried here, and the last
-# line of its words says why.
+# line of its words says why. A failed one that its limit has ended says so behind its name.
 check() {
     local name=$1 began=$SECONDS status=0
     shift
     [[ $name == *${only:-}* ]] || return 0
-    "$@" > "${said:?}" 2>&1 < /dev/null || status=$?
+    [ $leaves = no ] || { left=$((left + 1)) && return 0; }
+    rm -f "${said:?}.late"
+    "$@" > "$said" 2>&1 < /dev/null || status=$?
     case $status in
         0) passed=$((passed + 1)) && printf 'ok      %-72s %3d s\n' "$name" $((SECONDS - began)) ;;
         77) skip "$name: $(tail -n 1 "$said" | sed 's/^skipped: //')" ;;
         *)
             failed=$((failed + 1))
-            echo "FAILED  $name"
-            sed 's/^/        /' "$said" | tail -n 60
+            if [ -e "$said.late" ]; then
+                echo "FAILED  $name: ended by its limit: $(head -n 1 "$said.late")"
+                sed 's/^/        /' "$said" | tail -n 400
+            else
+                echo "FAILED  $name"
+                sed 's/^/        /' "$said" | tail -n 60
+            fi
             ;;
     esac
 }
 
+# quick: whether the checks behind `rest` are left.
+quick() { [ "${QUICK:-0}" != 0 ]; }
+
+# rest COMMAND...: COMMAND is a check, or a function that makes some. Those are left where QUICK is set.
+rest() {
+    local before=$leaves
+    ! quick || leaves=yes
+    "$@"
+    leaves=$before
+}
+
 # skip WHAT AND WHY
-skip() { skipped=$((skipped + 1)) && echo "skipped: $*"; }
+skip() {
+    [[ $* == *${only:-}* ]] || return 0
+    [ $leaves = no ] || { left=$((left + 1)) && return 0; }
+    skipped=$((skipped + 1)) && echo "skipped: $*"
+}
 
 # cannot WHAT: nothing can be checked.
 cannot() {
@@ -36,7 +59,93 @@ cannot() {
 
 # The last line of all; a script that checked nothing has failed.
 counts() {
-    [ $((passed + failed + skipped)) -gt 0 ] || failed=1
-    echo "$passed passed, $failed failed, $skipped skipped"
+    [ $((passed + failed + skipped + left)) -gt 0 ] || failed=1
+    echo "$passed passed, $failed failed, $skipped skipped$([ $left -eq 0 ] || echo ", $left left")"
     [ "$failed" -eq 0 ]
+}
+
+# ---- Limits ---------------------------------------------------------------------------------
+
+# limited SECONDS COMMAND...: runs COMMAND, a program or a function, in a process group of its
+# own. Where it takes longer, the stacks of its processes are written to stderr, it is ended by
+# SIGTERM and 5 seconds later by SIGKILL, and the status is 124. Hands SIGINT and SIGTERM on.
+limited() {
+    local seconds=$1 status command watch own interrupted='' again jobs=$-
+    shift
+    own=$(trap -p INT TERM)
+    set -m # a group of its own, and SIGINT as it was
+    "$@" <&0 &
+    command=$!
+    end_late "$command" "$seconds" "$*" >&2 &
+    watch=$!
+    [[ $jobs == *m* ]] || set +m
+    trap 'interrupted=INT again=yes; kill -INT -- "-$command" 2> /dev/null' INT
+    trap 'interrupted=TERM again=yes; kill -TERM -- "-$command" 2> /dev/null' TERM
+    # A signal ends a wait early.
+    while again=no status=0; do
+        wait "$command" || status=$?
+        [ $again = yes ] || break
+    done
+    trap - INT TERM
+    eval "$own"
+    kill -TERM "$watch" 2> /dev/null
+    wait "$watch" && status=124
+    # The script ends as it would have without.
+    [ -z "$interrupted" ] || [ $BASHPID -ne $$ ] || kill "-$interrupted" $$
+    return "$status"
+}
+
+# end_late PID SECONDS WORDS: the other half of `limited`: fails where it is told to end in time.
+end_late() {
+    local late
+    trap 'exit 1' TERM
+    pause "$2"
+    trap '' TERM
+    [ -z "${said:-}" ] || echo "$2 s: $3" >> "$said.late"
+    echo "limited: took more than $2 s: $3"
+    mapfile -t late < <(processes_of "$1")
+    stacks "${late[@]}"
+    kill -TERM -- "-$1" 2> /dev/null
+    for _ in {1..50}; do
+        kill -0 -- "-$1" 2> /dev/null || break
+        pause 0.1
+    done
+    kill -KILL "${late[@]}" 2> /dev/null
+    exit 0
+}
+
+# pause SECONDS: without a process, which would be left behind.
+pause() { read -r -t "$1" <> <(:) || true; }
+
+# processes_of PID: it, its group, and what is below them; mpirun's ranks have groups of their own.
+processes_of() {
+    local file line pid parent group more=yes
+    local -A parents=() found=()
+    for file in /proc/[0-9]*/stat; do
+        read -r line 2> /dev/null < "$file" || continue
+        pid=${line%% *}
+        read -r _ parent group _ <<< "${line##*) }"
+        parents[$pid]=$parent
+        [ "$group" != "$1" ] && [ "$pid" != "$1" ] || found[$pid]=yes
+    done
+    while [ $more = yes ]; do
+        more=no
+        for pid in "${!parents[@]}"; do
+            [ -z "${found[$pid]:-}" ] && [ -n "${found[${parents[$pid]}]:-}" ] && found[$pid]=yes more=yes
+        done
+    done
+    printf '%s\n' "${!found[@]}" | sort -n
+}
+
+# stacks PID...: where each of their threads is, as far as the kernel tells.
+stacks() {
+    local pid task
+    for pid; do
+        [ -d "/proc/$pid" ] || continue
+        echo "process $pid: $(tr '\0' ' ' < "/proc/$pid/cmdline" 2> /dev/null | cut -c1-300)"
+        for task in "/proc/$pid"/task/*; do
+            echo "    thread ${task##*/} $(cat "$task/comm"): $(sed -n 's/^State:\t//p' "$task/status"), in $(cat "$task/wchan"), system call $(cat "$task/syscall")"
+            sed 's/^/        /' "$task/stack"
+        done 2> /dev/null
+    done
 }
