@@ -62,6 +62,10 @@ check "a program in time keeps its status, output and input" ends 7 $'words' 'ec
 check "a program that a signal ends has its status" ends 0 'status 139' \
     'limited 60 bash -c "kill -SEGV \$\$" 2> /dev/null; echo status $?; exit 0'
 check "its output's end does not wait for the limit" ends 0 'words' 'limited 3143 echo words | cat; exit'
+# Each of them a race between the program's end and the limit's begin.
+# shellcheck disable=SC2016 # the inner shell's
+check "forty programs in a row, none of them late" ends 0 'none' \
+    'for i in {1..40}; do limited 4 true || echo late; done; [ $SECONDS -ge 4 ] && echo $SECONDS s; echo none; exit 0'
 check "nothing is left that waits for the limit" gone 3143
 # As a user ends a test that runs in the background.
 handed_on() {

@@ -70,17 +70,20 @@ counts() {
 # own. Where it takes longer, the stacks of its processes are written to stderr, it is ended by
 # SIGTERM and 5 seconds later by SIGKILL, and the status is 124. Hands SIGINT and SIGTERM on.
 limited() {
-    local seconds=$1 status command watch own interrupted='' again jobs=$-
+    local seconds=$1 status command='' watch own interrupted='' again jobs=$- kind
     shift
     own=$(trap -p INT TERM)
+    for kind in INT TERM; do
+        # shellcheck disable=SC2064 # this one
+        trap "interrupted=$kind again=yes; "'[ -z "$command" ] || kill "-$interrupted" -- "-$command" 2> /dev/null' $kind
+    done
     set -m # a group of its own, and SIGINT as it was
     "$@" <&0 &
     command=$!
     end_late "$command" "$seconds" "$*" >&2 &
     watch=$!
     [[ $jobs == *m* ]] || set +m
-    trap 'interrupted=INT again=yes; kill -INT -- "-$command" 2> /dev/null' INT
-    trap 'interrupted=TERM again=yes; kill -TERM -- "-$command" 2> /dev/null' TERM
+    [ -z "$interrupted" ] || kill "-$interrupted" -- "-$command" 2> /dev/null
     # A signal ends a wait early.
     while again=no status=0; do
         wait "$command" || status=$?
@@ -89,16 +92,16 @@ limited() {
     trap - INT TERM
     eval "$own"
     kill -TERM "$watch" 2> /dev/null
-    wait "$watch" && status=124
+    wait "$watch" 2> /dev/null && status=124
     # The script ends as it would have without.
     [ -z "$interrupted" ] || [ $BASHPID -ne $$ ] || kill "-$interrupted" $$
     return "$status"
 }
 
-# end_late PID SECONDS WORDS: the other half of `limited`: fails where it is told to end in time.
+# end_late PID SECONDS WORDS: the other half of `limited`, which ends it by SIGTERM while it pauses:
+# without a trap, which bash would look at after the pause.
 end_late() {
     local late
-    trap 'exit 1' TERM
     pause "$2"
     trap '' TERM
     [ -z "${said:-}" ] || echo "$2 s: $3" >> "$said.late"
