@@ -12,7 +12,7 @@ ends() {
     local status=0 wanted=$1 lines=$2 script=$3
     shift 3
     env -u QUICK "$@" bash -uc "said=$work/inner; . ci/checks.sh; $script"$'\ncounts' > "$work/out" 2>&1 || status=$?
-    sed -E 's/ +[0-9]+ s$/ S/' "$work/out" > "$work/told"
+    sed -E 's/ +[0-9]+ s( |$)/ S\1/' "$work/out" > "$work/told"
     diff <(echo "$lines") "$work/told" || return 1
     [ $status -eq "$wanted" ] || { echo "status $status, $wanted wanted" && return 1; }
 }
@@ -29,6 +29,8 @@ hangs() {
 gone() { ! pgrep -f -- "$1"; }
 
 check "a check that succeeds" ends 0 $'ok      a S\n1 passed, 0 failed, 0 skipped' 'check a true'
+check "one that uses the harness's names inside" ends 0 $'ok      a S\n1 passed, 0 failed, 0 skipped' \
+    'uses() { status=3 name=b; true; }; check a uses'
 check "one that fails counts, and shows its words" ends 1 $'FAILED  a\n        its words\n0 passed, 1 failed, 0 skipped' \
     'check a bash -c "echo its words; exit 3"'
 check "77 is a skip, with the last line as its reason" ends 0 $'skipped: a: no device\n0 passed, 0 failed, 1 skipped' \
@@ -40,6 +42,19 @@ check "QUICK leaves and counts" ends 0 $'ok      a S\n1 passed, 0 failed, 0 skip
     'two() { check b false; skip c: no device; }; rest two; rest check d false; check a true' QUICK=1
 check "without QUICK everything is made" ends 1 $'FAILED  b\nok      a S\n1 passed, 1 failed, 0 skipped' \
     'rest check b false; check a true' QUICK=0
+check "another script's last line is added" ends 1 $'3 passed, 1 failed, 1 skipped, 2 left' \
+    'include "2 passed, 1 failed"; include "1 passed, 0 failed, 1 skipped, 2 left"; include "no line" && exit 3'
+check "what is noted stands behind it" ends 0 $'ok      a S  3 lines\n1 passed, 0 failed, 0 skipped' \
+    'check a says 3 "[0-9]+ lines" "^of" -- bash -c "echo has 3 lines; echo of text; exit 3"'
+check "a pattern that no line has, and another status" ends 1 \
+    $'FAILED  a\n        text\n        no line has \'lines\'\nFAILED  b\n        status 1, not 0\n0 passed, 2 failed, 0 skipped' \
+    'check a says 0 text lines -- echo text; check b says 0 text -- false'
+# shellcheck disable=SC2016 # the inner shell's
+check "a limit is no status of \"any\"" ends 1 '0 passed, 1 failed, 0 skipped' \
+    'check a says any -- bash -c "exit 3" > /dev/null; passed=$((passed - 1)); check b says any -- bash -c "exit 124" > /dev/null'
+# shellcheck disable=SC2016 # the inner shell's
+check "one that aborts counts as nothing, and ends the others" ends 0 $'ok      a S\nb\n1 passed, 0 failed, 0 skipped' \
+    'aborts=125; check a true; check b says any "" -- bash -c "exit 125"; check c false; skip d; echo $aborted'
 check "cannot" ends 1 $'cannot build\n0 passed, 1 failed' 'cannot build'
 
 # A shell's child, and its child in a session of its own, as mpirun's ranks are.
@@ -62,6 +77,10 @@ check "a program in time keeps its status, output and input" ends 7 $'words' 'ec
 check "a program that a signal ends has its status" ends 0 'status 139' \
     'limited 60 bash -c "kill -SEGV \$\$" 2> /dev/null; echo status $?; exit 0'
 check "its output's end does not wait for the limit" ends 0 'words' 'limited 3143 echo words | cat; exit'
+# The limit's process is a copy of the script, traps included, until bash has cleared them.
+# shellcheck disable=SC2016 # the inner shell's
+check "the script's EXIT trap is its own" ends 0 $'one end' \
+    'trap "echo one end" EXIT; for i in {1..200}; do limited 60 true; done; exit 0'
 # Each of them a race between the program's end and the limit's begin.
 # shellcheck disable=SC2016 # the inner shell's
 check "forty programs in a row, none of them late" ends 0 'none' \

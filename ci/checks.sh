@@ -4,28 +4,37 @@
 #
 #   said=FILE       where a check's words are, until the next one
 #   only=PATTERN    only the checks whose names have it are made; none of the others counts
+#   aborts=STATUS   a check that ends with it counts as nothing, and no other is made: $aborted is its name
 #   QUICK=1         the checks behind `rest` are not made, and counted as left
-passed=0 failed=0 skipped=0 left=0 leaves=no
+#   VERBOSE=1       shows what each check said
+passed=0 failed=0 skipped=0 left=0 leaves=no aborted=
 
 # check NAME COMMAND...: whether COMMAND succeeds. With 77 it cannot be tried here, and the last
-# line of its words says why. A failed one that its limit has ended says so behind its name.
+# line of its words says why. A failed one that its limit has ended says so behind its name; what
+# a function assigns to `noted` stands behind one that succeeded.
 check() {
-    local name=$1 began=$SECONDS status=0
+    local checked=$1 began=$SECONDS status noted=
     shift
-    [[ $name == *${only:-}* ]] || return 0
+    [[ -z $aborted && $checked == *${only:-}* ]] || return 0
     [ $leaves = no ] || { left=$((left + 1)) && return 0; }
     rm -f "${said:?}.late"
-    "$@" > "$said" 2>&1 < /dev/null || status=$?
+    # A function may use our `status` as its own.
+    if "$@" > "$said" 2>&1 < /dev/null; then status=0; else status=$?; fi
     case $status in
-        0) passed=$((passed + 1)) && printf 'ok      %-72s %3d s\n' "$name" $((SECONDS - began)) ;;
-        77) skip "$name: $(tail -n 1 "$said" | sed 's/^skipped: //')" ;;
+        "${aborts:-none}") aborted=$checked && return 0 ;;
+        0)
+            passed=$((passed + 1))
+            printf 'ok      %-72s %3d s%s\n' "$checked" $((SECONDS - began)) "${noted:+  $noted}"
+            [ -z "${VERBOSE:-}" ] || sed 's/^/        /' "$said"
+            ;;
+        77) skip "$checked: $(tail -n 1 "$said" | sed 's/^skipped: //')" ;;
         *)
             failed=$((failed + 1))
             if [ -e "$said.late" ]; then
-                echo "FAILED  $name: ended by its limit: $(head -n 1 "$said.late")"
+                echo "FAILED  $checked: ended by its limit: $(head -n 1 "$said.late")"
                 sed 's/^/        /' "$said" | tail -n 400
             else
-                echo "FAILED  $name"
+                echo "FAILED  $checked"
                 sed 's/^/        /' "$said" | tail -n 60
             fi
             ;;
@@ -45,7 +54,7 @@ rest() {
 
 # skip WHAT AND WHY
 skip() {
-    [[ $* == *${only:-}* ]] || return 0
+    [[ -z $aborted && $* == *${only:-}* ]] || return 0
     [ $leaves = no ] || { left=$((left + 1)) && return 0; }
     skipped=$((skipped + 1)) && echo "skipped: $*"
 }
@@ -64,13 +73,39 @@ counts() {
     [ "$failed" -eq 0 ]
 }
 
+# include LINE: adds the last line of another script; false where it is none.
+include() {
+    [[ $1 =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed(,\ ([0-9]+)\ skipped)?(,\ ([0-9]+)\ left)?$ ]] || return 1
+    passed=$((passed + BASH_REMATCH[1])) failed=$((failed + BASH_REMATCH[2]))
+    skipped=$((skipped + ${BASH_REMATCH[4]:-0})) left=$((left + ${BASH_REMATCH[6]:-0}))
+}
+
+# says STATUS PATTERN... -- COMMAND...: COMMAND ends with STATUS (any: whatever but 0), and each
+# extended pattern is in some line of its output, which is in $said.says afterwards. Notes what
+# the first pattern has found.
+says() {
+    local wanted=$1 status pattern patterns=()
+    shift
+    while [ "$1" != -- ]; do patterns+=("$1") && shift; done
+    shift
+    if "$@" > "$said.says" 2>&1; then status=0; else status=$?; fi
+    cat "$said.says"
+    [ $status -ne "${aborts:--1}" ] || return $status
+    if [ "$wanted" = any ] && [ $status -ne 0 ] && [ $status -ne 124 ]; then wanted=$status; fi
+    [ $status = "$wanted" ] || { echo "status $status, not $wanted" && return 1; }
+    for pattern in "${patterns[@]}"; do
+        grep -qE -- "$pattern" "$said.says" || { echo "no line has '$pattern'" && return 1; }
+    done
+    [ ${#patterns[@]} -eq 0 ] || noted=$(grep -m 1 -oE -- "${patterns[0]}" "$said.says")
+}
+
 # ---- Limits ---------------------------------------------------------------------------------
 
 # limited SECONDS COMMAND...: runs COMMAND, a program or a function, in a process group of its
 # own. Where it takes longer, the stacks of its processes are written to stderr, it is ended by
 # SIGTERM and 5 seconds later by SIGKILL, and the status is 124. Hands SIGINT and SIGTERM on.
 limited() {
-    local seconds=$1 status command='' watch own interrupted='' again jobs=$- kind
+    local seconds=$1 status command='' watch late own interrupted='' again jobs=$- kind
     shift
     own=$(trap -p INT TERM)
     for kind in INT TERM; do
@@ -78,9 +113,10 @@ limited() {
         trap "interrupted=$kind again=yes; "'[ -z "$command" ] || kill "-$interrupted" -- "-$command" 2> /dev/null' $kind
     done
     set -m # a group of its own, and SIGINT as it was
-    "$@" <&0 &
+    exec {late}<> <(:)
+    "$@" <&0 {late}>&- &
     command=$!
-    end_late "$command" "$seconds" "$*" >&2 &
+    end_late "$command" "$seconds" "$*" "$late" >&2 &
     watch=$!
     [[ $jobs == *m* ]] || set +m
     [ -z "$interrupted" ] || kill "-$interrupted" -- "-$command" 2> /dev/null
@@ -91,19 +127,25 @@ limited() {
     done
     trap - INT TERM
     eval "$own"
-    kill -TERM "$watch" 2> /dev/null
-    wait "$watch" 2> /dev/null && status=124
+    if read -r -t 0 -u "$late"; then
+        status=124
+    else
+        # Nothing less: just forked, it would run the script's own EXIT trap.
+        kill -KILL "$watch" 2> /dev/null
+    fi
+    wait "$watch" 2> /dev/null
+    exec {late}>&-
     # The script ends as it would have without.
     [ -z "$interrupted" ] || [ $BASHPID -ne $$ ] || kill "-$interrupted" $$
     return "$status"
 }
 
-# end_late PID SECONDS WORDS: the other half of `limited`, which ends it by SIGTERM while it pauses:
-# without a trap, which bash would look at after the pause.
+# end_late PID SECONDS WORDS FILE: the other half of `limited`, which looks into FILE, a pipe, and
+# ends it where that is empty.
 end_late() {
     local late
     pause "$2"
-    trap '' TERM
+    echo late >&"$4"
     [ -z "${said:-}" ] || echo "$2 s: $3" >> "$said.late"
     echo "limited: took more than $2 s: $3"
     mapfile -t late < <(processes_of "$1")
