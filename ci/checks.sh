@@ -103,14 +103,14 @@ says() {
 
 # limited SECONDS COMMAND...: runs COMMAND, a program or a function, in a process group of its
 # own. Where it takes longer, the stacks of its processes are written to stderr, it is ended by
-# SIGTERM and 5 seconds later by SIGKILL, and the status is 124. Hands SIGINT and SIGTERM on.
+# SIGTERM and 5 seconds later by SIGKILL, and the status is 124. Hands SIGINT and SIGTERM on to it.
 limited() {
     local seconds=$1 status command='' watch late own interrupted='' again jobs=$- kind
     shift
     own=$(trap -p INT TERM)
     for kind in INT TERM; do
         # shellcheck disable=SC2064 # this one
-        trap "interrupted=$kind again=yes; "'[ -z "$command" ] || kill "-$interrupted" -- "-$command" 2> /dev/null' $kind
+        trap "interrupted=$kind again=yes; "'[ -z "$command" ] || kill "-$interrupted" "$command" 2> /dev/null' $kind
     done
     set -m # a group of its own, and SIGINT as it was
     exec {late}<> <(:)
@@ -119,7 +119,7 @@ limited() {
     end_late "$command" "$seconds" "$*" "$late" >&2 &
     watch=$!
     [[ $jobs == *m* ]] || set +m
-    [ -z "$interrupted" ] || kill "-$interrupted" -- "-$command" 2> /dev/null
+    [ -z "$interrupted" ] || kill "-$interrupted" "$command" 2> /dev/null
     # A signal ends a wait early.
     while again=no status=0; do
         wait "$command" || status=$?
@@ -135,8 +135,11 @@ limited() {
     fi
     wait "$watch" 2> /dev/null
     exec {late}>&-
-    # The script ends as it would have without.
-    [ -z "$interrupted" ] || [ $BASHPID -ne $$ ] || kill "-$interrupted" $$
+    # The script ends as it would have without, and leaves nothing behind.
+    if [ -n "$interrupted" ] && [ $BASHPID -eq $$ ]; then
+        kill -TERM -- "-$command" 2> /dev/null
+        kill "-$interrupted" $$
+    fi
     return "$status"
 }
 
@@ -151,12 +154,16 @@ end_late() {
     mapfile -t late < <(processes_of "$1")
     stacks "${late[@]}"
     kill -TERM -- "-$1" 2> /dev/null
+    until_gone -- "-$1"
+    kill -KILL "${late[@]}" 2> /dev/null
+    until_gone "${late[@]}"
+    exit 0
+}
+until_gone() {
     for _ in {1..50}; do
-        kill -0 -- "-$1" 2> /dev/null || break
+        kill -0 "$@" 2> /dev/null || return 0
         pause 0.1
     done
-    kill -KILL "${late[@]}" 2> /dev/null
-    exit 0
 }
 
 # pause SECONDS: without a process, which would be left behind.
