@@ -172,21 +172,21 @@ pause() { read -r -t "$1" <> <(:) || true; }
 # processes_of PID: it, its group, and what is below them; mpirun's ranks have groups of their own.
 processes_of() {
     local file line pid parent group more=yes
-    local -A parents=() found=()
+    local -A parents=() kin=()
     for file in /proc/[0-9]*/stat; do
         read -r line 2> /dev/null < "$file" || continue
         pid=${line%% *}
         read -r _ parent group _ <<< "${line##*) }"
         parents[$pid]=$parent
-        [ "$group" != "$1" ] && [ "$pid" != "$1" ] || found[$pid]=yes
+        [ "$group" != "$1" ] && [ "$pid" != "$1" ] || kin[$pid]=yes
     done
     while [ $more = yes ]; do
         more=no
         for pid in "${!parents[@]}"; do
-            [ -z "${found[$pid]:-}" ] && [ -n "${found[${parents[$pid]}]:-}" ] && found[$pid]=yes more=yes
+            [ -z "${kin[$pid]:-}" ] && [ -n "${kin[${parents[$pid]}]:-}" ] && kin[$pid]=yes more=yes
         done
     done
-    printf '%s\n' "${!found[@]}" | sort -n
+    printf '%s\n' "${!kin[@]}" | sort -n
 }
 
 # stacks PID...: where each of their threads is, as far as the kernel tells.
