@@ -49,10 +49,8 @@ check "what is noted stands behind it" ends 0 $'ok      a S  3 lines\n1 passed, 
 check "a pattern that no line has, and another status" ends 1 \
     $'FAILED  a\n        text\n        no line has \'lines\'\nFAILED  b\n        status 1, not 0\n0 passed, 2 failed, 0 skipped' \
     'check a says 0 text lines -- echo text; check b says 0 text -- false'
-# shellcheck disable=SC2016 # the inner shell's
 check "a limit is no status of \"any\"" ends 1 '0 passed, 1 failed, 0 skipped' \
     'check a says any -- bash -c "exit 3" > /dev/null; passed=$((passed - 1)); check b says any -- bash -c "exit 124" > /dev/null'
-# shellcheck disable=SC2016 # the inner shell's
 check "one that aborts counts as nothing, and ends the others" ends 0 $'ok      a S\nb\n1 passed, 0 failed, 0 skipped' \
     'aborts=125; check a true; check b says any "" -- bash -c "exit 125"; check c false; skip d; echo $aborted'
 check "cannot" ends 1 $'cannot build\n0 passed, 1 failed' 'cannot build'
@@ -70,7 +68,6 @@ check "a hang is named, with the stack of the process that sleeps" named
 check "it is gone, in whatever session" gone '^sleep 3141$'
 check "a hang whose words go elsewhere is named as well" hangs '^FAILED  slow: ended by its limit: 1 s: sleep 3142$' -- \
     'quiet() { limited 1 sleep 3142 > /dev/null 2>&1; false; }; check slow quiet'
-# shellcheck disable=SC2016 # the inner shell's
 check "one that ignores SIGTERM is ended" ends 124 'limited: over' \
     'limited 1 bash -c "trap : TERM; while :; do read -t 1 <> <(:); done" 2> /dev/null; status=$?; echo limited: over; exit $status'
 check "a program in time keeps its status, output and input" ends 7 $'words' 'echo words | limited 60 bash -c "cat; exit 7"; exit $?'
@@ -78,11 +75,9 @@ check "a program that a signal ends has its status" ends 0 'status 139' \
     'limited 60 bash -c "kill -SEGV \$\$" 2> /dev/null; echo status $?; exit 0'
 check "its output's end does not wait for the limit" ends 0 'words' 'limited 3143 echo words | cat; exit'
 # The limit's process is a copy of the script, traps included, until bash has cleared them.
-# shellcheck disable=SC2016 # the inner shell's
 check "the script's EXIT trap is its own" ends 0 $'one end' \
     'trap "echo one end" EXIT; for i in {1..200}; do limited 60 true; done; exit 0'
 # Each of them a race between the program's end and the limit's begin.
-# shellcheck disable=SC2016 # the inner shell's
 check "forty programs in a row, none of them late" ends 0 'none' \
     'for i in {1..40}; do limited 4 true || echo late; done; [ $SECONDS -ge 4 ] && echo $SECONDS s; echo none; exit 0'
 check "nothing is left that waits for the limit" gone 3143

@@ -84,7 +84,6 @@ git -c safe.directory='*' -c advice.detachedHead=false -c init.defaultBranch=mai
 mapfile -t commands < <(ci/block.sh README.md commands | sed 's/ *#.*//')
 [ "${commands[*]}" = "make demo make test" ] || { echo "newcomer: the README has other commands: ${commands[*]}"; exit 1; }
 [ "$also" = --test ] || commands=("${commands[0]}")
-# shellcheck disable=SC2016 # the inner shell's
 inside() { env -i "${environment[@]}" chroot "$root" bash -c 'cd ~/pinyard && exec $0' "$1"; }
 for command in "${commands[@]}"; do check "$command, from nothing" inside "$command"; done
 unchanged() {

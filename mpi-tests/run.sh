@@ -32,7 +32,8 @@ clean_demo() { # MPI-NAME COMMAND...
 as_shown() {
     bounded "$@" --quick > "$temporary/stdout" 2> "$temporary/stderr" || { cat "$temporary/stderr"; return 1; }
     cat "$temporary/stderr" "$temporary/stdout" > "$temporary/printed"
-    ci/block.sh README.md demo > "$temporary/shown" && ci/shown.py "$temporary/printed" "$temporary/shown" || { cat "$temporary/printed"; return 1; }
+    ci/block.sh README.md demo > "$temporary/shown" || return
+    ci/shown.py "$temporary/printed" "$temporary/shown" || { cat "$temporary/printed"; return 1; }
 }
 
 # refuses PATTERN COMMAND...: exit status 2, one line with the cause, a JSON document.

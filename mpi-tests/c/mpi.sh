@@ -89,6 +89,7 @@ fortran() {
 exports() {
     local declared
     declared=$(gcc -fpreprocessed -dD -E include/pinyard_mpi.h 2> /dev/null | grep -oE '\bpny_mpi_[a-z_]+\(' | tr -d '(' | sort -u)
+    # shellcheck disable=SC2001 # of every line
     diff <(sed 's/$/@@PINYARD_MPI_0.1/' <<< "$declared") <(nm -D --defined-only "$1" | awk '$2 == "T" { print $3 }' | LC_ALL=C sort) &&
         readelf -d "$1" | grep -qF "[libpinyard_mpi_$mpi.so.0]" && readelf -d "$1" | grep -q BIND_NOW &&
         ! readelf -d "$1" | grep -E 'TEXTREL|RPATH|RUNPATH|libcuda|libpinyard\.so'

@@ -350,7 +350,6 @@ cases() {
     rest try "pinyard stress, the link is cut for 2 s" stress_cut
     lanes on_libfabric on_ucx
     # Last: the devices are gone afterwards.
-    # shellcheck disable=SC2016 # the node's
     rest try "refused: no device" spoiled device 'for link in rxe0 rxe1; do rdma link delete $link; done' : ''
 }
 

@@ -4,6 +4,7 @@
 # UCX and libfabric's memhooks patch the same libc, whatever this library does: where it
 # exported libc's names, UCX patched those, and memhooks heard nothing more.
 patchers() {
+	# shellcheck disable=SC2054 # UCX's own commas
 	local plugin=(UCX_TLS=tcp,self,sm "UCP_PLUGIN=$build/libucp_plugin.so") mode
 	local program=("$build/client_entries" rounds 100 libc)
 	opened() {
@@ -25,7 +26,7 @@ providers() {
 	local name words=' its cache, if it has one, cannot be reached'
 	hides() {
 		rm -rf "$build/hidden" && mkdir -p "$build/hidden"
-		compile cc "hidden/$1" -shared -fPIC -fvisibility=hidden $here/provider.c
+		compile cc "hidden/$1" -shared -fPIC -fvisibility=hidden "$here/provider.c"
 		expect "$1 hides its cache: off" 0 'FI_MR_CACHE_MAX_COUNT 0' 'fresh 50 hits 0 stale 0' "hidden/$1:$words" -- \
 			env FI_PROVIDER_PATH="$build/hidden" "${with[@]}" "$build/client_entries" rounds 50 number
 	}
@@ -42,7 +43,7 @@ providers() {
 	expect "a provider that never caches: on" 0 'FI_MR_CACHE_MAX_COUNT not set' 'fresh 50 hits 50 stale 0' -- \
 		env FI_PROVIDER_PATH="$build/hidden" "${with[@]}" "$build/client_entries" rounds 50 number
 	rm -rf "$build/open" && mkdir -p "$build/open"
-	compile cc open/libverbs-1.12-fi.so -shared -fPIC -DOPEN $here/provider.c
+	compile cc open/libverbs-1.12-fi.so -shared -fPIC -DOPEN "$here/provider.c"
 	expect "a provider with a way to its cache: on" 0 'FI_MR_CACHE_MAX_COUNT not set' 'fresh 50 hits 50 stale 0' -- \
 		env FI_PROVIDER_PATH="$build/open" "${with[@]}" "$build/client_entries" rounds 50 number
 }

@@ -47,7 +47,7 @@ mkdir -p "$build/versions"
 printf 'FABRIC_1.0 { global: fi_getinfo; fi_version; fi_strerror; local: *; };\nFABRIC_1.5 { global: fi_open; };\nFABRIC_1.9 { };\n' >"$build/versions/map"
 compile cc versions/libfabric.so.1 -DPART=1 -shared -fPIC -Wl,-soname,libfabric.so.1 \
 	-Wl,--version-script="$build/versions/map" $here/versions.c
-plugin=(-shared -fPIC $here/versions.c "$build/versions/libfabric.so.1" "-Wl,-rpath,$build/versions")
+plugin=(-shared -fPIC "$here/versions.c" "$build/versions/libfabric.so.1" "-Wl,-rpath,$build/versions")
 compile cc versions/old.so -DPART=2 -DOLD "${plugin[@]}"
 compile cc versions/new.so -DPART=2 "${plugin[@]}"
 compile cc versions/program -DPART=3 $here/versions.c
@@ -117,6 +117,7 @@ debian() {
 		env PINYARD_HOOKS=userfaultfd "${with[@]}" "$build/client" rounds 10 libc
 }
 
+# shellcheck source=mpi-tests/preload/others.sh
 . $here/others.sh
 
 # What docs/src/incidents.md says to do without us.
@@ -314,7 +315,6 @@ same_calls_at_start() {
 # Programs that use neither: the same output, nothing said, the same system calls.
 neither() {
 	check "python: no thread, no patch, no line" same_of_python
-	# shellcheck disable=SC2016 # the inner shell's
 	expect "sh: nothing said" 0 '^1 hello$' -- env PINYARD_LOG=debug PINYARD_UCX=banana LD_PRELOAD="$preload" \
 		sh -c 'echo hello | cat >/dev/null; echo "$(sh -c "echo hello" 2>&1 | wc -l) hello"'
 	# Beside a library that does nothing.

@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 lines=$(ci/block.sh docs/src/python.md torch "libpinyard.so.0=${1:?the path of libpinyard.so}")
-exec python3 -B - "$lines" << 'END'
+exec timeout 100 python3 -B - "$lines" << 'END'
 import ctypes
 import sys
 
