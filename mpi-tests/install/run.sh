@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What `make install` puts somewhere: staged by an ordinary user, moved to another folder,
 # and used from there as users do, by every compiler, through pkg-config and through
-# CMake, dynamically and statically; the Debian package, and others' recipes. set -u
+# CMake, dynamically and statically; the Debian package, and others' recipes.
+set -u
 cd "$(dirname "$0")/../.." || exit 2
 repository=$PWD
 . packaging/common.sh
