@@ -17,9 +17,10 @@ said=$work/said
 . ci/checks.sh
 
 build() { cargo build --quiet --release "$@" || cannot "build $*"; }
-build --features cli --lib --bin pinyard --example solver
+build -p pinyard --features cli --lib --bin pinyard --example solver
 build -p pinyard-preload
-cargo run --quiet --release -p pinyard-book -- --blocks "$work/blocks" || cannot "read the pages"
+# In the profile of ci/docs.sh.
+cargo run --quiet -p pinyard-book -- --blocks "$work/blocks" || cannot "read the pages"
 
 # The page's folder: links to the tree, and what its commands leave.
 folder_of() {

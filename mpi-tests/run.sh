@@ -86,7 +86,7 @@ interrupted() { # SIGNAL ARGUMENTS...
 
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 # for this script's own mpirun
 mkdir "$temporary/interrupted"
-build --features cli --bin pinyard
+build -p pinyard --features cli --bin pinyard
 pinyard=$target/release/pinyard
 
 more='' # `rest`, for what a second MPI does like the first

@@ -87,7 +87,8 @@ for part in "$@"; do
             ;;
         preload)
             [[ $(ldconfig -p) = *libfabric.so.1* ]] || { skip "preload: no libfabric.so.1" && continue; }
-            cargo build --quiet -p pinyard-preload || cannot "build libpinyard_preload"
+            # As ci/symbols.sh.
+            cargo build --quiet -p pinyard -p pinyard-preload --lib || cannot "build libpinyard_preload"
             share "$target/debug/libpinyard_preload.so"
             compile secure-preload gcc -DLIBFABRIC "${ours[@]}" -Wl,--no-as-needed -lpinyard_preload -lpinyard -lfabric
             variable PINYARD_LOG=info secure-preload 'memory monitor imported'
