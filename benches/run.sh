@@ -21,7 +21,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 bench() {
     local wanted=$1 status=0
     shift
-    timeout -k 5 120 "$target/pinyard" bench "$@" > "$work/out" 2> "$work/err" < /dev/null || status=$?
+    limited 120 "$target/pinyard" bench "$@" > "$work/out" 2> "$work/err" < /dev/null || status=$?
     [ "$status" -eq "$wanted" ] && return
     echo "status $status, not $wanted: $*"
     cat "$work/out" "$work/err"
@@ -173,7 +173,7 @@ of_page() {
     local block
     block=$(ci/block.sh docs/src/benchmarks.md bench '--quick =--quick cache.strided ' 'cache hooks=--quick cache hooks' '--save before.json=--quick cache.hit --save before.json' \
         '--compare before.json=--quick cache.hit --noise 1000 --compare before.json') || return
-    (cd "$work" && mkdir -p page && cd page && PROGRAMS=$target PATH=$target:$PATH timeout -k 5 200 bash -euo pipefail -c "$block")
+    (cd "$work" && mkdir -p page && cd page && PROGRAMS=$target PATH=$target:$PATH limited 200 bash -euo pipefail -c "$block")
 }
 check "the commands of the page" of_page
 

@@ -4,9 +4,10 @@
 # threads in a forked child.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. ci/checks.sh
 host=aarch64-unknown-linux-gnu
 if ! rustup target list --installed 2> /dev/null | grep -qx $host; then
-    rustup target add $host > /dev/null 2>&1 || { echo "skipped: aarch64: rustup cannot add $host"; echo "0 passed, 0 failed, 1 skipped"; exit 0; }
+    rustup target add $host > /dev/null 2>&1 || { skip "aarch64: rustup cannot add $host" && counts && exit; }
 fi
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 # -B: guest addresses are not the emulator's own, so a write to /proc/self/mem

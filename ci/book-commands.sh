@@ -2,7 +2,7 @@
 # Do the book's commands work, and does its C compile? Each block of README.md, docs/src and
 # slurm/README.md says in its fence who runs it (docs/builder/src/blocks.rs); those that say
 # `run` are run here, page by page, in a folder that looks like the tree with `pinyard` on
-# PATH. Counts what is run, and what is not with the reason. Ends with "N passed, M failed".
+# PATH. Counts what is run, and what is not with the reason.
 #
 #   ci/book-commands.sh [PATTERN]      only the pages whose names have it
 set -u
@@ -17,9 +17,10 @@ said=$work/said
 . ci/checks.sh
 
 build() { cargo build --quiet --release "$@" || cannot "build $*"; }
-build --features cli --lib --bin pinyard --example solver
+build -p pinyard --features cli --lib --bin pinyard --example solver
 build -p pinyard-preload
-cargo run --quiet --release -p pinyard-book -- --blocks "$work/blocks" || cannot "read the pages"
+# In the profile of ci/docs.sh.
+cargo run --quiet -p pinyard-book -- --blocks "$work/blocks" || cannot "read the pages"
 
 # The page's folder: links to the tree, and what its commands leave.
 folder_of() {
@@ -40,7 +41,7 @@ make() { (cd "$REPOSITORY" && command make "$@"); }
 END
 )
 in_folder() { # folder, file
-    (cd "$1" && REPOSITORY=$repository PATH=$built:$PATH MPICC=${MPICC:-/usr/bin/mpicc.openmpi} timeout --foreground -k 5 120 \
+    (cd "$1" && REPOSITORY=$repository PATH=$built:$PATH MPICC=${MPICC:-/usr/bin/mpicc.openmpi} limited 120 \
         bash -euo pipefail -c "$in_the_tree"$'\n'"$(cat "$2")")
 }
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Format and lints of the whole workspace, MPI programs included; is the C header the one
-# that its source makes?
+# Format and lints of the whole workspace, MPI programs included, and of the scripts; is the C
+# header the one that its source makes?
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo fmt --all --check
+ci/shellcheck.sh
 ci/header.sh
 export MPICC=${MPICC:-/usr/bin/mpicc.openmpi}
 cargo clippy --quiet --workspace --all-targets --all-features -- -D warnings

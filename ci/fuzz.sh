@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the fuzz targets from their committed corpora: `ci/fuzz.sh [seconds]`, 60 without,
-# divided among them. TARGETS=capi takes only that one. A finding is kept under
+# divided among them. With QUICK=1 a number of inputs, not a time. TARGETS=capi takes only that one. A finding is kept under
 # target/fuzz; more arguments go to libFuzzer, such as the file of a finding, or
 # -merge=1. With `--keep` as the first argument the inputs that reach something new are
 # minimised into the corpus.
@@ -34,34 +34,39 @@ for name in "${targets[@]}"; do
         --target-dir "$(folder_of "$name")" -p "$package" --bin "$name"
 done
 mkdir -p "$target/findings"
+said=$target/said
+. ci/checks.sh
 options=(-max_len=512 -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 "-artifact_prefix=$target/findings/")
-passed=0 failed=0
+# New inputs of each target where QUICK is set: about ten seconds.
+declare -A runs=([registry]=2000 [capi]=2000 [pools]=2000 [mpi]=2000)
+length() { # target, folders with inputs, which count as well
+    if ! quick; then echo "-max_total_time=$seconds" && return; fi
+    echo "-runs=$((runs[$1] + $(find "${@:2}" -type f | wc -l)))"
+}
 
 fuzz() { # target, arguments of libFuzzer...
     local name=$1 corpus=fuzz/corpus/$1 found=$target/found-$1 log=$target/log-$1
-    local first last count program status=0
+    local first last count program code=0 began=$SECONDS
     shift
     program=$(folder_of "$name")/$host/release/$name
     mkdir -p "$found"
-    "$program" "${options[@]}" -max_total_time="$seconds" "$@" "$found" "$corpus" > "$log" 2>&1 || status=$?
+    "$program" "${options[@]}" "$(length "$name" "$found" "$corpus")" "$@" "$found" "$corpus" > "$log" 2>&1 || code=$?
     first=$(grep -m1 -oE 'cov: [0-9]+ ft: [0-9]+' "$log" || true)
     last=$(grep -oE 'cov: [0-9]+ ft: [0-9]+' "$log" | tail -1 || true)
     count=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
-    if [ "$keep" = yes ] && [ "$status" -eq 0 ]; then
+    if [ "$keep" = yes ] && [ "$code" -eq 0 ]; then
         rm -rf "$target/minimal" && mkdir "$target/minimal"
         "$program" "${options[@]}" -set_cover_merge=1 "$target/minimal" "$corpus" "$found" >> "$log" 2>&1
         rm -rf "$corpus" && cp -r "$target/minimal" "$corpus"
     fi
-    echo "fuzz $name: ${count:-no} executions in $seconds s, from $first to $last, corpus of $(find "$corpus" -type f | wc -l)"
-    if [ "$status" -eq 0 ] && [ "${count:-0}" -gt 0 ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        grep -m1 -A3 panicked "$log" || true
+    noted="${count:-no} executions in $((SECONDS - began)) s, from $first to $last, corpus of $(find "$corpus" -type f | wc -l)"
+    echo "$noted"
+    if [ "$code" -ne 0 ] || [ "${count:-0}" -eq 0 ]; then
+        grep -m1 -A3 panicked "$log"
         tail -12 "$log"
+        return 1
     fi
 }
 
-for name in "${targets[@]}"; do fuzz "$name" "$@"; done
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+for name in "${targets[@]}"; do check "fuzz $name" fuzz "$name" "$@"; done
+counts

@@ -10,26 +10,26 @@ expected=benches/instructions.txt
 cargo build --quiet --release -p pinyard-benches --bin counted --bin hook-steps
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
-update=${1:-}
-passed=0 failed=0 lines=""
-check() { # path, count
-    local path=$1 count=$2 limit
-    lines+="$path $count"$'\n'
-    if [ "$update" = --update ]; then return; fi
-    limit=$(awk -v path="$path" '$1 == path { print int($2 * 1.05) }' "$expected")
-    if [ -n "$limit" ] && [ "${count:-0}" -gt 0 ] && [ "$count" -le "$limit" ]; then
-        passed=$((passed + 1)) && echo "$path: $count instructions (limit $limit)"
-    else
-        failed=$((failed + 1)) && echo "$path: ${count:-none} instructions, limit ${limit:-unknown}: FAILED"
-    fi
+said=$out/said
+. ci/checks.sh
+update=${1:-} lines=""
+counted() { # path, count
+    lines+="$1 $2"$'\n'
+    [ "$update" = --update ] || check "$1" within_limit "$@"
+}
+within_limit() {
+    local limit
+    limit=$(awk -v path="$1" '$1 == path { print int($2 * 1.05) }' "$expected")
+    noted="${2:-no} instructions (limit ${limit:-unknown})"
+    echo "$noted"
+    [ -n "$limit" ] && [ "${2:-0}" -gt 0 ] && [ "$2" -le "$limit" ]
 }
 for path in $("$target/release/counted" --list); do
     valgrind --tool=callgrind --callgrind-out-file="$out/$path" --collect-atstart=no \
         --toggle-collect="$path" "$target/release/counted" 2> "$out/log" || { cat "$out/log"; exit 1; }
-    check "$path" "$(sed -n 's/^.*Collected : \([0-9]*\).*/\1/p' "$out/log")"
+    counted "$path" "$(sed -n 's/^.*Collected : \([0-9]*\).*/\1/p' "$out/log")"
 done
-timeout 60 "$target/release/hook-steps" > "$out/steps" || exit 1
-while read -r path count; do check "$path" "$count"; done < "$out/steps"
+limited 60 "$target/release/hook-steps" > "$out/steps" || exit 1
+while read -r path count; do counted "$path" "$count"; done < "$out/steps"
 if [ "$update" = --update ]; then printf '%s' "$lines" > "$expected" && cat "$expected" && exit; fi
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+counts

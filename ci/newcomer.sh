@@ -12,7 +12,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-skip() { printf '%s\n' "skipped: newcomer: $*" "0 passed, 0 failed, 1 skipped" && exit 0; }
+. ci/checks.sh
+without() { skip "newcomer: $*" && counts && exit; }
 
 case ${1:-} in
     '' | --test | --inside) ;;
@@ -20,21 +21,21 @@ case ${1:-} in
 esac
 
 if [ "${1:-}" != --inside ]; then
-    [ -z "${NEWCOMER:-}" ] || skip "this is the bare Debian of a newcomer already"
-    [ "$(git -c safe.directory='*' rev-parse --show-prefix 2> /dev/null || echo none)" = "" ] || skip "no clone to be cloned: the sources lie in no repository of git's"
-    [ "$(id -u)" -eq 0 ] || skip "mounts and chroot need root"
-    command -v debootstrap > /dev/null || skip "no debootstrap: ci/deps.sh newcomer"
-    command -v rustc > /dev/null || skip "no Rust to hand in"
-    unshare --mount --pid --fork true 2> /dev/null || skip "no mount and process namespaces (unshare(2) is refused)"
+    [ -z "${NEWCOMER:-}" ] || without "this is the bare Debian of a newcomer already"
+    [ "$(git -c safe.directory='*' rev-parse --show-prefix 2> /dev/null || echo none)" = "" ] || without "no clone to be cloned: the sources lie in no repository of git's"
+    [ "$(id -u)" -eq 0 ] || without "mounts and chroot need root"
+    command -v debootstrap > /dev/null || without "no debootstrap: ci/deps.sh newcomer"
+    command -v rustc > /dev/null || without "no Rust to hand in"
+    unshare --mount --pid --fork true 2> /dev/null || without "no mount and process namespaces (unshare(2) is refused)"
     # Users of packages (munge, _apt) look into it.
     root=$(mktemp -d) && chmod 755 "$root"
     trap 'rm -rf --one-file-system "$root"' EXIT
     # shellcheck disable=SC2016 # apt's own placeholder
     mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Codename: bookworm' 'Component: main' 2> /dev/null | head -n 1)
-    [ -n "$mirror" ] || skip "apt's sources name no mirror of Debian 12"
+    [ -n "$mirror" ] || without "apt's sources name no mirror of Debian 12"
     # debootstrap takes several minutes to give up by itself.
     timeout 60 /usr/lib/apt/apt-helper download-file "${mirror%/}/dists/bookworm/Release" "$root/Release" > /dev/null 2>&1 ||
-        skip "no network: $mirror does not answer"
+        without "no network: $mirror does not answer"
     rm "$root/Release"
     # Mounts and processes go with these namespaces.
     unshare --mount --propagation private --pid --fork --kill-child "$0" --inside "$root" "${mirror%/}" "${1:-}"
@@ -43,7 +44,8 @@ fi
 
 root=$2 mirror=$3 also=$4
 log=$root.log
-trap 'rm -f "$log"' EXIT
+said=$root.said
+trap 'rm -f "$log" "$said" "$said.late"' EXIT
 began=$SECONDS
 # What the README asks for: git, make, and a way to believe servers.
 debootstrap --variant=minbase --include=ca-certificates,git,make bookworm "$root" "$mirror" > "$log" 2>&1 ||
@@ -78,32 +80,16 @@ fi
 
 git -c safe.directory='*' -c advice.detachedHead=false -c init.defaultBranch=main clone --quiet --no-hardlinks "file://$PWD" "$root/root/pinyard"
 
-failed=0 passed=0
 # The README's two commands, as they stand there.
 mapfile -t commands < <(ci/block.sh README.md commands | sed 's/ *#.*//')
 [ "${commands[*]}" = "make demo make test" ] || { echo "newcomer: the README has other commands: ${commands[*]}"; exit 1; }
 [ "$also" = --test ] || commands=("${commands[0]}")
-for command in "${commands[@]}"; do
-    began=$SECONDS
-    echo "\$ $command"
-    status=0
-    # shellcheck disable=SC2016
-    env -i "${environment[@]}" chroot "$root" bash -c 'cd ~/pinyard && exec $0' "$command" < /dev/null || status=$?
-    if [ "$status" -eq 0 ]; then
-        passed=$((passed + 1))
-        echo "ok      $command: $((SECONDS - began)) s from nothing"
-    else
-        failed=$((failed + 1))
-        echo "FAILED  $command: status $status, after $((SECONDS - began)) s"
-    fi
-done
-left=$(git -c safe.directory='*' -C "$root/root/pinyard" status --porcelain)
-if [ -z "$left" ]; then
-    passed=$((passed + 1))
-    echo "ok      the clone has no change that git would see"
-else
-    failed=$((failed + 1))
-    printf 'FAILED  left in the clone:\n%s\n' "$left"
-fi
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+inside() { env -i "${environment[@]}" chroot "$root" bash -c 'cd ~/pinyard && exec $0' "$1"; }
+for command in "${commands[@]}"; do check "$command, from nothing" inside "$command"; done
+unchanged() {
+    git -c safe.directory='*' -C "$root/root/pinyard" status --porcelain > "$log"
+    cat "$log"
+    [ ! -s "$log" ]
+}
+check "the clone has no change that git would see" unchanged
+counts

@@ -23,13 +23,10 @@ for package in json.load(sys.stdin)["packages"]:
         print(package["name"])')
     set -- "${packages[@]}"
 fi
-passed=0 failed=0
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+said=$work/said
+. ci/checks.sh
 for package in "$@"; do
-    if cargo semver-checks --baseline-rev "$revision" --package "$package" --default-features; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-    fi
+    check "$package" cargo semver-checks --baseline-rev "$revision" --package "$package" --default-features
 done
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+counts

@@ -8,13 +8,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo build --quiet -p pinyard -p pinyard-preload --lib
 library=${CARGO_TARGET_DIR:-target}/debug
-passed=0 failed=0
-same() { # what, expected, found
-    if [ "$2" = "$3" ]; then passed=$((passed + 1)) && return; fi
-    failed=$((failed + 1))
-    echo "$1: < expected, > found"
-    diff <(echo "$2") <(echo "$3") || true
-}
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+said=$work/said
+. ci/checks.sh
+# same WHAT EXPECTED FOUND: < expected, > found.
+same() { check "$1" differ_not "$2" "$3"; }
+differ_not() { diff <(echo "$1") <(echo "$2"); }
 declared=$(gcc -fpreprocessed -dD -E include/pinyard.h 2> /dev/null | grep -oE '\bpny_[a-z_]+\(' | tr -d '(' | sort -u)
 same "functions in packaging/libpinyard.map" "$declared" "$(sed -n 's/^\t\(pny_[a-z_]*\);$/\1/p' packaging/libpinyard.map | sort)"
 same "functions bound in include/pinyard.f90" "$declared" "$(sed -nE 's/.*bind\(c, name="(pny_[a-z_]+)"\).*/\1/p' include/pinyard.f90 | sort)"
@@ -60,5 +59,4 @@ done
 # A relocation in code would be one that hardened systems refuse.
 same "relocations in its code" "" "$(readelf -d "$library/libpinyard.so" | grep -o TEXTREL | head -1 || true)"
 echo "$(wc -l <<< "$declared") functions, and $(wc -l <<< "$mpi") of pinyard_mpi.h"
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+counts

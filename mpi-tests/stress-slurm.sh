@@ -1,6 +1,6 @@
 #!/bin/bash
 # `pinyard stress` under a real Slurm of two nodes on this machine, started by srun and in a
-# batch job. Ends with "N passed, M failed".
+# batch job.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 here=$PWD/slurm/testbed
@@ -23,7 +23,7 @@ trap '"$here/slurm.sh" down "$temporary/slurm"; rm -rf "$temporary"' EXIT
 trap 'exit 130' INT TERM
 export SLURM_CONF=$temporary/slurm/slurm.conf
 
-build() { timeout --foreground -s KILL 900 cargo build --quiet --release "$@" || cannot "build $*"; }
+build() { limited 900 cargo build --quiet --release "$@" || cannot "build $*"; }
 build -p pinyard --features cli --bin pinyard
 pinyard=$target/release/pinyard
 for mpi in openmpi mpich; do MPICC=/usr/bin/mpicc.$mpi build --target-dir "$target/$mpi" -p pinyard-stress; done
@@ -41,7 +41,7 @@ few=(--backend io_uring --max-bytes 64K --patience 60)
 step() {
     local mpi=$1 pmi=$2
     shift 2
-    timeout --foreground -s KILL 120 srun --quiet --time 2 -N 2 -n 2 --mpi="$pmi" -K"${on_bad_exit:-1}" \
+    limited 120 srun --quiet --time 2 -N 2 -n 2 --mpi="$pmi" -K"${on_bad_exit:-1}" \
         "$target/$mpi/release/pinyard-stress" --folder "$folder" "${few[@]}" "$@"
 }
 
@@ -51,7 +51,7 @@ document() {
         { echo "not so: $1"; return 1; }
 }
 
-says() { # PATTERN...: of what is in $temporary/out
+tells() { # PATTERN...: of what is in $temporary/out
     local pattern
     cat "$temporary/out"
     for pattern in "$@"; do
@@ -64,14 +64,14 @@ merge() { # STATUS PATTERN...: what is left of the run is judged so, by the book
     shift
     command=$(ci/block.sh docs/src/stress.md merge "DIR=$folder" "stress.html=$temporary/run.html") || return
     # shellcheck disable=SC2317 # of the command
-    (pinyard() { timeout --foreground -s KILL 60 "$pinyard" "$@" --json "$temporary/run.json"; } && eval "$command") \
+    (pinyard() { limited 60 "$pinyard" "$@" --json "$temporary/run.json"; } && eval "$command") \
         >"$temporary/out" 2>&1 || status=$?
-    says "$@" && [ $status -eq "$wanted" ] && [ -s "$temporary/run.html" ]
+    tells "$@" && [ $status -eq "$wanted" ] && [ -s "$temporary/run.html" ]
 }
 
 clean() { # COMMAND...: with 60 steps, its reports where this looks for them
     "$@" >"$temporary/out" 2>&1 || { cat "$temporary/out"; return 1; }
-    says '^Clean' && [ "$(grep -c '^Clean' "$temporary/out")" -eq 1 ] &&
+    tells '^Clean' && [ "$(grep -c '^Clean' "$temporary/out")" -eq 1 ] &&
         document 'd["verdict"]["exit"] == 0 and d["launcher"] is None and len(d["ranks"]) == 2' &&
         document '{r["machine"]["host"] for r in d["ranks"]} == {"n1", "n2"}' &&
         document 'all(set(r["operations"]) == {"bcast", "allreduce", "sendrecv", "put", "get"} for r in d["ranks"])' &&
@@ -82,20 +82,20 @@ clean() { # COMMAND...: with 60 steps, its reports where this looks for them
 
 by_step() { step "$@" --time 20 --steps 60 --json "$temporary/run.json" --report "$temporary/run.html"; }
 
-# As the book says it, for two ranks and 60 steps.
+# As the book tells it, for two ranks and 60 steps.
 by_page() {
     local command
     command=$(ci/block.sh docs/src/stress.md srun -n\ 64=-n\ 2 "DIR=$folder" "stress.json=$temporary/run.json" \
         "stress.html=$temporary/run.html" "pinyard-stress=$target/openmpi/release/pinyard-stress ${few[*]}" '--time 600=--time 20 --steps 60') || return
     # shellcheck disable=SC2317 # of the command
-    (srun() { timeout --foreground -s KILL 120 "$(type -P srun)" --quiet --time 2 -N 2 "$@"; } && eval "$command")
+    (srun() { limited 120 "$(type -P srun)" --quiet --time 2 -N 2 "$@"; } && eval "$command")
 }
 
 # Ranks that cannot see each other would each be clean, alone.
 alone() { # MPI PMI
     # A step that is ended because one rank was may lose the last words of both.
     on_bad_exit=0 step "$1" "$2" --time 2 >"$temporary/out" 2>&1 && { cat "$temporary/out"; return 1; }
-    says 'srun started 2 ranks .*each is alone; name what .* pmi2' && ! grep -q '^Clean' "$temporary/out"
+    tells 'srun started 2 ranks .*each is alone; name what .* pmi2' && ! grep -q '^Clean' "$temporary/out"
 }
 
 killed() {
@@ -139,15 +139,15 @@ batch() {
         sleep 0.2
     done
     echo "$state"
-    says '^Clean' && document '{r["machine"]["host"] for r in d["ranks"]} == {"n1", "n2"} and d["launcher"]["success"]'
+    tells '^Clean' && document '{r["machine"]["host"] for r in d["ranks"]} == {"n1", "n2"} and d["launcher"]["success"]'
 }
 
 check "Open MPI, srun --mpi=pmix: clean on two nodes, by the book" clean by_page
 check "MPICH, srun --mpi=pmi2: clean on two nodes" clean by_step mpich pmi2
 check "MPICH, srun --mpi=pmix: refused, each would be alone" alone mpich pmix
-check "MPICH, srun --mpi=none: likewise" alone mpich none
+rest check "MPICH, srun --mpi=none: likewise" alone mpich none
 check "srun, a rank is killed" killed
-check "scancel: every rank says what it was in" cancelled
-check "sbatch, pinyard stress over the job's mpirun" batch
+rest check "scancel: every rank tells what it was in" cancelled
+rest check "sbatch, pinyard stress over the job's mpirun" batch
 
 counts

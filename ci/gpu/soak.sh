@@ -23,18 +23,24 @@ fi
 out=${OUT:?}
 export LD_LIBRARY_PATH=$PWD/$folder/lib PINYARD_SOAK_PROGRAMS=$PWD/$folder PINYARD_SOAK_SECONDS=${SECONDS_EACH:-250}
 allocators=(glibc mimalloc2 mimalloc3 jemalloc tcmalloc)
-runs=$(($(nproc) / 2)) failed=0 began=$SECONDS
+said=$out/said
+. ci/checks.sh
+runs=$(($(nproc) / 2)) began=$SECONDS
 pids=()
 for ((run = 0; run < runs; run++)); do
     soak/run.sh "${allocators[run % ${#allocators[@]}]}" > "$out/soak-$run" 2>&1 &
     pids+=($!)
 done
-for pid in "${pids[@]}"; do wait "$pid" || failed=1; done
+for pid in "${pids[@]}"; do wait "$pid" || true; done
+# What each has counted; one without a count has failed.
+for ((run = 0; run < runs; run++)); do
+    include "$(tail -n 1 "$out/soak-$run")" || check "soak $run comes to its end" false
+done
 {
     uname -r
     ldd --version | sed -n 1p
     cat "$out"/soak-*
     echo "$((SECONDS - began)) s on $(nproc) cores, $runs runs at a time"
 } | tee "$out/soak.txt"
-rm -f "$out"/soak-[0-9]*
-exit $failed
+rm -f "$out"/soak-[0-9]* "$said" "$said.late"
+counts

@@ -3,7 +3,12 @@
 # mailbox $SHARE/nodeN: *.cmd (a script) -> *.out, *.rc. A file named "halt" there
 # powers the node off, and so does the share's end.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
+# shellcheck disable=SC2154 # of the kernel's arguments (init.sh)
 export NODE=$node NODES=$nodes SHARE=$share
+# bash's own pipes are opened by it.
+[ -e /dev/fd ] || ln -s /proc/self/fd /dev/fd
+# shellcheck source=ci/checks.sh
+. "$SHARE/checks.sh"
 box=$share/node$node
 hostname "node$node"
 for ((i = 0; i < nodes; i++)); do echo "192.0.2.$((i + 1)) node$i"; done > /etc/hosts
@@ -12,7 +17,7 @@ ulimit -l unlimited
 modules=lib/modules/$(uname -r)
 [ -e "/$modules" ] || { mkdir -p /lib/modules && ln -s "$share/modules" "/$modules"; }
 ip link set lo up
-device=$(basename "$(ls -d /sys/bus/virtio/drivers/virtio_net/virtio*/net/* | head -1)")
+device=$(basename "$(compgen -G '/sys/bus/virtio/drivers/virtio_net/virtio*/net/*' | head -1)")
 ip link set "$device" name eth0
 ip addr add "192.0.2.$((node + 1))/24" dev eth0
 # GID 0 is the link-local address, which is nobody's for seconds while it is looked for twice.
@@ -35,7 +40,7 @@ while [ -d "$box" ] && [ ! -e "$box/halt" ]; do
         mv "$command" "$job.run"
         {
             # With all that it has started: the next case finds no leftovers.
-            timeout -k 2 "$(cat "$job.limit")" bash "$job.run" > "$job.out" 2>&1 < /dev/null
+            limited "$(cat "$job.limit")" bash "$job.run" > "$job.out" 2>&1 < /dev/null
             echo $? > "$job.rc.new"
             mv "$job.rc.new" "$job.rc"
         } &

@@ -18,6 +18,7 @@ $b mkdir /rw/up /rw/work
 $b mount -t overlay -o lowerdir=/rom,upperdir=/rw/up,workdir=/rw/work root /new
 for folder in proc sys dev; do $b mount --move /$folder /new/$folder; done
 $b mount -t tmpfs run /new/run
+# shellcheck disable=SC2154 # of the kernel's arguments
 $b mkdir -p /new/dev/shm /new/dev/pts /new/run/lock "/new$share"
 $b mount -t tmpfs shm /new/dev/shm
 $b mount -t devpts pts /new/dev/pts

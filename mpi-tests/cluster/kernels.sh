@@ -9,6 +9,9 @@ here=$(dirname "$(readlink -f "$0")")
 out=$(mkdir -p "${1:?usage: kernels.sh OUT [NAME...]}" && cd "$1" && pwd) || exit 2
 shift
 cd "$here/../.." || exit 2
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+said=$work/said
+. ci/checks.sh
 target=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-target}" && pwd) || exit 2
 
 readonly ubuntu=http://archive.ubuntu.com/ubuntu/pool/main/l
@@ -23,7 +26,7 @@ declare -A kernels=(
 )
 [ $# -gt 0 ] || set -- "${!kernels[@]}"
 
-cargo build --quiet --release -p pinyard --features cli --bin pinyard || exit 2
+cargo build --quiet --release -p pinyard --features cli --bin pinyard || cannot "build pinyard"
 built() { # package, test: the binary that cargo has just built
     cargo test --quiet --release --no-run --message-format json -p "$1" --test "$2" |
         sed -n "s/.*\"name\":\"$2\".*\"executable\":\"\([^\"]*\)\".*/\1/p"
@@ -37,23 +40,31 @@ for test in every_change_is_noticed changes_by_a_ring shared_memory no_stale_hit
     tests+=("$(built pinyard-registry $test)")
 done
 
-failed=0
+# recorded COMMAND...: what it says is in the kernel's file as well.
+recorded() {
+    local status=0
+    "$@" > "$work/part" 2>&1 || status=$?
+    tee -a "$out/$name.txt" < "$work/part"
+    return $status
+}
+# Read once over the share, and not by each process of the table.
+tested() {
+    LIMIT=600 recorded "$here/nodes.sh" exec 0 "cp $1 /dev/shm/test; RUST_TEST_THREADS=1 PINYARD_TEST_PATIENCE=550 /dev/shm/test 2>&1"
+}
+table() {
+    LIMIT=1800 recorded "$here/nodes.sh" exec 0 "cp $target/release/pinyard /dev/shm/; /dev/shm/pinyard doctor hooks"
+}
 for name in "$@"; do
-    export CLUSTER=$target/kernels/$name LIFE=3000
-    PINYARD_CLUSTER_KERNEL=${kernels[$name]} "$here/build.sh" "$CLUSTER" || { failed=1; continue; }
+    export CLUSTER=$target/kernels/$name LIFE=3000 PINYARD_CLUSTER_KERNEL=${kernels[$name]}
+    check "$name: its kernel is made" "$here/build.sh" "$CLUSTER"
     SHARE=$(mktemp -d /tmp/pinyard-cluster.XXXXXX) || exit 2
     export SHARE
-    trap '"$here/nodes.sh" down' EXIT
-    {
-        "$here/nodes.sh" up 1 || failed=1
-        # Read once over the share, and not by each process of the table.
-        for program in "${tests[@]}"; do
-            LIMIT=600 "$here/nodes.sh" exec 0 "cp $program /dev/shm/test; RUST_TEST_THREADS=1 PINYARD_TEST_PATIENCE=550 /dev/shm/test 2>&1" || failed=1
-        done
-        LIMIT=1800 "$here/nodes.sh" exec 0 "cp $target/release/pinyard /dev/shm/; /dev/shm/pinyard doctor hooks" || failed=1
-    } > "$out/$name.txt" 2>&1
-    cat "$out/$name.txt"
+    trap '"$here/nodes.sh" down; rm -rf "$work"' EXIT
+    : > "$out/$name.txt"
+    check "$name: it boots" recorded "$here/nodes.sh" up 1
+    for program in "${tests[@]}"; do check "$name: $(basename "${program%-*}")" tested "$program"; done
+    check "$name: pinyard doctor hooks" table
     "$here/nodes.sh" down
-    trap - EXIT
+    trap 'rm -rf "$work"' EXIT
 done
-exit $failed
+counts

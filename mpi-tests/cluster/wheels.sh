@@ -1,7 +1,6 @@
 #!/bin/bash
 # Intel MPI and MPICH as PyPI ships them, over verbs on an emulated node: without us their
-# data is wrong, and MPI reports success; with libpinyard_preload.so none is. Ends with
-# "N passed, M failed".
+# data is wrong, and MPI reports success; with libpinyard_preload.so none is.
 #
 #   mpi-tests/cluster/wheels.sh
 set -u
@@ -11,17 +10,17 @@ target=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-targe
 wheels=$target/wheels
 export CLUSTER=$target/cluster
 mkdir -p "$CLUSTER" "$wheels"
-passed=0 failed=0 died=0
 
+# shellcheck source=mpi-tests/cluster/common.sh
 . "$here/common.sh"
-cargo build --quiet --release -p pinyard-preload || die "libpinyard_preload.so does not build"
+cargo build --quiet --release -p pinyard-preload || cannot "build libpinyard_preload.so"
 preload=$target/release/libpinyard_preload.so
 
 fetch() { # name==version
     local folder=$wheels/$1
     [ -d "$folder" ] && return
     rm -rf "$folder.new" && mkdir -p "$folder.new"
-    timeout -k 5 200 python3 -m pip download --quiet --no-deps --dest "$folder.new" "$1" > "$wheels/pip" 2>&1 &&
+    limited 200 python3 -m pip download --quiet --no-deps --dest "$folder.new" "$1" > "$wheels/pip" 2>&1 &&
         python3 -m zipfile -e "$folder.new"/*.whl "$folder.new/unpacked" &&
         mv "$folder.new"/unpacked/*.data/data "$folder" || return
     chmod +x "$folder"/bin/*
@@ -33,7 +32,7 @@ done
 intel=$wheels/impi-rt==2021.18.1 mpich=$wheels/mpich==5.0.2
 compile() { # output, includes, libraries
     cc -std=gnu11 -O1 -g -Wall -Wextra -Werror -o "$CLUSTER/$1" -I "$2" "$here/tests/${1%-*}.c" -L "$3" -lmpi ||
-        die "$1 does not compile"
+        cannot "compile $1"
 }
 compile reuse-intel "$wheels/impi-devel==2021.18.1/include" "$intel/lib"
 compile bcast-intel "$wheels/impi-devel==2021.18.1/include" "$intel/lib"
@@ -54,27 +53,10 @@ of_mpich() { # likewise
         PATH=$mpich/bin:\$PATH mpiexec.hydra -launcher fork -n 2 ${library:+-genv LD_PRELOAD $library} -genv PINYARD_LOG debug $*"
 }
 
-# check NAME PATTERN… -- COMMAND…: it succeeds, and each extended pattern is in a line.
-check() {
-    local name=$1 patterns=() pattern status=0 verdict=ok
-    shift
-    while [ "$1" != -- ]; do
-        patterns+=("$1")
-        shift
-    done
-    shift
-    ((!died)) || return 0
-    "$@" > "$SHARE/said" 2>&1 || status=$?
-    [ $status -ne 125 ] || { died=1 && return; }
-    [ $status -eq 0 ] || verdict=FAILED
-    for pattern in "${patterns[@]}"; do grep -qE -- "$pattern" "$SHARE/said" || verdict=FAILED; done
-    printf '%-7s %-40s %s\n' $verdict "$name" "$(grep -m 1 -oE '[0-9]+ of [0-9]+ rounds wrong|[0-9]+ wrong, .*' "$SHARE/said")"
-    if [ $verdict = ok ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        sed 's/^/        | /' "$SHARE/said" | tail -n 40
-    fi
+# try NAME PATTERN… -- COMMAND…: it succeeds, and each extended pattern is in a line.
+try() {
+    check "$1" says 0 "${@:2}"
+    [ -z "$aborted" ] || [ ! -e "$said" ] || cp "$said" "$work/died"
 }
 
 # Intel MPI ends with SIGILL on the nodes' default processor.
@@ -82,29 +64,15 @@ check() {
 export LIMIT=600 LIFE=3600 RXE_CPU=max
 right='reuse: 0 of 180 rounds wrong' wrong='reuse: [1-9][0-9]* of 180 rounds wrong'
 cases() {
-    check "Intel MPI 2021.18.1: wrong as shipped" "$wrong" -- of_intel '' "$CLUSTER/reuse-intel" 262144 12
-    check "  pinyard: none" "$right" 'verbs-1\.[0-9]+-fi\.so: its cache, if it has one, cannot be reached' -- \
+    try "Intel MPI 2021.18.1: wrong as shipped" "$wrong" -- of_intel '' "$CLUSTER/reuse-intel" 262144 12
+    try "  pinyard: none" "$right" 'verbs-1\.[0-9]+-fi\.so: its cache, if it has one, cannot be reached' -- \
         of_intel "$preload" "$CLUSTER/reuse-intel" 262144 12
-    check "  pinyard, mmap, Bcast, munmap" 'bcast: 16 rounds of 262144 bytes, 0 wrong' -- \
+    try "  pinyard, mmap, Bcast, munmap" 'bcast: 16 rounds of 262144 bytes, 0 wrong' -- \
         of_intel "$preload" "$CLUSTER/bcast-intel" 262144 16 fresh
-    check "MPICH 5.0.2: wrong as shipped" "$wrong" -- of_mpich '' "$CLUSTER/reuse-mpich" 262144 12
-    check "  pinyard: none, with the cache" "$right" 'libfabric: [1-9][0-9]* lookups' -- \
+    try "MPICH 5.0.2: wrong as shipped" "$wrong" -- of_mpich '' "$CLUSTER/reuse-mpich" 262144 12
+    try "  pinyard: none, with the cache" "$right" 'libfabric: [1-9][0-9]* lookups' -- \
         of_mpich "$preload" "$CLUSTER/reuse-mpich" 262144 12
 }
 
-# A node of the emulation may die; that, and only that, is tried once more.
-for attempt in 1 2; do
-    SHARE=$(mktemp -d /tmp/pinyard-cluster.XXXXXX) || die "no folder for the node"
-    export SHARE
-    trap '"$here/nodes.sh" down' EXIT
-    trap 'exit 130' INT TERM
-    passed=0 failed=0 died=0
-    if "$here/nodes.sh" up 1; then cases; else died=1; fi
-    "$here/nodes.sh" down
-    trap - EXIT
-    ((died)) || break
-    echo "the node died in attempt $attempt"
-    [ $attempt -eq 1 ] || failed=$((failed + 1))
-done
-echo "$passed passed, $failed failed"
-[ $failed -eq 0 ]
+on_nodes 1 cases
+counts

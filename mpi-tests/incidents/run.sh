@@ -9,52 +9,48 @@
 set -euo pipefail
 
 readonly profile=${1:-dev}
-readonly here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-readonly root=$(cd "$here/../.." && pwd)
-readonly target=$(mkdir -p "${CARGO_TARGET_DIR:-$root/target}" && cd "${CARGO_TARGET_DIR:-$root/target}" && pwd)
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+target=$(mkdir -p "${CARGO_TARGET_DIR:-$root/target}" && cd "${CARGO_TARGET_DIR:-$root/target}" && pwd)
+readonly here root target
 readonly build=$target/incidents
 readonly out=${OUT:-$(mktemp -d "${TMPDIR:-/tmp}/pinyard-incidents.XXXXXX")}
 readonly limit=120 # seconds a case; the programs' own watchdog bites after 5
 readonly hang=42
 
-passed=0 failed=0 skipped=0
+mkdir -p "$build" "$out"
+said=$out/said
+. "$root/ci/checks.sh"
 
 # ---- What is needed ---------------------------------------------------------
 
-die() {
-	echo "incidents: $*" >&2
-	exit 1
-}
-
 need_command() { # command, Debian package
-	command -v "$1" >/dev/null || die "$1 is not there: apt-get install $2"
+	command -v "$1" >/dev/null || cannot "find $1: apt-get install $2"
 }
 
 need_header() { # header, Debian package
-	echo "#include <$1>" | cc -E -x c - >/dev/null 2>&1 || die "$1 is not there: apt-get install $2"
+	echo "#include <$1>" | cc -E -x c - >/dev/null 2>&1 || cannot "find $1: apt-get install $2"
 }
 
 need_command cc gcc
 need_command cargo "rustc cargo, or rustup"
-need_command timeout coreutils
 need_command mpicc.openmpi libopenmpi-dev
 need_command mpirun.openmpi openmpi-bin
 need_command pkg-config pkg-config
 need_header rdma/fi_ext.h libfabric-dev
 need_header infiniband/verbs.h libibverbs-dev
 need_header rdma/rdma_cma.h librdmacm-dev
-libfabric=$(pkg-config --modversion libfabric) || die "libfabric.pc is not there: apt-get install libfabric-dev"
+libfabric=$(pkg-config --modversion libfabric) || cannot "find libfabric.pc: apt-get install libfabric-dev"
 
 # ---- Building ---------------------------------------------------------------
 
-mkdir -p "$build" "$out"
-(cd "$root" && cargo build --quiet --package pinyard --lib --profile "$profile") || die "libpinyard.so does not build"
+(cd "$root" && cargo build --quiet --package pinyard --lib --profile "$profile") || cannot "build libpinyard.so"
 case $profile in
 dev | test) pinyard=$target/debug/libpinyard.so ;;
 bench) pinyard=$target/release/libpinyard.so ;;
 *) pinyard=$target/$profile/libpinyard.so ;;
 esac
-[ -f "$pinyard" ] || die "cargo made no $pinyard"
+[ -f "$pinyard" ] || cannot "find $pinyard, which cargo built"
 # The name that programs look for.
 ln -sf "${pinyard##*/}" "$pinyard.0"
 
@@ -64,7 +60,7 @@ readonly with_pinyard=(-L "${pinyard%/*}" "-Wl,-rpath,${pinyard%/*}" -lpinyard)
 compile() { # compiler, output, arguments…
 	local compiler=$1 output=$2
 	shift 2
-	"$compiler" "${flags[@]}" -o "$build/$output" "$@" || die "$output does not compile"
+	"$compiler" "${flags[@]}" -o "$build/$output" "$@" || cannot "compile $output"
 }
 
 cd "$here"
@@ -97,31 +93,13 @@ alone() { # program, arguments…
 	LD_PRELOAD=$build/libfakeverbs.so "$@"
 }
 
-export build
-export -f under_mpi alone
-
 # Runs a command under the limit; output in $out/NAME.txt, status in $status.
 run() { # name, command…
 	local name=$1
 	shift
 	status=0
-	# An exported function needs a shell; exec keeps the limit on the program.
-	timeout -s KILL "$limit" bash -c '"$@"' bash "$@" >"$out/$name.txt" 2>&1 </dev/null || status=$?
-}
-
-report() { # name, verdict, what
-	case $2 in
-	skipped) echo "skipped: $1: $3" ;;
-	*) printf '%-38s %-8s %s\n' "$1" "$2" "$3" ;;
-	esac
-	case $2 in
-	passed) passed=$((passed + 1)) ;;
-	skipped) skipped=$((skipped + 1)) ;;
-	*)
-		failed=$((failed + 1))
-		sed 's/^/    | /' "$out/$1.txt" 2>/dev/null | tail -n 40
-		;;
-	esac
+	limited "$limit" "$@" >"$out/$name.txt" 2>&1 || status=$?
+	cat "$out/$name.txt"
 }
 
 # The watchdog's stack of the first process that printed a whole one, innermost
@@ -144,37 +122,31 @@ readonly opal='libopen-pal\.so\.[0-9]+\(opal_mem_hooks_release_hook\)( <- libope
 readonly allocator='[a-z0-9_]+\(release_pages\) <- [a-z0-9_]+\((malloc|calloc|realloc|free)\)'
 
 # The naive run must hang, and in the cycle that is meant.
-must_hang() { # name, chain, command…
+must_hang() { check "$1" hangs "$@"; }
+hangs() { # name, chain, command…
 	local name=$1 chain=$2 found
 	shift 2
 	if [ "$(printf '2.6\n%s\n' "$libfabric" | sort -V | head -n 1)" = 2.6 ]; then
-		report "$name" skipped "libfabric $libfabric has the upstream fix (2.6.0)"
-		return
+		echo "libfabric $libfabric has the upstream fix (2.6.0)"
+		return 77
 	fi
 	run "$name" "$@"
 	found=$(stack "$out/$name.txt")
-	echo "stack: $found" >>"$out/$name.txt"
-	if [ "$status" -ne "$hang" ]; then
-		report "$name" FAILED "exit status $status, expected the watchdog's $hang"
-	elif ! [[ $found =~ $chain ]]; then
-		report "$name" FAILED "hangs, but not in the chain $chain"
-	else
-		report "$name" passed "hangs, as it does without pinyard: ${BASH_REMATCH[0]}"
-	fi
+	echo "stack: $found" | tee -a "$out/$name.txt"
+	[ "$status" -eq "$hang" ] || { echo "exit status $status, expected the watchdog's $hang" && return 1; }
+	[[ $found =~ $chain ]] || { echo "hangs, but not in the chain $chain" && return 1; }
+	noted="hangs, as it does without pinyard: ${BASH_REMATCH[0]}"
 }
 
-must_complete() { # name, lines with "completed" expected, command…
+must_complete() { check "$1" completes "$@"; }
+completes() { # name, lines with "completed" expected, command…
 	local name=$1 lines=$2 completed
 	shift 2
 	run "$name" "$@"
 	completed=$(grep -c completed "$out/$name.txt" || true)
-	if [ "$status" -ne 0 ]; then
-		report "$name" FAILED "exit status $status"
-	elif [ "$completed" -ne "$lines" ]; then
-		report "$name" FAILED "$completed of $lines processes completed"
-	else
-		report "$name" passed "$(grep -m 1 -o 'monitor: .*' "$out/$name.txt" || echo completes)"
-	fi
+	[ "$status" -eq 0 ] || { echo "exit status $status" && return 1; }
+	[ "$completed" -eq "$lines" ] || { echo "$completed of $lines processes completed" && return 1; }
+	noted=$(grep -m 1 -o 'monitor: .*' "$out/$name.txt" || echo completes)
 }
 
 echo "libfabric $libfabric, $(mpirun.openmpi --version | head -n 1), pinyard $profile"
@@ -197,9 +169,4 @@ echo "not a library" >"$build/no_library/libfabric.so.1"
 must_complete import_absent 1 env LD_LIBRARY_PATH="$build/no_library" "$build/import_absent"
 
 echo "outputs: $out"
-if [ "$skipped" -gt 0 ]; then
-	echo "$passed passed, $failed failed, $skipped skipped"
-else
-	echo "$passed passed, $failed failed"
-fi
-[ "$failed" -eq 0 ]
+counts

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # What `make install` puts somewhere: staged by an ordinary user, moved to another folder,
 # and used from there as users do, by every compiler, through pkg-config and through
-# CMake, dynamically and statically; the Debian package, and others' recipes. Ends with
-# "N passed, M failed".
+# CMake, dynamically and statically; the Debian package, and others' recipes.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 repository=$PWD
@@ -57,6 +56,7 @@ uninstalls() {
     installer uninstall && equal lib/of-another "$(tree)" && "${as_user[@]}" rm "$stage$prefix/lib/of-another" && installer install
 }
 check "make uninstall takes what is pinyard's and no more" piped uninstalls
+# shellcheck disable=SC2154 # `word` stands before each check
 refused() { ! "$@" 2> "$work/why" && cat "$work/why" && grep -q "$word" "$work/why"; }
 word="must begin with /" check "a relative PREFIX is refused" piped refused env PREFIX=opt packaging/install.sh list
 word="folder of PREFIX" check "a LIBDIR elsewhere is refused" piped refused env LIBDIR=../lib packaging/install.sh list
@@ -97,6 +97,7 @@ library=$here/lib/libpinyard.so.$version
 
 # ---- The libraries ---------------------------------------------------------------------
 declared=$(gcc -fpreprocessed -dD -E "$here/include/pinyard.h" 2> /dev/null | grep -oE '\bpny_[a-z_]+\(' | tr -d '(' | sort -u)
+# shellcheck disable=SC2001 # of every line
 exports() { equal "$(sed 's/$/@@PINYARD_0.1/' <<< "$declared")" "$(nm -D --defined-only "$library" | awk '$2 == "T" { print $3 }' | LC_ALL=C sort)"; }
 check "exports are the header's, each with its version" piped exports
 nodes() { equal "libpinyard.so.0 PINYARD_0.1" "$(readelf -V "$library" | sed -n '/version_definition\|gnu.version_d/,/gnu.version_r/s/.*Name: //p' | tr '\n' ' ' | sed 's/ $//')"; }
@@ -118,7 +119,7 @@ version_of_package() { equal "$version" "$(pkg-config --modversion pinyard)"; }
 check "pkg-config: version" piped version_of_package
 check "pkg-config: Libs.private" piped bash -c "pkg-config --static --libs pinyard | grep -qF -- '${system[*]}'"
 warnings=(-Wall -Wextra -Werror -pedantic -O1 -g -D_GNU_SOURCE)
-runs() { timeout --foreground -k 5 60 "$@" | tee "$work/output" && grep -q '^completed$' "$work/output"; }
+runs() { limited 60 "$@" | tee "$work/output" && grep -q '^completed$' "$work/output"; }
 needs_it() { readelf -d "$1" | grep NEEDED | grep -qF libpinyard.so.0; }
 # NAME LINKAGE COMPILER...: with the flags that pkg-config gives.
 through_pkg_config() {
@@ -170,6 +171,7 @@ for name in $(compgen -e | grep -E '^(FI_|OMPI_MCA_|LD_PRELOAD$)' || true); do u
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 for mpi in openmpi mpich; do
     if ! command -v mpicc.$mpi > /dev/null; then skip "ring under $mpi: no mpicc.$mpi" && continue; fi
+    # shellcheck disable=SC2054 # Open MPI's own commas
     case $mpi in
         openmpi) launch=(mpirun.openmpi --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 --mca btl self,vader --mca pml ob1 -x LD_LIBRARY_PATH -n 2) ;;
         mpich) launch=(mpirun.mpich -n 2) ;;
@@ -194,7 +196,7 @@ with_mpis() {
     done
     mv "$work/mpis$prefix" "$work/moved-mpis"
 }
-with_moved() { env -u PINYARD_PROGRAMS -u PINYARD_MPIRUN PATH="$work/moved-mpis/bin:$PATH" PINYARD_DRIVER=simulated timeout --foreground -k 5 100 "$@" | tee "$work/output"; }
+with_moved() { limited 100 env -u PINYARD_PROGRAMS -u PINYARD_MPIRUN PATH="$work/moved-mpis/bin:$PATH" PINYARD_DRIVER=simulated "$@" | tee "$work/output"; }
 # By the loader alone, whose libraries are those of their MPI; the tree is elsewhere already.
 linked() { # MPI
     local program library

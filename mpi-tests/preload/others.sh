@@ -4,61 +4,65 @@
 # UCX and libfabric's memhooks patch the same libc, whatever this library does: where it
 # exported libc's names, UCX patched those, and memhooks heard nothing more.
 patchers() {
+	# shellcheck disable=SC2054 # UCX's own commas
 	local plugin=(UCX_TLS=tcp,self,sm "UCP_PLUGIN=$build/libucp_plugin.so") mode
 	local program=("$build/client_entries" rounds 100 libc)
-	for mode in UNSET= PINYARD_UCX=1 PINYARD_PRELOAD=off PINYARD_LIBFABRIC=off PINYARD_UCX=off FI_MR_CACHE_MONITOR=memhooks; do
-		expect "UCX opened indirectly, ${mode/UNSET=/on}" 0 'fresh 100 hits 100 stale 0' -- \
-			env "${plugin[@]}" "$mode" "${with[@]}" "${program[@]}"
-	done
-	same_without "the same without UCX, off" PINYARD_PRELOAD=off
-	same_without "the same without UCX, libfabric off" PINYARD_LIBFABRIC=off
-	same_without "the same without UCX, left alone" FI_MR_CACHE_MONITOR=memhooks
+	opened() {
+		expect "UCX opened indirectly, ${1/UNSET=/on}" 0 'fresh 100 hits 100 stale 0' -- \
+			env "${plugin[@]}" "$1" "${with[@]}" "${program[@]}"
+	}
+	for mode in UNSET= PINYARD_UCX=1; do opened $mode; done
+	for mode in PINYARD_PRELOAD=off PINYARD_LIBFABRIC=off PINYARD_UCX=off FI_MR_CACHE_MONITOR=memhooks; do rest opened $mode; done
+	rest same_without "the same without UCX, off" PINYARD_PRELOAD=off
+	rest same_without "the same without UCX, libfabric off" PINYARD_LIBFABRIC=off
+	rest same_without "the same without UCX, left alone" FI_MR_CACHE_MONITOR=memhooks
 	same_without "UCX opened indirectly, off" PINYARD_PRELOAD=off "${plugin[@]}"
-	same_without "UCX opened indirectly, both off" PINYARD_LIBFABRIC=off PINYARD_UCX=off "${plugin[@]}"
-	same_without "UCX opened indirectly, left alone" FI_MR_CACHE_MONITOR=memhooks PINYARD_UCX=off "${plugin[@]}"
+	rest same_without "UCX opened indirectly, both off" PINYARD_LIBFABRIC=off PINYARD_UCX=off "${plugin[@]}"
+	rest same_without "UCX opened indirectly, left alone" FI_MR_CACHE_MONITOR=memhooks PINYARD_UCX=off "${plugin[@]}"
 }
 
 # A provider's file with nothing in it but its start, under the names that MPIs ship.
 providers() {
-	local name said=' its cache, if it has one, cannot be reached'
-	for name in libverbs-fi.so libverbs-1.12-fi.so libverbs-1.1-fi.so libmlx-fi.so; do
+	local name words=' its cache, if it has one, cannot be reached'
+	hides() {
 		rm -rf "$build/hidden" && mkdir -p "$build/hidden"
-		compile cc "hidden/$name" -shared -fPIC -fvisibility=hidden $here/provider.c
-		expect "$name hides its cache: off" 0 'FI_MR_CACHE_MAX_COUNT 0' 'fresh 50 hits 0 stale 0' "hidden/$name:$said" -- \
+		compile cc "hidden/$1" -shared -fPIC -fvisibility=hidden "$here/provider.c"
+		expect "$1 hides its cache: off" 0 'FI_MR_CACHE_MAX_COUNT 0' 'fresh 50 hits 0 stale 0' "hidden/$1:$words" -- \
 			env FI_PROVIDER_PATH="$build/hidden" "${with[@]}" "$build/client_entries" rounds 50 number
-	done
-	expect "the user's own FI_MR_CACHE_MAX_COUNT" 0 'FI_MR_CACHE_MAX_COUNT 64' 'fresh 50 hits 50 stale 0' -- \
+	}
+	for name in libverbs-fi.so libverbs-1.12-fi.so libverbs-1.1-fi.so; do rest hides $name; done
+	hides libmlx-fi.so
+	rest expect "the user's own FI_MR_CACHE_MAX_COUNT" 0 'FI_MR_CACHE_MAX_COUNT 64' 'fresh 50 hits 50 stale 0' -- \
 		env FI_MR_CACHE_MAX_COUNT=64 FI_PROVIDER_PATH="$build/hidden" "${with[@]}" "$build/client_entries" rounds 50 number
 	expect "a provider that hides its cache, left alone" 0 'FI_MR_CACHE_MAX_COUNT not set' 'fresh 50 hits 50 stale 0' -- \
 		env FI_MR_CACHE_MONITOR=memhooks FI_PROVIDER_PATH="$build/hidden" "${with[@]}" "$build/client_entries" rounds 50 libc
 	mv "$build/hidden/libmlx-fi.so" "$build/hidden/mlx.so"
-	expect "a provider's file of another name: off" 0 'FI_MR_CACHE_MAX_COUNT 0' "hidden/mlx.so:$said" -- \
+	expect "a provider's file of another name: off" 0 'FI_MR_CACHE_MAX_COUNT 0' "hidden/mlx.so:$words" -- \
 		env FI_PROVIDER_PATH="+$build/hidden/mlx.so" "${with[@]}" "$build/client_entries" rounds 50 number
 	mv "$build/hidden/mlx.so" "$build/hidden/libpsmx2-fi.so"
 	expect "a provider that never caches: on" 0 'FI_MR_CACHE_MAX_COUNT not set' 'fresh 50 hits 50 stale 0' -- \
 		env FI_PROVIDER_PATH="$build/hidden" "${with[@]}" "$build/client_entries" rounds 50 number
 	rm -rf "$build/open" && mkdir -p "$build/open"
-	compile cc open/libverbs-1.12-fi.so -shared -fPIC -DOPEN $here/provider.c
+	compile cc open/libverbs-1.12-fi.so -shared -fPIC -DOPEN "$here/provider.c"
 	expect "a provider with a way to its cache: on" 0 'FI_MR_CACHE_MAX_COUNT not set' 'fresh 50 hits 50 stale 0' -- \
 		env FI_PROVIDER_PATH="$build/open" "${with[@]}" "$build/client_entries" rounds 50 number
 }
 
 # A fabric is open and pages are pinned, and no cache has asked for the monitor.
 unattached() {
-	local said='64 KiB are pinned since a fabric was opened, and no cache'
-	expect "a monitor that nobody asks: said" 0 "$said" completed -- "${with[@]}" "$build/client" pinned 0
-	never "a cache that asks: not said" "$said" 'fresh 10 hits 10 stale 0' "${with[@]}" "$build/client" pinned 10
-	never "switched off by the user: not said" "$said" completed \
+	local words='64 KiB are pinned since a fabric was opened, and no cache'
+	expect "a monitor that nobody asks: said" 0 "$words" completed -- "${with[@]}" "$build/client" pinned 0
+	never "a cache that asks: not said" "$words" 'fresh 10 hits 10 stale 0' "${with[@]}" "$build/client" pinned 10
+	rest never "switched off by the user: not said" "$words" completed \
 		env FI_MR_CACHE_MAX_COUNT=0 "${with[@]}" "$build/client" pinned 0
-	never "left alone: not said" "$said" completed \
+	rest never "left alone: not said" "$words" completed \
 		env PINYARD_LIBFABRIC=off "${with[@]}" "$build/client" pinned 0
 }
 
 never() { # name, what no line has, what one has, command…
 	local name=$1 line=$2 pattern=$3
 	shift 3
-	expect "$name" 0 "$pattern" -- "$@"
-	if grep -qF "$line" "$out/said"; then report FAILED "$name" "a line has '$line'"; fi
+	check "$name" lacks "$line" says 0 "$pattern" -- limited 60 in_out "$@"
 }
 
 # Nothing that this library leaves in a process lies closer than 16 bytes to something else.
@@ -83,14 +87,14 @@ panics() {
 same_without() { # name, variables…
 	local name=$1 program=("$build/client_entries" rounds 100 libc)
 	shift
-	expect "$name: without" 0 'fresh 100 hits 100 stale 0' 'munmap libc.so.6' -- env "$@" "${without[@]}" "${program[@]}"
-	cp "$out/said" "$out/expected"
-	expect "$name: with" 0 'fresh 100 hits 100 stale 0' -- env "$@" "${with[@]}" "${program[@]}"
-	sed -i '/^pinyard: /d' "$out/said"
-	if diff "$out/expected" "$out/said" >"$out/differs"; then
-		report ok "$name: the same entries" "$(grep -c ' in libc:' "$out/expected") of libc"
-	else
-		cp "$out/differs" "$out/said"
-		report FAILED "$name: the same entries" "they differ"
-	fi
+	check "$name: without" kept expected 'munmap libc.so.6' "$@" "${without[@]}" "${program[@]}"
+	check "$name: with" kept found '' "$@" "${with[@]}" "${program[@]}"
+	check "$name: the same entries" same_entries
+}
+kept() { # file, pattern, command of env…
+	says 0 'fresh 100 hits 100 stale 0' "$2" -- limited 60 in_out env "${@:3}" && sed '/^pinyard: /d' "$said.says" >"$out/$1"
+}
+same_entries() {
+	diff "$out/expected" "$out/found" || return
+	noted="$(grep -c ' in libc:' "$out/expected") of libc"
 }

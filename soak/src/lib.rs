@@ -25,6 +25,8 @@ const HELD: usize = 24;
 struct Counts {
     rounds: AtomicU64,
     stale: AtomicU64,
+    /// The run ends with the first stale hit.
+    until_stale: bool,
 }
 
 /// Where a block comes from.
@@ -104,13 +106,34 @@ fn through(ring: &IoUring, lease: &Lease<'_>, at: *const u8, len: usize) -> Resu
     Ok(bytes[0])
 }
 
-fn churn(
-    registry: &Registry,
-    ring: &IoUring,
-    seed: u64,
-    until: Instant,
-    counts: &Counts,
-) -> Result<(), String> {
+/// When a thread ends.
+#[derive(Clone, Copy)]
+enum End {
+    Rounds(u64),
+    At(Instant),
+}
+
+impl End {
+    /// `6000`, rounds of each thread, or `3s`.
+    fn parse(text: &str) -> Option<End> {
+        match text.strip_suffix('s') {
+            Some(seconds) => {
+                let seconds = Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?;
+                Instant::now().checked_add(seconds).map(End::At)
+            }
+            None => text.parse().ok().map(End::Rounds),
+        }
+    }
+
+    fn is_here(self, rounds: u64) -> bool {
+        match self {
+            End::Rounds(most) => rounds >= most,
+            End::At(instant) => Instant::now() >= instant,
+        }
+    }
+}
+
+fn churn(registry: &Registry, ring: &IoUring, seed: u64, end: End, counts: &Counts) -> Result<(), String> {
     let mut state = seed;
     let mut random = |below: usize| {
         state ^= state << 13;
@@ -120,7 +143,10 @@ fn churn(
     };
     let mut held: Vec<Block> = Vec::new();
     let mut byte = seed as u8;
-    while Instant::now() < until {
+    for round in 0.. {
+        if end.is_here(round) || (counts.until_stale && counts.stale.load(Relaxed) > 0) {
+            break;
+        }
         counts.rounds.fetch_add(1, Relaxed);
         // From a page to 2 MiB, small ones more often.
         let len = (PAGE << random(10)) - random(64);
@@ -147,14 +173,13 @@ fn churn(
     Ok(())
 }
 
-fn soak(events: Events, seconds: f64) -> Result<(Counts, String), String> {
+fn soak(events: Events, end: End) -> Result<(Counts, String), String> {
     let ring = Arc::new(IoUring::new(512).map_err(|error| error.to_string())?);
     let registry = Registry::builder().backend(ring.clone()).events(events).budget(256 << 20).build();
     let registry = registry.map_err(|error| error.to_string())?;
-    let counts = Counts::default();
-    let until = Instant::now() + Duration::from_secs_f64(seconds);
+    let counts = Counts { until_stale: matches!(events, Events::NotifyOnly), ..Counts::default() };
     std::thread::scope(|scope| {
-        let work = |seed: u64| churn(&registry, &ring, seed, until, &counts);
+        let work = |seed: u64| churn(&registry, &ring, seed, end, &counts);
         let threads: Vec<_> =
             (1..=THREADS as u64).map(|thread| scope.spawn(move || work(thread * 0x9e37_79b9))).collect();
         threads
@@ -166,15 +191,19 @@ fn soak(events: Events, seconds: f64) -> Result<(Counts, String), String> {
     Ok((counts, text))
 }
 
-/// `PROGRAM SECONDS [control]`. With `control` nobody tells the registry of
+/// `PROGRAM ROUNDS|SECONDSs [control]`. With `control` nobody tells the registry of
 /// changes: stale hits are expected, or the allocator gives no page back and the
-/// run proves nothing.
+/// run proves nothing. The first ends it.
 pub fn main() -> std::process::ExitCode {
     let mut arguments = std::env::args().skip(1);
-    let seconds = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(1.0);
+    let text = arguments.next().unwrap_or_default();
+    let Some(end) = End::parse(&text) else {
+        println!("{text:?} is neither a number of rounds nor a time such as 3s");
+        return 2.into();
+    };
     let control = arguments.next().is_some_and(|word| word == "control");
     let events = if control { Events::NotifyOnly } else { Events::Hooks };
-    let (counts, text) = match soak(events, seconds) {
+    let (counts, text) = match soak(events, end) {
         Ok(done) => done,
         Err(cause) => {
             println!("{cause}");

@@ -40,7 +40,7 @@ follows() { # folder, rounds, command of top...
     PINYARD_TRACE=$1 PINYARD_TRACE_EVENTS=0 ./solver "$2" > solver.out &
     local solver=$! status=0 try
     for try in {1..100}; do compgen -G "$1/*.counters" > /dev/null && break; sleep 0.1; done
-    timeout -k 5 60 "${@:3}" > loop.out 2>&1 < /dev/null || status=$?
+    limited 60 "${@:3}" > loop.out 2>&1 < /dev/null || status=$?
     wait $solver || status=$?
     cat loop.out
     echo "try $try, status $status"
