@@ -10,10 +10,9 @@ trap 'rm -rf "$work"' EXIT
 said=$work/said
 . ci/checks.sh
 
-cargo build --quiet --release -p pinyard-benches -p pinyard --features pinyard/cli --bins || cannot "build the programs that measure"
+ci/build.sh release || cannot "build the programs that measure"
 openmpi=${CARGO_TARGET_DIR:-$PWD/target}/openmpi
-MPICC=/usr/bin/mpicc.openmpi cargo build --quiet --release --target-dir "$openmpi" -p pinyard-gpu-tests --bin gpu-bandwidth ||
-    cannot "build gpu-bandwidth"
+ci/build.sh openmpi || cannot "build gpu-bandwidth"
 openmpi=$openmpi/release
 unset PINYARD_PROGRAMS PINYARD_MPIRUN
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

@@ -16,11 +16,9 @@ mkdir "$work/blocks"
 said=$work/said
 . ci/checks.sh
 
-build() { cargo build --quiet --release "$@" || cannot "build $*"; }
-build -p pinyard --features cli --lib --bin pinyard --example solver
-build -p pinyard-preload
+for profile in debug release; do ci/build.sh $profile || cannot "build $profile"; done
 # In the profile of ci/docs.sh.
-cargo run --quiet -p pinyard-book -- --blocks "$work/blocks" || cannot "read the pages"
+"${CARGO_TARGET_DIR:-target}/debug/pinyard-book" --blocks "$work/blocks" || cannot "read the pages"
 
 # The page's folder: links to the tree, and what its commands leave.
 folder_of() {

@@ -33,8 +33,8 @@ mkdir -p "$target"
 exec 9> "$target/.build.lock"
 flock 9
 case ${1:-} in
-    debug) cargo build --quiet "${without_mpi[@]}" --features pinyard/cli --all-targets ;;
-    release) cargo build --quiet --release "${without_mpi[@]}" --features pinyard/cli --lib --bins ;;
+    debug) cargo build --quiet "${without_mpi[@]}" --features pinyard/cli --all-targets "${@:2}" ;;
+    release) cargo build --quiet --release "${without_mpi[@]}" --features pinyard/cli --lib --bins --examples ;;
     # The other MPI's programs are built as most are, without cudarc.
     openmpi) seed release openmpi && with_mpi openmpi --features pinyard-gpu-tests/cudarc ;;
     mpich) seed openmpi/release mpich && with_mpi mpich ;;

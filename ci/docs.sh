@@ -4,4 +4,5 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if grep -nE '@[A-Z]+@' README.md docs/src/*.md; then echo 'book: placeholders are left' >&2; exit 1; fi
-cargo run --quiet -p pinyard-book
+ci/build.sh debug
+"${CARGO_TARGET_DIR:-target}/debug/pinyard-book"

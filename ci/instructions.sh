@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
 expected=benches/instructions.txt
-cargo build --quiet --release -p pinyard-benches --bin counted --bin hook-steps
+ci/build.sh release
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 said=$out/said

@@ -4,7 +4,7 @@
 # `ci/report.sh FOLDER` leaves screenshots there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-cargo build --quiet --release -p pinyard --features cli --bin pinyard --example solver
+ci/build.sh release
 built=${CARGO_TARGET_DIR:-target}/release
 status=0
 trace/report/tests/book.sh "$built" || status=1

@@ -6,7 +6,7 @@
 # an error without one.
 #
 # A maintainer's, before a release: the tool is minutes of compiling and no step of
-# ci/test.sh has it, `cargo install --locked cargo-semver-checks@0.51.0`. It reads rustdoc's
+# CI has it, `cargo install --locked cargo-semver-checks@0.51.0`. It reads rustdoc's
 # JSON, whose format is a compiler's: a newer compiler needs a newer tool.
 set -euo pipefail
 cd "$(dirname "$0")/.."

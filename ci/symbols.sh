@@ -6,7 +6,7 @@
 # stand before what it must and nothing else?
 set -euo pipefail
 cd "$(dirname "$0")/.."
-cargo build --quiet -p pinyard -p pinyard-preload --lib
+ci/build.sh debug
 library=${CARGO_TARGET_DIR:-target}/debug
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 said=$work/said

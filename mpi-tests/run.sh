@@ -15,7 +15,7 @@ said=$temporary/said
 . ci/checks.sh
 
 bounded() { limited 100 "$@"; }
-build() { cargo build --quiet --release "$@" || cannot "build $*"; }
+build() { ci/build.sh "$1" || cannot "build $1"; }
 
 # What makes RLIMIT_MEMLOCK bind, for root as well.
 memlock=(prlimit)
@@ -86,7 +86,7 @@ interrupted() { # SIGNAL ARGUMENTS...
 
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 # for this script's own mpirun
 mkdir "$temporary/interrupted"
-build -p pinyard --features cli --bin pinyard
+build release
 pinyard=$target/release/pinyard
 
 more='' # `rest`, for what a second MPI does like the first
@@ -98,7 +98,7 @@ for mpi in "$@"; do
     esac
     echo "building the programs for $name"
     export MPICC=/usr/bin/mpicc.$mpi
-    build --target-dir "$target/$mpi" -p pinyard-mpi-tests
+    build "$mpi"
     [ -n "$more" ] || check "the programs' own tests" \
         limited 600 cargo test --quiet --release --target-dir "$target/$mpi" -p pinyard-mpi-tests --lib --bins
     programs=$target/$mpi/release

@@ -23,10 +23,10 @@ trap '"$here/slurm.sh" down "$temporary/slurm"; rm -rf "$temporary"' EXIT
 trap 'exit 130' INT TERM
 export SLURM_CONF=$temporary/slurm/slurm.conf
 
-build() { limited 900 cargo build --quiet --release "$@" || cannot "build $*"; }
-build -p pinyard --features cli --bin pinyard
+build() { limited 900 ci/build.sh "$1" || cannot "build $1"; }
+build release
 pinyard=$target/release/pinyard
-for mpi in openmpi mpich; do MPICC=/usr/bin/mpicc.$mpi build --target-dir "$target/$mpi" -p pinyard-stress; done
+for mpi in openmpi mpich; do build $mpi; done
 
 folder=$temporary/run
 # The nodes have names of their own and the machine's loopback interface. Open MPI 4.1 does not

@@ -17,7 +17,7 @@ said=$temporary/said
 
 under=()
 bounded() { limited 100 "${under[@]}" "$@"; }
-build() { limited 900 cargo build --quiet --release "$@" || cannot "build $*"; }
+build() { limited 900 ci/build.sh "$1" || cannot "build $1"; }
 
 # ends STATUS PATTERN ARGUMENTS...: `pinyard stress` ends with STATUS and says PATTERN.
 ends() {
@@ -163,7 +163,7 @@ interrupted() {
 }
 
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 # for this script's own mpirun
-build -p pinyard --features cli --bin pinyard
+build release
 pinyard=$target/release/pinyard
 
 more='' # `rest`, for what a second MPI does like the first
@@ -175,7 +175,7 @@ for mpi in "$@"; do
     esac
     echo "building the ranks' program for $name"
     export MPICC=/usr/bin/mpicc.$mpi
-    build --target-dir "$target/$mpi" -p pinyard-stress
+    build "$mpi"
     programs=$target/$mpi/release
     export PINYARD_MPIRUN=mpirun.$mpi PINYARD_PROGRAMS=$programs
     with=(--backend io_uring)

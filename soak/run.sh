@@ -24,7 +24,7 @@ if [ -n "${PINYARD_SOAK_SECONDS:-}" ]; then
 fi
 
 programs=${PINYARD_SOAK_PROGRAMS:-$target/release}
-[ -n "${PINYARD_SOAK_PROGRAMS:-}" ] || cargo build --quiet --release -p pinyard-soak ||
+[ -n "${PINYARD_SOAK_PROGRAMS:-}" ] || ci/build.sh release ||
 	cannot "build the programs"
 
 # Pages go back to the kernel inside the very malloc or free.

@@ -16,7 +16,7 @@ said=$work/said
 . mpi-tests/c/records.sh
 [ $# -gt 0 ] || set -- openmpi mpich abi
 
-cargo build --quiet -p pinyard --lib || cannot "build libpinyard"
+ci/build.sh debug || cannot "build libpinyard"
 ln -sf libpinyard.so "$library/libpinyard.so.0"
 
 # What an operator may have set is not for here.

@@ -15,7 +15,7 @@ said=$build/said
 . ci/checks.sh
 . mpi-tests/c/records.sh
 
-cargo build --quiet -p pinyard --lib || cannot "build libpinyard"
+ci/build.sh debug || cannot "build libpinyard"
 ln -sf libpinyard.so "$library/libpinyard.so.0"
 
 warnings=(-Wall -Wextra -Werror -pedantic -Wconversion -Wshadow -Wno-sign-conversion -O1 -g -D_GNU_SOURCE)

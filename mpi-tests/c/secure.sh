@@ -68,7 +68,7 @@ ignored_by_capable() {
     ignored "$3"
 }
 
-cargo build --quiet -p pinyard --lib || cannot "build libpinyard"
+ci/build.sh debug || cannot "build libpinyard"
 share "$target/debug/libpinyard.so" && ln -s libpinyard.so "$shelf/libpinyard.so.0"
 ours=(mpi-tests/c/secure.c -L "$shelf" "-Wl,-rpath,$shelf")
 for part in "$@"; do
@@ -87,8 +87,6 @@ for part in "$@"; do
             ;;
         preload)
             [[ $(ldconfig -p) = *libfabric.so.1* ]] || { skip "preload: no libfabric.so.1" && continue; }
-            # As ci/symbols.sh.
-            cargo build --quiet -p pinyard -p pinyard-preload --lib || cannot "build libpinyard_preload"
             share "$target/debug/libpinyard_preload.so"
             compile secure-preload gcc -DLIBFABRIC "${ours[@]}" -Wl,--no-as-needed -lpinyard_preload -lpinyard -lfabric
             variable PINYARD_LOG=info secure-preload 'memory monitor imported'
@@ -98,10 +96,10 @@ for part in "$@"; do
             ;;
         mpi)
             command -v mpicc.openmpi > /dev/null || { skip "mpi: no mpicc.openmpi" && continue; }
-            export MPICC=mpicc.openmpi
-            cargo build --quiet -p pinyard-mpi-c -p pinyard-gpu-tests --bin gpu-ranks --lib || cannot "build libpinyard_mpi"
-            share "$target/debug/gpu-ranks" && set_uid "$shelf/gpu-ranks"
-            compile secure-mpi mpicc.openmpi -DLIBPINYARD_MPI "${ours[@]}" "$target/debug/libpinyard_mpi_c.a" -lpinyard -lm
+            ci/build.sh openmpi || cannot "build libpinyard_mpi"
+            programs=$target/openmpi/release
+            share "$programs/gpu-ranks" && set_uid "$shelf/gpu-ranks"
+            compile secure-mpi mpicc.openmpi -DLIBPINYARD_MPI "${ours[@]}" "$programs/libpinyard_mpi_c.a" -lpinyard -lm
             variable PINYARD_DRIVER=nonsense secure-mpi '^communicator: .*PINYARD_DRIVER'
             arguments=(--soak 0)
             for name in MPI_PATH MPI_CHUNK_BYTES MPI_CHUNKS MPI_RANKS_PER_NODE CUDA_AWARE; do

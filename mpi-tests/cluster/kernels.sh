@@ -26,7 +26,7 @@ declare -A kernels=(
 )
 [ $# -gt 0 ] || set -- "${!kernels[@]}"
 
-cargo build --quiet --release -p pinyard --features cli --bin pinyard || cannot "build pinyard"
+ci/build.sh release || cannot "build pinyard"
 built() { # package, test: the binary that cargo has just built
     cargo test --quiet --release --no-run --message-format json -p "$1" --test "$2" |
         sed -n "s/.*\"name\":\"$2\".*\"executable\":\"\([^\"]*\)\".*/\1/p"

@@ -25,19 +25,15 @@ readonly whole=1080
 # shellcheck source=mpi-tests/cluster/common.sh
 . "$here/common.sh"
 
-cargo build --quiet -p pinyard-cluster || cannot "build the program"
 stale=$target/debug/stale
 # The test binaries that cargo has just built, by name.
-binaries=$(cargo test --quiet --no-run --message-format json -p pinyard-registry --test conformance --test devices |
-    sed -n 's/.*"name":"\(conformance\|devices\)".*"executable":"\([^"]*\)".*/\1=\2/p') || cannot "build the tests"
+binaries=$(ci/build.sh debug --message-format json |
+    sed -n 's/.*pinyard-registry.*"name":"\(conformance\|devices\)".*"executable":"\([^"]*\)".*/\1=\2/p') || cannot "build the tests"
 conformance=$(sed -n 's/^conformance=//p' <<< "$binaries")
 devices=$(sed -n 's/^devices=//p' <<< "$binaries")
 if [ ! -x "$conformance" ] || [ ! -x "$devices" ]; then cannot "find the tests that cargo built"; fi
-cargo build --quiet --release -p pinyard --features cli --bin pinyard || cannot "build pinyard"
-MPICC=/usr/bin/mpicc.openmpi cargo build --quiet --release --target-dir "$target/openmpi" -p pinyard-stress ||
-    cannot "build the ranks of pinyard stress"
+for folder in release openmpi; do ci/build.sh $folder || cannot "build $folder"; done
 preload=${PRELOAD:-$target/release/libpinyard_preload.so}
-[ -n "${PRELOAD:-}" ] || cargo build --quiet --release -p pinyard-preload || cannot "build libpinyard_preload.so"
 [ -e "$preload" ] || cannot "find $preload"
 
 compile() { # compiler, output, arguments...

@@ -13,7 +13,7 @@ mkdir -p "$CLUSTER" "$wheels"
 
 # shellcheck source=mpi-tests/cluster/common.sh
 . "$here/common.sh"
-cargo build --quiet --release -p pinyard-preload || cannot "build libpinyard_preload.so"
+ci/build.sh release || cannot "build libpinyard_preload.so"
 preload=$target/release/libpinyard_preload.so
 
 fetch() { # name==version

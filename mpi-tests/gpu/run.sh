@@ -223,11 +223,7 @@ for mpi in "$@"; do
 	*) echo "no such MPI: $mpi" && exit 2 ;;
 	esac
 	export MPICC=/usr/bin/mpicc.$mpi
-	# The other MPI's programs are built as most are, without cudarc.
-	features=()
-	[ "$mpi" = mpich ] || features=(--features pinyard-gpu-tests/cudarc)
-	cargo build --quiet --release --target-dir "$target/$mpi" -p pinyard-gpu-tests -p pinyard-mpi --bins --examples "${features[@]}" ||
-		cannot "build the programs for $name"
+	ci/build.sh "$mpi" || cannot "build the programs for $name"
 	programs=$target/$mpi/release
 
 	for count in 2 3 4; do

@@ -44,7 +44,10 @@ libfabric=$(pkg-config --modversion libfabric) || cannot "find libfabric.pc: apt
 
 # ---- Building ---------------------------------------------------------------
 
-(cd "$root" && cargo build --quiet --package pinyard --lib --profile "$profile") || cannot "build libpinyard.so"
+case $profile in
+dev) "$root/ci/build.sh" debug ;;
+*) (cd "$root" && cargo build --quiet --package pinyard --lib --profile "$profile") ;;
+esac || cannot "build libpinyard.so"
 case $profile in
 dev | test) pinyard=$target/debug/libpinyard.so ;;
 bench) pinyard=$target/release/libpinyard.so ;;

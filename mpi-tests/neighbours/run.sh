@@ -18,7 +18,7 @@ said=$out/said
 
 # ---- Building ----
 
-cargo build --quiet --release -p pinyard-neighbours || cannot "build the program"
+ci/build.sh release || cannot "build the program"
 neighbour=$target/release/neighbour
 here=mpi-tests/neighbours
 flags=(-std=gnu11 -O1 -g -Wall -Wextra -Werror -shared -fPIC)

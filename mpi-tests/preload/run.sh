@@ -18,7 +18,7 @@ said=$out/said
 
 # ---- Building ----
 
-cargo build --quiet --release -p pinyard-preload || cannot "build libpinyard_preload.so"
+ci/build.sh release || cannot "build libpinyard_preload.so"
 preload=$target/release/libpinyard_preload.so
 here=mpi-tests/preload
 incidents=mpi-tests/incidents

@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 2
 library=${1:-}
 if [ -z "$library" ]; then
-    cargo build --quiet -p pinyard --lib || exit 1
+    ci/build.sh debug || exit 1
     library=${CARGO_TARGET_DIR:-target}/debug/libpinyard.so
 fi
 library=$(readlink -f "$library")

@@ -221,9 +221,9 @@ mod tests {
             "console",
             "sh needs=luck",
             "sh as=x",
-            "sh by=ci/test.sh",
+            "sh by=ci/unit.sh",
             "sh by=ci/none.sh as=x",
-            "sh by=ci/test.sh as=x",
+            "sh by=ci/unit.sh as=x",
             "go",
             "python",
         ] {

@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn files_and_targets_that_a_page_names_exist() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let text = "a `ci/test.sh x`, `make demo`\n```sh\nmake nothing `ci/none.sh`\n```\nand `ci/none.sh`, `make tea`, `ci/*.sh`";
+        let text = "a `ci/unit.sh x`, `make demo`\n```sh\nmake nothing `ci/none.sh`\n```\nand `ci/none.sh`, `make tea`, `ci/*.sh`";
         let wrong: Vec<_> = named_commands(text).filter(|one| !exists(&root, "demo: x\n", one)).collect();
         assert_eq!(wrong, ["ci/none.sh", "make tea"]);
         assert!(exists(&root, "", "user/repository") && exists(&root, "", "text"));
