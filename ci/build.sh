@@ -3,7 +3,7 @@
 # a second time with another script's features. What is built already takes a second.
 #
 #   ci/build.sh debug     target/debug: libraries, programs and tests
-#   ci/build.sh release   target/release: libraries and programs
+#   ci/build.sh release   target/release: libraries and programs that measure, or run for long
 #   ci/build.sh openmpi   target/openmpi/release: programs that are linked with Open MPI
 #   ci/build.sh mpich     target/mpich/release: the same with MPICH
 set -euo pipefail
@@ -11,6 +11,7 @@ cd "$(dirname "$0")/.."
 export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
 target=${CARGO_TARGET_DIR:-target}
 of_mpi=(pinyard-mpi pinyard-mpi-c pinyard-mpi-tests pinyard-gpu-tests pinyard-stress)
+measured=(pinyard pinyard-preload pinyard-soak pinyard-neighbours pinyard-benches)
 without_mpi=(--workspace --exclude pinyard-fuzz --exclude pinyard-mpi-fuzz "${of_mpi[@]/#/--exclude=}")
 
 # Compiled crates hold no path of their folder: another starts with those that need no MPI.
@@ -34,7 +35,7 @@ exec 9> "$target/.build.lock"
 flock 9
 case ${1:-} in
     debug) cargo build --quiet "${without_mpi[@]}" --features pinyard/cli --all-targets "${@:2}" ;;
-    release) cargo build --quiet --release "${without_mpi[@]}" --features pinyard/cli --lib --bins --examples ;;
+    release) cargo build --quiet --release "${measured[@]/#/-p=}" --features pinyard/cli --lib --bins --examples ;;
     # The other MPI's programs are built as most are, without cudarc.
     openmpi) seed release openmpi && with_mpi openmpi --features pinyard-gpu-tests/cudarc ;;
     mpich) seed openmpi/release mpich && with_mpi mpich ;;
