@@ -46,6 +46,8 @@ check "another script's last line is added" ends 1 $'3 passed, 1 failed, 1 skipp
     'include "2 passed, 1 failed"; include "1 passed, 0 failed, 1 skipped, 2 left"; include "no line" && exit 3'
 check "what is noted stands behind it" ends 0 $'ok      a S  3 lines\n1 passed, 0 failed, 0 skipped' \
     'check a says 3 "[0-9]+ lines" "^of" -- bash -c "echo has 3 lines; echo of text; exit 3"'
+check "so it does where a check has failed" ends 1 $'FAILED  a: 3 lines\n0 passed, 1 failed, 0 skipped' \
+    'long() { noted="3 lines" && false; }; check a long'
 check "a pattern that no line has, and another status" ends 1 \
     $'FAILED  a\n        text\n        no line has \'lines\'\nFAILED  b\n        status 1, not 0\n0 passed, 2 failed, 0 skipped' \
     'check a says 0 text lines -- echo text; check b says 0 text -- false'

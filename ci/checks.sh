@@ -11,8 +11,8 @@
 passed=0 failed=0 skipped=0 left=0 leaves=no aborted=
 
 # check NAME COMMAND...: whether COMMAND succeeds. With 77 it cannot be tried here, and the last
-# line of its words says why. A failed one that its limit has ended says so behind its name; what
-# a function assigns to `noted` stands behind one that succeeded.
+# line of its words says why. What a function assigns to `noted` stands behind the name; of a failed
+# check that its limit has ended, that.
 check() {
     local checked=$1 began=$SECONDS status noted=
     shift
@@ -36,7 +36,7 @@ check() {
                 echo "FAILED  $checked: ended by its limit: $(head -n 1 "$said.late")"
                 sed 's/^/        /' "$said" | tail -n 400
             else
-                echo "FAILED  $checked"
+                echo "FAILED  $checked${noted:+: $noted}"
                 sed 's/^/        /' "$said" | tail -n 60
             fi
             ;;

@@ -38,7 +38,7 @@ said=$target/said
 . ci/checks.sh
 options=(-max_len=512 -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 "-artifact_prefix=$target/findings/")
 # New inputs of each target where QUICK is set: about ten seconds.
-declare -A runs=([registry]=2000 [capi]=2000 [pools]=2000 [mpi]=2000)
+declare -A runs=([registry]=4000 [capi]=2000 [pools]=800 [mpi]=2000)
 length() { # target, folders with inputs, which count as well
     if ! quick; then echo "-max_total_time=$seconds" && return; fi
     echo "-runs=$((runs[$1] + $(find "${@:2}" -type f | wc -l)))"

@@ -43,16 +43,16 @@ variable() { check "${1%%=*}, $2" heeded_or_not "$@"; }
 heeded_or_not() {
     told "$shelf/$2" "$1"
     cat "$shelf/told"
-    grep -q -- "$3" "$shelf/told" || { echo "does nothing to a program with its caller's rights" && return 1; }
+    grep -q -- "$3" "$shelf/told" || { noted="does nothing to a program with its caller's rights" && return 1; }
     told "$shelf/$2-set-uid" "$1"
     ignored "$3"
 }
 # The program that has spoken last did not say WORDS, and got to its end.
 ignored() {
     cat "$shelf/told"
-    ! grep -q -- "$1" "$shelf/told" || { echo "heeded where AT_SECURE is set" && return 1; }
+    ! grep -q -- "$1" "$shelf/told" || { noted="heeded where AT_SECURE is set" && return 1; }
     grep -qE '^gpu-ranks: ' "$shelf/told" || { grep -q '^AT_SECURE 1$' "$shelf/told" && grep -q '^completed$' "$shelf/told"; } ||
-        { echo "not to its end where AT_SECURE is set" && return 1; }
+        { noted="not to its end where AT_SECURE is set" && return 1; }
 }
 
 # capable NAME=VALUE PROGRAM WORDS: a copy with a file capability does not say WORDS to a user

@@ -136,8 +136,8 @@ hangs() { # name, chain, command…
 	run "$name" "$@"
 	found=$(stack "$out/$name.txt")
 	echo "stack: $found" | tee -a "$out/$name.txt"
-	[ "$status" -eq "$hang" ] || { echo "exit status $status, expected the watchdog's $hang" && return 1; }
-	[[ $found =~ $chain ]] || { echo "hangs, but not in the chain $chain" && return 1; }
+	[ "$status" -eq "$hang" ] || { noted="exit status $status, expected the watchdog's $hang" && return 1; }
+	[[ $found =~ $chain ]] || { noted="hangs, but not in the chain $chain" && return 1; }
 	noted="hangs, as it does without pinyard: ${BASH_REMATCH[0]}"
 }
 
@@ -147,8 +147,8 @@ completes() { # name, lines with "completed" expected, command…
 	shift 2
 	run "$name" "$@"
 	completed=$(grep -c completed "$out/$name.txt" || true)
-	[ "$status" -eq 0 ] || { echo "exit status $status" && return 1; }
-	[ "$completed" -eq "$lines" ] || { echo "$completed of $lines processes completed" && return 1; }
+	[ "$status" -eq 0 ] || { noted="exit status $status" && return 1; }
+	[ "$completed" -eq "$lines" ] || { noted="$completed of $lines processes completed" && return 1; }
 	noted=$(grep -m 1 -o 'monitor: .*' "$out/$name.txt" || echo completes)
 }
 
