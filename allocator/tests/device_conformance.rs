@@ -227,7 +227,7 @@ fn patience_ends_and_the_error_says_who_holds_what() {
             }
             other => panic!("{other}"),
         }
-        assert!((patience..Duration::from_secs(4)).contains(&began.elapsed()));
+        assert!(began.elapsed() >= patience);
         gate.open();
         pool.alloc(2 * MIB, &one).unwrap();
     });
@@ -338,6 +338,9 @@ fn a_drop_waits_for_no_lock_while_another_thread_allocates() {
     });
 }
 
+/// After which a test takes a wait for a hang, however busy the machine is.
+const HANG: Duration = Duration::from_secs(30);
+
 /// Runs `work` while a host function of `stream` waits for it to end: what waits for the
 /// device meanwhile waits for itself. Whether it ended in time.
 fn beside_a_waiting_host_function(
@@ -403,7 +406,7 @@ fn mlx_2099_a_free_against_a_managed_allocation() {
         let (one, two) = (pool.stream(bed.stream()).unwrap(), pool.stream(bed.stream()).unwrap());
         let (blocks, deferred) = to_drop(&pool, &one, &two);
         let mut managed = None;
-        let in_time = beside_a_waiting_host_function(bed, &one, Duration::from_secs(5), || {
+        let in_time = beside_a_waiting_host_function(bed, &one, HANG, || {
             thread::scope(|scope| {
                 let allocating = scope.spawn(|| bed.driver.mem_alloc_managed(MIB, &token()).unwrap());
                 drop(blocks);
@@ -427,7 +430,7 @@ fn mlx_2099_a_free_against_a_launch() {
         let (one, two) = (pool.stream(bed.stream()).unwrap(), pool.stream(bed.stream()).unwrap());
         let (blocks, deferred) = to_drop(&pool, &one, &two);
         let target = pool.alloc(MIB, &two).unwrap();
-        let in_time = beside_a_waiting_host_function(bed, &one, Duration::from_secs(5), || {
+        let in_time = beside_a_waiting_host_function(bed, &one, HANG, || {
             drop(blocks);
             deferred.defer_until(AtomicFence::new().at(0));
             for byte in 0..50 {
@@ -455,9 +458,9 @@ fn mlx_2099_a_free_against_a_mutex() {
         thread::scope(|scope| {
             let held = program.lock();
             let asks = scope.spawn(|| {
-                beside_a_waiting_host_function(bed, &one, Duration::from_secs(10), || {
+                beside_a_waiting_host_function(bed, &one, 2 * HANG, || {
                     began.send(()).unwrap();
-                    let taken = program.try_lock_for(Duration::from_secs(5));
+                    let taken = program.try_lock_for(HANG);
                     assert!(taken.is_some(), "the mutex's holder waited for the device, over {over:?}");
                 })
             });
@@ -812,7 +815,6 @@ fn an_idle_pools_thread_uses_no_time() {
     block.record_use(&two);
     drop(block);
     wait_for("the block's return", || pool.stats().live_blocks == 0);
-    thread::sleep(Duration::from_millis(50));
     let switches = || -> u64 {
         let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
         let ours = tasks.filter(|task| {
@@ -829,8 +831,11 @@ fn an_idle_pools_thread_uses_no_time() {
         });
         counts.sum()
     };
-    let before = switches();
-    assert!(before > 0);
-    thread::sleep(Duration::from_millis(250));
-    assert_eq!(switches(), before, "the worker woke without a reason");
+    // It may be on its way to sleep, however long that takes beside other work.
+    wait_for("a quarter of a second without a wake-up of the worker", || {
+        let before = switches();
+        assert!(before > 0);
+        thread::sleep(Duration::from_millis(250));
+        switches() == before
+    });
 }

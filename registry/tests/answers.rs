@@ -20,6 +20,7 @@ fn counting(device: &Arc<Device>) -> Registry {
 
 #[test]
 fn a_miss_is_explained() {
+    let began = Instant::now();
     let device = Device::new();
     let registry = Registry::builder().backend(device.backend()).max_regions(3).build().unwrap();
     let pages = Pages::new(16);
@@ -38,7 +39,9 @@ fn a_miss_is_explained() {
         let said = explain(pages.part(3, 1));
         let Explanation::Retired { reason, ago, .. } = said else { panic!("{said}") };
         assert_eq!(reason, expected);
-        assert!(ago < Duration::from_secs(60), "{ago:?}");
+        // A hundredth more: the processor's counter is calibrated, not a clock.
+        let longest = began.elapsed().mul_f64(1.01);
+        assert!(ago <= longest, "{ago:?} ago, of {longest:?}");
         drop(read(&registry, pages.part(2, 4)));
     };
     pages.advise(libc::MADV_DONTNEED);
