@@ -4,6 +4,7 @@
 #![allow(unsafe_code, clippy::unwrap_used, clippy::expect_used)]
 
 mod device_common;
+mod resting;
 
 use device_common::{Bed, Gate, MIB, Over, Random, over_all, token, wait_for};
 use parking_lot::Mutex;
@@ -11,6 +12,7 @@ use pinyard_allocator::device::{DeviceBuf, DeviceError, DevicePool, PoolStream, 
 use pinyard_allocator::{AtomicFence, DriverToken, Pool, Segment, SourceError};
 use pinyard_driver::Capture;
 use pinyard_registry::{Events, MemoryKey, Registry, backend::Custom};
+use resting::Thread;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, mpsc};
@@ -815,27 +817,7 @@ fn an_idle_pools_thread_uses_no_time() {
     block.record_use(&two);
     drop(block);
     wait_for("the block's return", || pool.stats().live_blocks == 0);
-    let switches = || -> u64 {
-        let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
-        let ours = tasks.filter(|task| {
-            std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "pinyard-device")
-        });
-        let status = ours.filter_map(|task| std::fs::read_to_string(task.join("status")).ok());
-        let counts = status.flat_map(|text| {
-            let lines: Vec<u64> = text
-                .lines()
-                .filter(|line| line.contains("ctxt_switches"))
-                .filter_map(|line| line.split_whitespace().last()?.parse().ok())
-                .collect();
-            lines
-        });
-        counts.sum()
-    };
-    // It may be on its way to sleep, however long that takes beside other work.
-    wait_for("a quarter of a second without a wake-up of the worker", || {
-        let before = switches();
-        assert!(before > 0);
-        thread::sleep(Duration::from_millis(250));
-        switches() == before
-    });
+    let workers = Thread::all("pinyard-device");
+    assert!(!workers.is_empty());
+    wait_for("sleep", || workers.iter().all(Thread::sleeps_for_good));
 }

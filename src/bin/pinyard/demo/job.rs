@@ -140,6 +140,7 @@ fn last_words(output: &Path) -> String {
 mod tests {
     use super::*;
     use crate::demo::mpi::Kind;
+    use std::os::unix::process::ExitStatusExt;
 
     /// Runs a shell script in place of mpirun.
     fn run_script(script: &str, seconds: u64) -> (Ended, Vec<u64>) {
