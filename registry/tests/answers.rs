@@ -222,6 +222,25 @@ fn what_exceeds_the_whole_budget_takes_nothing_out() {
     assert_eq!((registry.stats().evictions, registry.stats().regions), (0, 1));
 }
 
+/// What an event has taken out is the room that a miss needs: what is still valid stays.
+#[test]
+fn stale_regions_make_room_before_valid_ones_are_evicted() {
+    let device = Device::new();
+    let registry = builder_over(device.backend()).budget(2 * PAGE).build().unwrap();
+    let hot = Pages::apart(1);
+    let key = read(&registry, &hot).key();
+    let mut other = Pages::apart(1);
+    drop(read(&registry, &other));
+    // Many, since the reaper may be the first to find the stale one.
+    for _ in 0..50 {
+        other.advise(libc::MADV_DONTNEED);
+        other = Pages::apart(1);
+        drop(read(&registry, &other));
+    }
+    assert_eq!((registry.stats().evictions, registry.stats().regions), (0, 2));
+    assert_eq!(read(&registry, &hot).key(), key);
+}
+
 /// Two registries in two threads that each need all of the budget.
 #[test]
 fn registries_of_one_budget_do_not_wait_for_each_other_for_ever() {
