@@ -33,6 +33,11 @@ made_up() {
     mkdir -p "$work/$1" && printf '#!/bin/sh\n%s\n' "$2" > "$work/$1/pinyard-bench" && chmod +x "$work/$1/pinyard-bench"
 }
 
+# ---- The programs' own tests -------------------------------------------------------------
+# No other step runs them: the step `unit` leaves this crate out.
+own() { timeout -k 5 600 cargo test --quiet --release -p pinyard-benches --features pinyard/cli --bins; }
+check "the programs' own tests" own
+
 # ---- What there is -----------------------------------------------------------------------
 lists() { bench 0 --list && narrow && for name in cache.hit hooks.watched pools.workloads mpi.gpu instructions; do says out $name || return 1; done; }
 check "the list" lists

@@ -4,6 +4,7 @@
 #![allow(unsafe_code, clippy::unwrap_used, clippy::expect_used)]
 
 mod device_common;
+mod resting;
 
 use device_common::{Bed, Gate, MIB, Over, Random, over_all, token, wait_for};
 use parking_lot::Mutex;
@@ -11,6 +12,7 @@ use pinyard_allocator::device::{DeviceBuf, DeviceError, DevicePool, PoolStream, 
 use pinyard_allocator::{AtomicFence, DriverToken, Pool, Segment, SourceError};
 use pinyard_driver::Capture;
 use pinyard_registry::{Events, MemoryKey, Registry, backend::Custom};
+use resting::Thread;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, mpsc};
@@ -227,7 +229,7 @@ fn patience_ends_and_the_error_says_who_holds_what() {
             }
             other => panic!("{other}"),
         }
-        assert!((patience..Duration::from_secs(4)).contains(&began.elapsed()));
+        assert!(began.elapsed() >= patience);
         gate.open();
         pool.alloc(2 * MIB, &one).unwrap();
     });
@@ -338,6 +340,9 @@ fn a_drop_waits_for_no_lock_while_another_thread_allocates() {
     });
 }
 
+/// After which a test takes a wait for a hang, however busy the machine is.
+const HANG: Duration = Duration::from_secs(30);
+
 /// Runs `work` while a host function of `stream` waits for it to end: what waits for the
 /// device meanwhile waits for itself. Whether it ended in time.
 fn beside_a_waiting_host_function(
@@ -382,7 +387,7 @@ fn to_drop(pool: &DevicePool, one: &PoolStream, two: &PoolStream) -> (Vec<Device
 fn mlx_2099_the_driver_s_own_free_waits_for_the_host_function() {
     let bed = Bed { simulated: None, ..Bed::new(1 << 30) };
     if bed.driver.name() != "simulated" {
-        return;
+        return eprintln!("skipped: a case of the simulated device");
     }
     let pool = Over::Device.builder(&bed).build().unwrap();
     let stream = pool.stream(bed.stream()).unwrap();
@@ -403,7 +408,7 @@ fn mlx_2099_a_free_against_a_managed_allocation() {
         let (one, two) = (pool.stream(bed.stream()).unwrap(), pool.stream(bed.stream()).unwrap());
         let (blocks, deferred) = to_drop(&pool, &one, &two);
         let mut managed = None;
-        let in_time = beside_a_waiting_host_function(bed, &one, Duration::from_secs(5), || {
+        let in_time = beside_a_waiting_host_function(bed, &one, HANG, || {
             thread::scope(|scope| {
                 let allocating = scope.spawn(|| bed.driver.mem_alloc_managed(MIB, &token()).unwrap());
                 drop(blocks);
@@ -427,7 +432,7 @@ fn mlx_2099_a_free_against_a_launch() {
         let (one, two) = (pool.stream(bed.stream()).unwrap(), pool.stream(bed.stream()).unwrap());
         let (blocks, deferred) = to_drop(&pool, &one, &two);
         let target = pool.alloc(MIB, &two).unwrap();
-        let in_time = beside_a_waiting_host_function(bed, &one, Duration::from_secs(5), || {
+        let in_time = beside_a_waiting_host_function(bed, &one, HANG, || {
             drop(blocks);
             deferred.defer_until(AtomicFence::new().at(0));
             for byte in 0..50 {
@@ -455,9 +460,9 @@ fn mlx_2099_a_free_against_a_mutex() {
         thread::scope(|scope| {
             let held = program.lock();
             let asks = scope.spawn(|| {
-                beside_a_waiting_host_function(bed, &one, Duration::from_secs(10), || {
+                beside_a_waiting_host_function(bed, &one, 2 * HANG, || {
                     began.send(()).unwrap();
-                    let taken = program.try_lock_for(Duration::from_secs(5));
+                    let taken = program.try_lock_for(HANG);
                     assert!(taken.is_some(), "the mutex's holder waited for the device, over {over:?}");
                 })
             });
@@ -812,25 +817,7 @@ fn an_idle_pools_thread_uses_no_time() {
     block.record_use(&two);
     drop(block);
     wait_for("the block's return", || pool.stats().live_blocks == 0);
-    thread::sleep(Duration::from_millis(50));
-    let switches = || -> u64 {
-        let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
-        let ours = tasks.filter(|task| {
-            std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "pinyard-device")
-        });
-        let status = ours.filter_map(|task| std::fs::read_to_string(task.join("status")).ok());
-        let counts = status.flat_map(|text| {
-            let lines: Vec<u64> = text
-                .lines()
-                .filter(|line| line.contains("ctxt_switches"))
-                .filter_map(|line| line.split_whitespace().last()?.parse().ok())
-                .collect();
-            lines
-        });
-        counts.sum()
-    };
-    let before = switches();
-    assert!(before > 0);
-    thread::sleep(Duration::from_millis(250));
-    assert_eq!(switches(), before, "the worker woke without a reason");
+    let workers = Thread::all("pinyard-device");
+    assert!(!workers.is_empty());
+    wait_for("sleep", || workers.iter().all(Thread::sleeps_for_good));
 }

@@ -3,12 +3,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod device_common;
+mod resting;
 
 use device_common::{MIB, token, wait_for};
 use parking_lot::Mutex;
 use pinyard_allocator::device::{DeviceBuilder, DevicePool, PoolStream, Pressure};
 use pinyard_allocator::{Bound, BuildError, HostLimits, PinnedSource};
 use pinyard_driver::{Call, Driver as _, Simulated};
+use resting::Thread;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -117,10 +119,7 @@ fn the_pools_thread_collects_by_itself_and_sleeps_when_there_is_no_slab() {
         assert_eq!((pool.stats().growths, gpu.used_bytes()), (round, 0));
     }
     // Nothing to look after: no call of the driver however long it takes.
-    std::thread::sleep(Duration::from_millis(20));
-    let calls = gpu.all_calls();
-    std::thread::sleep(Duration::from_millis(50));
-    assert_eq!(gpu.all_calls(), calls);
+    wait_for("sleep", || Thread::all("pinyard-device").iter().all(Thread::sleeps_for_good));
 }
 
 /// Files of a control group, gone at the end.

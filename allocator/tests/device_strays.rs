@@ -3,13 +3,14 @@
 #![allow(unsafe_code, clippy::unwrap_used, clippy::expect_used)]
 
 mod device_common;
+mod resting;
 
 use device_common::{MIB, token};
 use pinyard_allocator::device::{CopyError, DeviceError, DevicePool, MarkKind, PoolStream};
 use pinyard_allocator::{AtomicFence, Fence, Poll};
 use pinyard_driver::{Call, Costs, Driver as _, Simulated, Stream};
+use resting::Thread;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -137,22 +138,29 @@ fn a_pool_that_ends_keeps_its_words_until_the_last_mark() {
     assert_eq!(gpu.offences(), Vec::<String>::new());
 }
 
-/// What cannot be marked now is asked for ever more seldom.
+/// What cannot be marked now is asked for ever more seldom: every 5 ms in the end, by a few
+/// calls each time.
 #[test]
 fn a_captured_stream_with_a_dropped_block_costs_few_calls() {
+    const LOOKS: u64 = 40;
     let (gpu, _alone) = gpu();
+    let before = workers();
     let (pool, own) = pool(&gpu);
+    let worker = worker(&before);
     let other = another(&pool, &gpu);
     let raw = other.stream();
     let mut block = own.alloc(MIB).unwrap();
     block.record_use(&other);
     gpu.capture_begin(raw, &token()).unwrap();
     drop(block);
-    thread::sleep(Duration::from_millis(100));
+    // From 50 us on, twice as long each time.
+    worker.time_of(10);
     let before = gpu.all_calls();
-    thread::sleep(Duration::from_millis(400));
+    let took = worker.time_of(LOOKS);
     let calls = gpu.all_calls() - before;
-    assert!(calls < 400, "{calls} calls of the driver in 0.4 s");
+    assert!((1..2 * LOOKS).contains(&calls), "{calls} calls of the driver in {LOOKS} looks");
+    // A few sleeps may be of another kind, as for a lock. On a slow machine they last longer.
+    assert!(took >= Duration::from_millis(5) * (LOOKS as u32 - 10), "{LOOKS} looks within {took:?}");
     gpu.capture_end(raw, &token()).unwrap();
     assert!(within(Duration::from_secs(10), || pool.stats().live_blocks == 0));
 }
@@ -229,36 +237,27 @@ fn a_closed_pool_with_a_block_left_sleeps() {
     let (gpu, _alone) = gpu();
     let before = workers();
     let (pool, own) = pool(&gpu);
-    // It takes its name when it first runs.
-    let new = || workers().difference(&before).next().cloned();
-    assert!(within(Duration::from_secs(10), || new().is_some()));
-    let worker = new().unwrap();
+    let worker = worker(&before);
     let block = own.alloc(MIB).unwrap();
     drop((own, pool));
-    thread::sleep(Duration::from_millis(600));
-    let first = switches(&worker);
-    thread::sleep(Duration::from_millis(1500));
-    let woken = switches(&worker) - first;
-    assert!(woken < 15, "woken {woken} times in 1.5 s");
+    // From 50 us on, twice as long each time, to a quarter of a second.
+    worker.time_of(14);
+    let took = worker.time_of(3);
+    assert!(took >= Duration::from_millis(500), "three looks within {took:?}");
     drop(block);
     assert!(within(Duration::from_secs(10), || gpu.used_bytes() == 0));
 }
 
 /// The threads of pools.
-fn workers() -> BTreeSet<PathBuf> {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten().map(|task| task.path());
-    tasks
-        .filter(|task| {
-            std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "pinyard-device")
-        })
-        .collect()
+fn workers() -> BTreeSet<Thread> {
+    Thread::all("pinyard-device").into_iter().collect()
 }
 
-/// How often a thread gave up the processor.
-fn switches(task: &std::path::Path) -> u64 {
-    let status = std::fs::read_to_string(task.join("status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-    line.and_then(|count| count.trim().parse().ok()).expect("the kernel counts them")
+/// The thread of a pool that was made since.
+fn worker(before: &BTreeSet<Thread>) -> Thread {
+    let new = || workers().difference(before).next().cloned();
+    assert!(within(Duration::from_secs(10), || new().is_some()));
+    new().unwrap()
 }
 
 /// It ended the pool's thread, with the blocks of others in its hands.

@@ -50,6 +50,15 @@ const PATHS: [Path; 4] = [
     },
 ];
 
+/// Of a region of many pages, which the hook passes over in one step.
+const LARGE_PAGES: usize = 4096;
+const LARGE: Path = Path {
+    name: "munmap_large",
+    entry: c"munmap",
+    // SAFETY: pages that the program has made for it, in a child.
+    call: |at| unsafe { _ = libc::munmap(at as *mut _, LARGE_PAGES * PAGE) },
+};
+
 fn fail(cause: &str) -> ! {
     eprintln!("hook-steps: {cause}: {}", std::io::Error::last_os_error());
     std::process::exit(1)
@@ -116,7 +125,7 @@ fn main() {
             println!("steps_{}_{what} {}", path.name, count(path, at));
         }
     };
-    let one = pages(1);
+    let (one, large) = (pages(1), pages(LARGE_PAGES));
     let backend = Custom::new("dummy", |_, _| Ok(MemoryKey::default()), |_, _| Ok(()));
     let registry = match Registry::builder().backend(backend).max_regions(20_000).build() {
         Ok(registry) => registry,
@@ -137,4 +146,8 @@ fn main() {
         fail("get");
     }
     print("registered_there", one);
+    if registry.get((large as *const u8, LARGE_PAGES * PAGE), Access::LOCAL_READ).is_err() {
+        fail("get");
+    }
+    println!("steps_{}_registered_there {}", LARGE.name, count(&LARGE, large));
 }

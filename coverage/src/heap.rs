@@ -50,13 +50,18 @@ pub(crate) fn realloc_moves(judge: &mut Judge) -> Outcome<Verdict> {
     judge.after(memory.at, memory.len)
 }
 
-/// A free block inside the heap, whose pages go back while its addresses stay.
-pub(crate) fn malloc_trim(judge: &mut Judge) -> Outcome<Verdict> {
+/// Blocks of up to 16 MiB come from the heap, and stay there when they are freed.
+fn keep_freed() {
     // SAFETY: sets two parameters of this process's malloc.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, 16 * MIB as i32);
         libc::mallopt(libc::M_TRIM_THRESHOLD, 256 * MIB as i32);
     }
+}
+
+/// A free block inside the heap, whose pages go back while its addresses stay.
+pub(crate) fn malloc_trim(judge: &mut Judge) -> Outcome<Verdict> {
+    keep_freed();
     let block = allocated(MIB)?;
     let _keeps_it_inside = allocated(64 * 1024)?;
     let memory = pages_of(block, MIB).part(128, 2);
@@ -67,18 +72,27 @@ pub(crate) fn malloc_trim(judge: &mut Judge) -> Outcome<Verdict> {
         libc::free(block);
         libc::malloc_trim(0);
     }
-    // The block may have become one with a free one before it.
-    for _ in 0..16 {
-        let start = allocated(MIB)? as usize;
-        if start <= memory.at && memory.at + memory.len <= start + MIB {
+    // The block may have become one with a free one before it, or have lost some bytes to
+    // another thread. The first that fits into the free one covers all but its end.
+    for len in (10..64).rev().map(|sixteenths| sixteenths * (MIB / 16)) {
+        let block = allocated(len)?;
+        let start = block as usize;
+        if start <= memory.at && memory.at + memory.len <= start + len {
             return judge.after(memory.at, memory.len);
         }
+        // SAFETY: allocated above.
+        unsafe { libc::free(block) };
     }
     Err(Verdict::Skipped("malloc gave out other blocks".to_owned()))
 }
 
-/// Grows the break, takes it back with `shrink`, and grows it again.
+/// Grows the break, takes it back with `shrink`, and grows it again. What the judge allocates
+/// meanwhile comes out of room that malloc has already.
 fn break_moves(judge: &mut Judge, shrink: fn(Memory) -> i32) -> Outcome<Verdict> {
+    keep_freed();
+    let room = allocated(4 * MIB)?;
+    // SAFETY: allocated above.
+    unsafe { libc::free(room) };
     // SAFETY: moves the break, beyond what malloc knows of.
     let end = unsafe { libc::sbrk(0) } as usize;
     let memory = Memory { at: end.next_multiple_of(PAGE) + 8 * PAGE, len: 2 * PAGE };

@@ -36,8 +36,9 @@ fn run(name: &str, wanted: &str, setup: Setup, namespace: bool) -> [usize; 3] {
             Verdict::Stale => alone == "STALE",
             Verdict::Broken(_) => false,
             // This machine cannot do it, whoever looks.
-            Verdict::Skipped(_) => {
+            Verdict::Skipped(why) => {
                 skipped += 1;
+                println!("{name}, {} skipped: {why}", report.row.name);
                 return;
             }
             // Not stale; rather too much taken out than too little.

@@ -215,16 +215,14 @@ fn is_safe_in_a_signal_handler() {
         libc::signal(libc::SIGALRM, change_a_mapping as *const () as usize);
         assert_eq!(libc::setitimer(libc::ITIMER_REAL, &timer, null_mut()), 0);
     }
-    let began = std::time::Instant::now();
     let mut lost = 0;
-    while HANDLED.load(Relaxed) < 2000 && began.elapsed().as_secs() < 20 {
+    while HANDLED.load(Relaxed) < 1000 {
         // SAFETY: as above.
         unsafe { libc::madvise(watched.base as *mut _, PAGE, libc::MADV_DONTNEED) };
         lost += (drain(&watched.sink) == 0) as u64;
     }
     // SAFETY: stops the timer.
     unsafe { libc::setitimer(libc::ITIMER_REAL, &off, null_mut()) };
-    assert!(HANDLED.load(Relaxed) >= 200, "too few signals arrived: {}", HANDLED.load(Relaxed));
     assert_eq!(lost, 0, "an event was lost");
 }
 

@@ -20,6 +20,7 @@ fn counting(device: &Arc<Device>) -> Registry {
 
 #[test]
 fn a_miss_is_explained() {
+    let began = Instant::now();
     let device = Device::new();
     let registry = Registry::builder().backend(device.backend()).max_regions(3).build().unwrap();
     let pages = Pages::new(16);
@@ -38,7 +39,9 @@ fn a_miss_is_explained() {
         let said = explain(pages.part(3, 1));
         let Explanation::Retired { reason, ago, .. } = said else { panic!("{said}") };
         assert_eq!(reason, expected);
-        assert!(ago < Duration::from_secs(60), "{ago:?}");
+        // A hundredth more: the processor's counter is calibrated, not a clock.
+        let longest = began.elapsed().mul_f64(1.01);
+        assert!(ago <= longest, "{ago:?} ago, of {longest:?}");
         drop(read(&registry, pages.part(2, 4)));
     };
     pages.advise(libc::MADV_DONTNEED);
@@ -217,6 +220,25 @@ fn what_exceeds_the_whole_budget_takes_nothing_out() {
     let error = registry.get(pages.part(2, 4), Access::LOCAL_READ).unwrap_err();
     assert!(matches!(error, GetError::Budget { .. }), "{error}");
     assert_eq!((registry.stats().evictions, registry.stats().regions), (0, 1));
+}
+
+/// What an event has taken out is the room that a miss needs: what is still valid stays.
+#[test]
+fn stale_regions_make_room_before_valid_ones_are_evicted() {
+    let device = Device::new();
+    let registry = builder_over(device.backend()).budget(2 * PAGE).build().unwrap();
+    let hot = Pages::apart(1);
+    let key = read(&registry, &hot).key();
+    let mut other = Pages::apart(1);
+    drop(read(&registry, &other));
+    // Many, since the reaper may be the first to find the stale one.
+    for _ in 0..50 {
+        other.advise(libc::MADV_DONTNEED);
+        other = Pages::apart(1);
+        drop(read(&registry, &other));
+    }
+    assert_eq!((registry.stats().evictions, registry.stats().regions), (0, 2));
+    assert_eq!(read(&registry, &hot).key(), key);
 }
 
 /// Two registries in two threads that each need all of the budget.

@@ -38,13 +38,15 @@ fn run_copies() {
         let mode = if set_user_id { 0o4755 } else { 0o755 };
         fs::set_permissions(&copy, Permissions::from_mode(mode)).unwrap();
         let mut command = Command::new(&copy);
-        command.args(["--exact", "nothing_is_opened_from_the_working_directory"]);
+        command.args(["--exact", "nothing_is_opened_from_the_working_directory", "--nocapture"]);
         let done = command.env(COPY, set_user_id.to_string()).current_dir(&folder).output().unwrap();
         assert!(
             done.status.success(),
             "set-user-ID {set_user_id}: {}",
             String::from_utf8_lossy(&done.stdout)
         );
+        let said = String::from_utf8_lossy(&done.stderr);
+        said.lines().filter(|line| line.starts_with("skipped: ")).for_each(|line| eprintln!("{line}"));
     }
     fs::remove_dir_all(&folder).unwrap();
 }

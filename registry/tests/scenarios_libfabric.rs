@@ -228,16 +228,18 @@ fn a_signal_handler_that_unmaps_a_registered_page_during_get() {
     std::thread::scope(|scope| {
         let _finally = Finally(&done);
         scope.spawn(|| {
-            while !done.load(SeqCst) {
+            for number in 0_u64.. {
+                if done.load(SeqCst) {
+                    return;
+                }
                 // SAFETY: the thread lives until the scope ends.
                 unsafe { libc::pthread_kill(main, libc::SIGALRM) };
-                std::thread::sleep(std::time::Duration::from_micros(60));
+                // Sometimes long enough for a get on a slow machine as well.
+                let pause = if number % 4 == 0 { 600 } else { 60 };
+                std::thread::sleep(std::time::Duration::from_micros(pause));
             }
         });
-        let began = std::time::Instant::now();
-        let enough =
-            |served, interrupted| VERSION.load(SeqCst) >= 3000 && served >= 1000 && interrupted >= 10;
-        while !enough(served, interrupted) && began.elapsed().as_secs() < 20 {
+        while VERSION.load(SeqCst) < 3000 || served < 1000 || interrupted.min(interrupted_stats) < 10 {
             looks += 1;
             // Every other time the counters are asked for longer than `get` takes.
             let in_stats = VERSION.load(SeqCst);
@@ -258,8 +260,6 @@ fn a_signal_handler_that_unmaps_a_registered_page_during_get() {
             block(libc::SIGALRM, libc::SIG_UNBLOCK);
         }
     });
-    assert!(served >= 100 && interrupted >= 10, "{looks} looks, {served} served, {interrupted} interrupted");
-    assert!(interrupted_stats >= 10, "{interrupted_stats} interrupted in stats");
 }
 
 /// Case k: an event that is applied late leaves alone what was registered after it.

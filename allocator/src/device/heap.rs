@@ -519,6 +519,39 @@ mod tests {
     }
 
     #[test]
+    fn a_slab_joins_the_one_before_it_of_its_own_kind_alone() {
+        let mut heap = Heap::default();
+        heap.add(slab(MIB, 10 * GRAIN), false, 1);
+        heap.add(slab(MIB + 10 * GRAIN, 10 * GRAIN), true, 1);
+        assert_eq!(heap.areas.len(), 1);
+        heap.add(Slab { kind: Kind::Small, ..slab(MIB + 20 * GRAIN, 10 * GRAIN) }, true, 1);
+        assert_eq!(heap.areas.len(), 2, "another kind");
+        heap.add(slab(MIB + 30 * GRAIN, 10 * GRAIN), false, 1);
+        assert_eq!(heap.areas.len(), 3, "not asked to");
+        let found = heap.take((1, &[]), Kind::Large, 20 * GRAIN, 20 * GRAIN);
+        assert_eq!(found.map(|(block, _)| block.bytes.get()), Some(20 * GRAIN));
+        assert!(heap.take((1, &[]), Kind::Large, 11 * GRAIN, 11 * GRAIN).is_none());
+    }
+
+    #[test]
+    fn no_more_slabs_are_given_back_than_suffice() {
+        let three = || {
+            let mut heap = Heap::default();
+            for grains in [100, 200, 300] {
+                heap.add(slab(grains * MIB, grains * GRAIN), false, 0);
+            }
+            heap
+        };
+        let lengths = |grains: usize| -> Vec<usize> {
+            let slabs = three().detach_slabs(grains * GRAIN);
+            slabs.iter().map(|slab| slab.segment.bytes / GRAIN).collect()
+        };
+        assert_eq!(lengths(150), [200], "one that suffices");
+        assert_eq!(lengths(500), [300, 200], "just enough");
+        assert_eq!(lengths(501), [300, 200, 100]);
+    }
+
+    #[test]
     fn neighbours_of_several_owners_become_one_range_where_they_suffice() {
         let mut heap = Heap::default();
         heap.add(slab(MIB, 100 * GRAIN), false, 1);

@@ -362,6 +362,54 @@ mod tests {
         assert_eq!(map.news(), map.epoch(), "nothing was left for later");
     }
 
+    /// From where an event meets it, a region is passed over in one step.
+    #[test]
+    fn an_event_over_a_large_region_leaves_nothing_for_later() {
+        const PAGES: usize = 8 * FANOUT;
+        let (map, _) = with([]);
+        map.slots[1].begin(AT, AT + PAGES * PAGE, map.epoch());
+        assert!(map.slots[1].go_live());
+        map.directory.sections[AT >> SECTION_SHIFT].fetch_add(8, SeqCst);
+        for chunk in 0..8 {
+            map.directory.chunks[(AT >> CHUNK_SHIFT) + chunk].store(chunk as u32 + 1, SeqCst);
+        }
+        (FANOUT..9 * FANOUT).for_each(|at| map.directory.leaves[at].store(1, SeqCst));
+        map.publish(AT, AT + PAGES * PAGE - 1);
+        assert_eq!((stale(&map, 1), map.news()), (std::vec![1], map.epoch()));
+    }
+
+    /// Pages of these values that are in memory.
+    #[allow(unsafe_code)]
+    fn resident<T>(values: &[T]) -> usize {
+        let (at, bytes) = (values.as_ptr().addr() & !(PAGE - 1), size_of_val(values));
+        let mut pages = [0_u8; 1024];
+        assert!(bytes <= (pages.len() - 1) * PAGE);
+        // SAFETY: writes a byte for each page, of which there are no more than in `pages`.
+        assert_eq!(unsafe { libc::mincore(at as *mut _, bytes, pages.as_mut_ptr()) }, 0);
+        pages.iter().filter(|&&page| page & 1 != 0).count()
+    }
+
+    #[test]
+    #[allow(unsafe_code, clippy::disallowed_macros)] // says why it is skipped
+    fn slots_and_leaves_are_made_resident_before_they_are_written() {
+        let (map, _) = with([]);
+        let one = &map.slots[..1];
+        let at = one.as_ptr().addr() & !(PAGE - 1);
+        // SAFETY: the map's own page; the advice changes no contents.
+        let done = unsafe { crate::sys::madvise(at, PAGE, libc::MADV_POPULATE_WRITE) };
+        if done.is_err() || resident(one) == 0 {
+            // Before Linux 5.14; an emulator ignores the advice.
+            return std::eprintln!("skipped: MADV_POPULATE_WRITE makes nothing resident here: {done:?}");
+        }
+        let slots = &map.slots[1000..2000];
+        let leaves = &map.directory.leaves[10 * FANOUT..20 * FANOUT];
+        assert_eq!((resident(slots), resident(leaves)), (0, 0));
+        map.make_resident(1000..2000, 10..20);
+        assert!(
+            resident(slots) * PAGE >= size_of_val(slots) && resident(leaves) * PAGE >= size_of_val(leaves)
+        );
+    }
+
     #[test]
     fn an_event_over_empty_terabytes_is_walked_to_its_end() {
         let (map, count) = with([0]);

@@ -309,6 +309,9 @@ unsafe fn load_byte(at: usize) -> u8 {
     byte
 }
 
+#[cfg(all(test, not(loom)))]
+#[path = "x86_64_compared.rs"]
+mod compared;
 #[cfg(test)]
 #[path = "x86_64_tests.rs"]
 mod tests;

@@ -114,6 +114,10 @@ mod arch {
     }
 }
 
+#[cfg(all(test, target_arch = "x86_64", not(loom)))]
+#[path = "instructions_compared.rs"]
+mod compared;
+
 #[cfg(test)]
 mod tests {
     use super::*;

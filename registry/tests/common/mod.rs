@@ -268,14 +268,14 @@ pub fn read<'r>(registry: &'r Registry, buffer: impl AsRange) -> Lease<'r> {
     registry.get(buffer, Access::LOCAL_READ).unwrap()
 }
 
-/// Waits until `done`, at most five seconds: long enough for any scheduler.
-pub fn eventually(mut done: impl FnMut() -> bool) -> std::time::Duration {
+/// Waits until `done`. The limit only ends a hang; no test relies on it.
+pub fn eventually(mut done: impl FnMut() -> bool) {
+    const LIMIT: std::time::Duration = std::time::Duration::from_secs(60);
     let began = std::time::Instant::now();
     while !done() {
-        assert!(began.elapsed().as_secs() < 5, "did not happen in 5 s");
+        assert!(began.elapsed() < LIMIT, "did not happen in {LIMIT:?}");
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
-    began.elapsed()
 }
 
 pub type Change = fn(&Pages);
