@@ -11,6 +11,6 @@ own=(threads device_threads two_copies table large_tls)
 status=0
 # shellcheck disable=SC2046
 cargo nextest run "${chosen[@]}" -E "not ($(printf 'binary(=%s) | ' "${own[@]}" | sed 's/ | $//'))" || status=1
-cargo test "${chosen[@]}" "${own[@]/#/--test=}" --no-fail-fast -- --nocapture || status=1
+RUST_TEST_NOCAPTURE=1 cargo test "${chosen[@]}" "${own[@]/#/--test=}" --no-fail-fast || status=1
 [ -n "${QUICK:-}" ] || cargo test "${chosen[@]}" --doc --no-fail-fast || status=1
 exit $status

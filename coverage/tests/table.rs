@@ -43,6 +43,10 @@ fn main() -> ExitCode {
         failed += 1;
         println!("{skipped} verdicts are missing, more than {MOST_SKIPPED}");
     }
+    if passed + failed + skipped == 0 {
+        failed += 1;
+        println!("no row's name has \"{wanted}\"");
+    }
     println!("{passed} passed, {failed} failed, {skipped} skipped");
     if failed == 0 {
         return ExitCode::SUCCESS;
