@@ -124,7 +124,12 @@ mod tests {
         (gpu, pool)
     }
 
+    /// While a thread looks at the streams, none leaves its place: the pool's may do so for
+    /// long where it gets no processor, and is waited for.
     fn stream(gpu: &Simulated, pool: &DevicePool) -> PoolStream {
+        while Arc::strong_count(&pool.core().lock(&mut token()).streams) > 1 {
+            std::thread::yield_now();
+        }
         pool.stream(gpu.stream_create(&token()).unwrap()).unwrap()
     }
 
