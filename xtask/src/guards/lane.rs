@@ -1,14 +1,13 @@
 //! A copy of the tree with a target folder of its own, and a guard's trial there.
 
 use super::list::{Guard, NoticedBy, Test};
-use super::run::Folders;
-use super::{child, git};
+use super::{child, copy};
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -30,38 +29,29 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// Copies the tree: tracked files and those that git does not ignore, as they are now. The
-    /// copy is newer than anything built from an earlier one.
-    pub(crate) fn new(folders: &Folders, temporary: &Path, name: &str) -> Result<Lane, String> {
-        let tree = temporary.join(name);
-        let paths = git(&folders.root, &["ls-files", "--cached", "--others", "--exclude-standard", "-z"])?;
-        for path in paths.split('\0').filter(|path| !path.is_empty()) {
-            copy(&folders.root.join(path), &tree.join(path))
-                .map_err(|error| format!("copy {path}: {error}"))?;
-        }
-        Ok(Lane { tree, target: folders.target.join(name), log: temporary.join(format!("{name}.log")) })
+    pub(crate) fn new(tree: PathBuf, target: PathBuf, log: PathBuf, root: &Path) -> Result<Lane, String> {
+        copy::bring_up_to_date(&tree, root)?;
+        fs::create_dir_all(&target).map_err(|error| format!("make {}: {error}", target.display()))?;
+        Ok(Lane { tree, target, log })
     }
 
-    /// Builds all that the guards' trials build, once and with every guard in its place. Gives what
-    /// does not build.
+    /// Builds what the guards' trials have in common, once and with every guard in its place: the
+    /// package and its dependencies, with one of its tests. A trial builds its own test anyway.
+    /// Gives what does not build.
     pub(crate) fn build(&self, guards: &[&Guard]) -> Result<Vec<String>, String> {
-        let mut tests: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
-        let mut checks = BTreeSet::new();
+        let (mut tests, mut checks) = (BTreeMap::new(), BTreeSet::new());
         for guard in guards {
             match &guard.noticed_by {
                 NoticedBy::Test(test) => {
-                    let target =
-                        test.test.split(' ').take(if test.test.starts_with("--lib") { 1 } else { 2 });
-                    let build = (&test.package, test.loom, test.mpi);
-                    tests.entry(build).or_default().insert(target.collect::<Vec<_>>());
+                    tests.entry((&test.package, test.loom, test.mpi)).or_insert(&test.test);
                 }
                 NoticedBy::Compiler(compiler) => _ = checks.insert(&compiler.must_not_compile),
                 NoticedBy::Script(_) => {}
             }
         }
-        let tests = tests.into_iter().map(|((package, loom, mpi), targets)| {
+        let tests = tests.into_iter().map(|((package, loom, mpi), test)| {
             let mut command = self.cargo("test", package, loom, mpi);
-            command.arg("--no-run").args(targets.into_iter().flatten());
+            command.arg("--no-run").args(test.split(' '));
             (package, command)
         });
         let checks = checks.into_iter().map(|package| (package, self.cargo("check", package, false, false)));
@@ -76,18 +66,9 @@ impl Lane {
 
     /// Another lane with all that is built in this one. Times are kept: Cargo compares those of
     /// sources with those of builds.
-    pub(crate) fn twin(&self, name: &str) -> Result<Lane, String> {
-        let twin = Lane {
-            tree: self.tree.with_file_name(name),
-            target: self.target.with_file_name(name),
-            log: self.log.with_file_name(format!("{name}.log")),
-        };
-        match fs::remove_dir_all(&twin.target) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(format!("remove {}: {error}", twin.target.display()));
-            }
-            _ => {}
-        }
+    pub(crate) fn twin(&self, tree: PathBuf, target: PathBuf) -> Result<Lane, String> {
+        let twin = Lane { log: tree.with_extension("log"), tree, target };
+        twin.remove_builds()?;
         for (from, to) in [(&self.tree, &twin.tree), (&self.target, &twin.target)] {
             let status = twin.run(Command::new("cp").arg("-a").args([from, to]), BUILD_LIMIT)?;
             if !status.success() {
@@ -95,6 +76,15 @@ impl Lane {
             }
         }
         Ok(twin)
+    }
+
+    pub(crate) fn remove_builds(&self) -> Result<(), String> {
+        match fs::remove_dir_all(&self.target) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(format!("remove {}: {error}", self.target.display()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Takes the guard out, looks whether that is noticed, and puts the guard back.
@@ -220,21 +210,4 @@ impl Lane {
 fn with_mpi(command: &mut Command) -> &mut Command {
     let compiler = env::var_os("MPICC").unwrap_or_else(|| "/usr/bin/mpicc.openmpi".into());
     command.env("MPICC", compiler)
-}
-
-/// A file that is gone from the tree is none of the copy either.
-fn copy(from: &Path, to: &Path) -> io::Result<()> {
-    let kind = match fs::symlink_metadata(from) {
-        Ok(metadata) => metadata.file_type(),
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    fs::create_dir_all(to.parent().unwrap_or(to))?;
-    if kind.is_symlink() {
-        symlink(fs::read_link(from)?, to)
-    } else if kind.is_file() {
-        fs::copy(from, to).map(drop)
-    } else {
-        Ok(())
-    }
 }

@@ -4,6 +4,7 @@ use super::child;
 use super::lane::{Lane, Outcome};
 use super::list::Guard;
 use std::env;
+use std::fs::{self, File};
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -76,25 +77,36 @@ impl<'a> Report<'a> {
 
 pub(crate) fn run(folders: &Folders, chosen: &[&Guard], report: &mut Report<'_>) -> Result<(), String> {
     child::end_on_signals();
+    let builds = folders.target.join("guards");
+    let of_builds = |error| format!("lock {}: {error}", builds.display());
+    fs::create_dir_all(&builds).map_err(of_builds)?;
+    // Another run with this target folder ends first.
+    let lock = File::create(builds.join("lock")).map_err(of_builds)?;
+    lock.lock().map_err(of_builds)?;
     let temporary = tempfile::Builder::new().prefix("pinyard-guards-").tempdir();
     let temporary = temporary.map_err(|error| format!("make a temporary folder: {error}"))?;
-    let lane = |name: &str| Lane::new(folders, temporary.path(), name);
+    let temporary = temporary.path();
     let (scripted, others): (Vec<&Guard>, Vec<&Guard>) = chosen.iter().partition(|guard| guard.is_scripted());
     if !others.is_empty() {
-        let mut lanes = vec![lane("guards0")?];
         let began = Instant::now();
-        for failed in lanes[0].build(&others)? {
+        // It is kept for the next run, and no guard is ever taken out of it.
+        let base = Lane::new(builds.join("tree"), builds.join("base"), temporary.join("log"), &folders.root)?;
+        for failed in base.build(&others)? {
             report.add("with every guard in its place", &Outcome::Failed(failed), 0);
         }
-        if others.len() > 1 {
-            lanes.push(lanes[0].twin("guards1")?);
-        }
+        let names = ["lane0", "lane1"].into_iter().take(others.len());
+        let twins = names.map(|name| base.twin(temporary.join(name), builds.join(name)));
+        let lanes = twins.collect::<Result<Vec<_>, _>>()?;
         report.say(&format!("built with every guard in its place: {} s", began.elapsed().as_secs()));
         in_turn(&others, &lanes, Lane::trial, report);
+        lanes.iter().try_for_each(Lane::remove_builds)?;
     }
     if !scripted.is_empty() {
-        // Scripts start ranks of MPI on every core: nothing runs beside them.
-        in_turn(&scripted, &[lane("guards")?], Lane::trial, report);
+        // Scripts start ranks of MPI on every core: nothing runs beside them. The copy is newer than
+        // what was built without a guard in an earlier run.
+        let (tree, target) = (temporary.join("scripts"), builds.join("scripts"));
+        let lane = Lane::new(tree, target, temporary.join("log"), &folders.root)?;
+        in_turn(&scripted, &[lane], Lane::trial, report);
     }
     Ok(())
 }
