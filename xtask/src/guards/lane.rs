@@ -5,6 +5,7 @@ use super::{child, copy};
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::ffi::OsStr;
+use std::fmt::Display;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -22,17 +23,29 @@ pub(crate) enum Outcome {
     Skipped(String),
 }
 
+/// What is built in a lane stays fresh for the next run: a file is written only where it is to
+/// change, so the builds without a guard are older than the file that has it back.
 pub(crate) struct Lane {
+    folder: PathBuf,
     tree: PathBuf,
     target: PathBuf,
     log: PathBuf,
 }
 
 impl Lane {
-    pub(crate) fn new(tree: PathBuf, target: PathBuf, log: PathBuf, root: &Path) -> Result<Lane, String> {
-        copy::bring_up_to_date(&tree, root)?;
-        fs::create_dir_all(&target).map_err(|error| format!("make {}: {error}", target.display()))?;
-        Ok(Lane { tree, target, log })
+    /// The folder's, with the tree as it is now.
+    pub(crate) fn new(folder: &Path, root: &Path) -> Result<Lane, String> {
+        copy::bring_up_to_date(&Lane::tree_of(folder), root)?;
+        Ok(Lane::of(folder))
+    }
+
+    fn of(folder: &Path) -> Lane {
+        let at = |name: &str| folder.join(name);
+        Lane { folder: folder.to_owned(), tree: Lane::tree_of(folder), target: at("build"), log: at("log") }
+    }
+
+    pub(crate) fn tree_of(folder: &Path) -> PathBuf {
+        folder.join("tree")
     }
 
     /// Builds what the guards' trials have in common, once and with every guard in its place: the
@@ -64,27 +77,24 @@ impl Lane {
         Ok(failed)
     }
 
-    /// Another lane with all that is built in this one. Times are kept: Cargo compares those of
+    /// Another lane, with all that is built in this one. Times are copied: Cargo compares those of
     /// sources with those of builds.
-    pub(crate) fn twin(&self, tree: PathBuf, target: PathBuf) -> Result<Lane, String> {
-        let twin = Lane { log: tree.with_extension("log"), tree, target };
-        twin.remove_builds()?;
-        for (from, to) in [(&self.tree, &twin.tree), (&self.target, &twin.target)] {
-            let status = twin.run(Command::new("cp").arg("-a").args([from, to]), BUILD_LIMIT)?;
-            if !status.success() {
-                return Err(format!("cp -a {} {}: {}", from.display(), to.display(), twin.last_words()?));
+    pub(crate) fn copy(&self, folder: &Path) -> Result<Lane, String> {
+        let (from, part) = (&self.folder, folder.with_extension("part"));
+        let failed =
+            |error: &dyn Display| format!("copy {} to {}: {error}", from.display(), folder.display());
+        for old in [folder, &part] {
+            match fs::remove_dir_all(old) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(&error)),
+                _ => {}
             }
         }
-        Ok(twin)
-    }
-
-    pub(crate) fn remove_builds(&self) -> Result<(), String> {
-        match fs::remove_dir_all(&self.target) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                Err(format!("remove {}: {error}", self.target.display()))
-            }
-            _ => Ok(()),
+        if !self.run(Command::new("cp").arg("-a").args([from, &part]), BUILD_LIMIT)?.success() {
+            return Err(failed(&self.last_words()?));
         }
+        // A copy that ends early is none.
+        fs::rename(&part, folder).map_err(|error| failed(&error))?;
+        Ok(Lane::of(folder))
     }
 
     /// Takes the guard out, looks whether that is noticed, and puts the guard back.

@@ -6,7 +6,7 @@ use super::list::Guard;
 use std::env;
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -83,32 +83,40 @@ pub(crate) fn run(folders: &Folders, chosen: &[&Guard], report: &mut Report<'_>)
     // Another run with this target folder ends first.
     let lock = File::create(builds.join("lock")).map_err(of_builds)?;
     lock.lock().map_err(of_builds)?;
-    let temporary = tempfile::Builder::new().prefix("pinyard-guards-").tempdir();
-    let temporary = temporary.map_err(|error| format!("make a temporary folder: {error}"))?;
-    let temporary = temporary.path();
     let (scripted, others): (Vec<&Guard>, Vec<&Guard>) = chosen.iter().partition(|guard| guard.is_scripted());
     if !others.is_empty() {
-        let began = Instant::now();
-        // It is kept for the next run, and no guard is ever taken out of it.
-        let base = Lane::new(builds.join("tree"), builds.join("base"), temporary.join("log"), &folders.root)?;
-        for failed in base.build(&others)? {
-            report.add("with every guard in its place", &Outcome::Failed(failed), 0);
+        let mut lanes = vec![Lane::new(&builds.join("0"), &folders.root)?];
+        if others.len() > 1 {
+            lanes.push(second(&builds.join("1"), &lanes[0], &folders.root, &others, report)?);
         }
-        let names = ["lane0", "lane1"].into_iter().take(others.len());
-        let twins = names.map(|name| base.twin(temporary.join(name), builds.join(name)));
-        let lanes = twins.collect::<Result<Vec<_>, _>>()?;
-        report.say(&format!("built with every guard in its place: {} s", began.elapsed().as_secs()));
         in_turn(&others, &lanes, Lane::trial, report);
-        lanes.iter().try_for_each(Lane::remove_builds)?;
     }
     if !scripted.is_empty() {
-        // Scripts start ranks of MPI on every core: nothing runs beside them. The copy is newer than
-        // what was built without a guard in an earlier run.
-        let (tree, target) = (temporary.join("scripts"), builds.join("scripts"));
-        let lane = Lane::new(tree, target, temporary.join("log"), &folders.root)?;
-        in_turn(&scripted, &[lane], Lane::trial, report);
+        // Scripts start ranks of MPI on every core: nothing runs beside them.
+        in_turn(&scripted, &[Lane::new(&builds.join("scripts"), &folders.root)?], Lane::trial, report);
     }
     Ok(())
+}
+
+/// The second lane begins with what is built in the first, unless it has these dependencies already.
+fn second(
+    folder: &Path,
+    first: &Lane,
+    root: &Path,
+    guards: &[&Guard],
+    report: &mut Report<'_>,
+) -> Result<Lane, String> {
+    let dependencies = |root: &Path| fs::read(root.join("Cargo.lock")).ok();
+    if folder.is_dir() && dependencies(&Lane::tree_of(folder)) == dependencies(root) {
+        return Lane::new(folder, root);
+    }
+    let began = Instant::now();
+    for failed in first.build(guards)? {
+        report.add("with every guard in its place", &Outcome::Failed(failed), 0);
+    }
+    let lane = first.copy(folder)?;
+    report.say(&format!("built with every guard in its place: {} s", began.elapsed().as_secs()));
+    Ok(lane)
 }
 
 /// Tries the guards in the lanes. A guard whose lane does not come to its end has failed.

@@ -32,8 +32,7 @@ fn each_way_to_notice_is_tried() {
         ("skips", &limit("{ script = 'check.sh skip', says = 'no limit' }")),
     ]);
     let list = tree.list().unwrap();
-    let within = |name: &str| tree.folder.path().join(name);
-    let lane = Lane::new(within("lane"), within("lane-target"), within("log"), tree.root()).unwrap();
+    let lane = Lane::new(&tree.folder.path().join("lane"), tree.root()).unwrap();
     let outcomes: Vec<String> = (list.guards.iter())
         .map(|guard| match lane.trial(guard).unwrap() {
             Outcome::Passed => "passed".to_owned(),
@@ -56,26 +55,31 @@ fn each_way_to_notice_is_tried() {
         assert!(outcome.starts_with(expected), "{outcome:?}, not {expected:?}");
     }
     assert_eq!(outcomes.len(), expected.len());
-    assert_eq!(fs::read_to_string(tree.folder.path().join("lane/tiny/src/lib.rs")).unwrap(), LIMIT);
+    assert_eq!(fs::read_to_string(tree.folder.path().join("lane/tree/tiny/src/lib.rs")).unwrap(), LIMIT);
 }
 
 #[test]
-fn all_lanes_and_runs_share_one_build_and_a_guard_that_nobody_needs_fails_the_run() {
+fn lanes_and_runs_share_builds_and_a_test_that_passes_without_its_guard_fails_the_run() {
     let unnoticed = NOTICED.replace("--test adds at_most", "--lib adds_one");
     let tree = tree(&[("first", NOTICED), ("unnoticed", &unnoticed), ("second", NOTICED), ("left", NOTICED)]);
     let builds = || fs::read_to_string(tree.folder.path().join("builds-of-base")).unwrap();
-    for _ in 0..2 {
+    for run in 0..2 {
         let (ok, said) = tree.guards(&["first|second|unnoticed"]);
         assert!(!ok && said.ends_with("\n2 passed, 1 failed, 0 skipped, 1 left\n"), "{said}");
-        let unnoticed = "\nFAILED  unnoticed: the test passes without the guard in tiny/src/lib.rs\n";
-        assert!(said.contains(unnoticed) && said.contains("\nok      first "), "{said}");
+        let unnoticed = "FAILED  unnoticed: the test passes without the guard in tiny/src/lib.rs\n";
+        assert!(said.contains(unnoticed) && said.contains("ok      first "), "{said}");
         assert_eq!(builds(), "x", "what is the same is built again");
+        assert_eq!(said.contains("built with every guard"), run == 0, "{said}");
     }
     assert_eq!(fs::read_to_string(tree.root().join("tiny/src/lib.rs")).unwrap(), LIMIT, "the tree itself");
     tree.write("base/src/lib.rs", "pub fn sum(a: u32, b: u32) -> u32 {\n    b + a\n}\n");
     assert!(tree.guards(&["first"]).0);
-    assert_eq!(builds(), "xx", "what is another is built once");
+    assert_eq!(builds(), "xx", "what is another is built");
     tree.write("base/src/lib.rs", "no Rust");
+    let (ok, said) = tree.guards(&["first|second"]);
+    assert!(!ok && said.ends_with("\n0 passed, 2 failed, 0 skipped, 2 left\n"), "{said}");
+    // Other dependencies: the second lane begins anew with what the first has built.
+    tree.write("Cargo.lock", "");
     let (ok, said) = tree.guards(&["first|second"]);
     assert!(!ok && said.contains("FAILED  with every guard in its place: tiny does not build\n"), "{said}");
     assert!(said.ends_with("\n0 passed, 3 failed, 0 skipped, 2 left\n"), "{said}");
