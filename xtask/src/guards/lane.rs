@@ -1,8 +1,8 @@
 //! A copy of the tree with a target folder of its own, and a guard's trial there.
 
-use super::list::{Guard, NoticedBy, Test};
+use super::list::{Compiler, Guard, NoticedBy, Test};
 use super::{child, copy};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -48,30 +48,19 @@ impl Lane {
         folder.join("tree")
     }
 
-    /// Builds what the guards' trials have in common, once and with every guard in its place: the
-    /// package and its dependencies, with one of its tests. A trial builds its own test anyway.
-    /// Gives what does not build.
+    /// Builds what the guards' trials have in common, with every guard in its place: each package and
+    /// its dependencies, with one of its tests. A trial builds its own test anyway. Gives what does
+    /// not build.
     pub(crate) fn build(&self, guards: &[&Guard]) -> Result<Vec<String>, String> {
-        let (mut tests, mut checks) = (BTreeMap::new(), BTreeSet::new());
-        for guard in guards {
-            match &guard.noticed_by {
-                NoticedBy::Test(test) => {
-                    tests.entry((&test.package, test.loom, test.mpi)).or_insert(&test.test);
-                }
-                NoticedBy::Compiler(compiler) => _ = checks.insert(&compiler.must_not_compile),
-                NoticedBy::Script(_) => {}
-            }
-        }
-        let tests = tests.into_iter().map(|((package, loom, mpi), test)| {
-            let mut command = self.cargo("test", package, loom, mpi);
-            command.arg("--no-run").args(test.split(' '));
-            (package, command)
-        });
-        let checks = checks.into_iter().map(|package| (package, self.cargo("check", package, false, false)));
         let mut failed = Vec::new();
-        for (package, mut command) in tests.chain(checks) {
+        for (what, guard) in in_common(guards) {
+            let mut command = match &guard.noticed_by {
+                NoticedBy::Test(test) => self.test(test, &["--no-run"]),
+                NoticedBy::Compiler(compiler) => self.check(compiler),
+                NoticedBy::Script(_) => continue,
+            };
             if !self.run(&mut command, BUILD_LIMIT)?.success() {
-                failed.push(format!("{package} does not build\n{}", self.last_words()?));
+                failed.push(format!("{what} does not build\n{}", self.last_words()?));
             }
         }
         Ok(failed)
@@ -119,15 +108,10 @@ impl Lane {
     fn outcome(&self, guard: &Guard) -> Result<Outcome, String> {
         let failed = match &guard.noticed_by {
             NoticedBy::Test(test) => {
-                let cargo = || {
-                    let mut command = self.cargo("test", &test.package, test.loom, test.mpi);
-                    command.args(test.test.split(' '));
-                    command
-                };
-                if !self.run(cargo().arg("--no-run"), BUILD_LIMIT)?.success() {
+                if !self.run(&mut self.test(test, &["--no-run"]), BUILD_LIMIT)?.success() {
                     "does not compile without its guard".to_owned()
                 } else {
-                    let status = self.run(&mut cargo(), TEST_LIMIT)?;
+                    let status = self.run(&mut self.test(test, &[]), TEST_LIMIT)?;
                     let said = self.said()?;
                     if status.success() {
                         return Ok(Outcome::Failed(format!(
@@ -141,7 +125,7 @@ impl Lane {
                 }
             }
             NoticedBy::Compiler(compiler) => {
-                self.run(&mut self.cargo("check", &compiler.must_not_compile, false, false), BUILD_LIMIT)?;
+                self.run(&mut self.check(compiler), BUILD_LIMIT)?;
                 // The borrow checker's: borrowed as mutable as well, or twice as mutable.
                 let said = self.said()?;
                 if said.contains("E0502") || said.contains("E0499") {
@@ -167,17 +151,23 @@ impl Lane {
         Ok(Outcome::Failed(format!("{failed}\n{}", self.last_words()?)))
     }
 
-    fn cargo(&self, what: &str, package: &str, loom: bool, mpi: bool) -> Command {
+    fn test(&self, test: &Test, more: &[&str]) -> Command {
         let mut command = self.command("cargo");
-        command.args([what, "--quiet", "-p", package]);
-        if loom {
+        command.args(["test", "--quiet", "-p", &test.package]).args(test.test.split(' ')).args(more);
+        if test.loom {
             // Three preemptions a run find every guard that is taken out.
             command.arg("--release").env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3");
             command.env("CARGO_TARGET_DIR", self.target.join("loom"));
         }
-        if mpi {
+        if test.mpi {
             with_mpi(&mut command);
         }
+        command
+    }
+
+    fn check(&self, compiler: &Compiler) -> Command {
+        let mut command = self.command("cargo");
+        command.args(["check", "--quiet", "-p", &compiler.must_not_compile]);
         command
     }
 
@@ -215,6 +205,17 @@ impl Lane {
         let lines: Vec<_> = said.lines().collect();
         Ok(lines[lines.len().saturating_sub(20)..].join("\n"))
     }
+}
+
+/// A guard for each build that the guards' trials begin with.
+pub(crate) fn in_common<'g>(guards: &[&'g Guard]) -> BTreeMap<String, &'g Guard> {
+    let build = |guard: &Guard| match &guard.noticed_by {
+        NoticedBy::Test(Test { package, loom: true, .. }) => format!("{package} with loom"),
+        NoticedBy::Test(test) => test.package.clone(),
+        NoticedBy::Compiler(compiler) => format!("check of {}", compiler.must_not_compile),
+        NoticedBy::Script(script) => script.script.clone(),
+    };
+    guards.iter().map(|guard| (build(guard), *guard)).collect()
 }
 
 fn with_mpi(command: &mut Command) -> &mut Command {

@@ -1,8 +1,9 @@
 //! Two lanes take turns, each with a copy of the tree: a change of one crate keeps one core busy.
 
 use super::child;
-use super::lane::{Lane, Outcome};
+use super::lane::{Lane, Outcome, in_common};
 use super::list::Guard;
+use std::collections::BTreeSet;
 use std::env;
 use std::fs::{self, File};
 use std::io::Write;
@@ -98,7 +99,7 @@ pub(crate) fn run(folders: &Folders, chosen: &[&Guard], report: &mut Report<'_>)
     Ok(())
 }
 
-/// The second lane begins with what is built in the first, unless it has these dependencies already.
+/// The second lane begins with what is built in the first, unless it has that already.
 fn second(
     folder: &Path,
     first: &Lane,
@@ -106,15 +107,28 @@ fn second(
     guards: &[&Guard],
     report: &mut Report<'_>,
 ) -> Result<Lane, String> {
-    let dependencies = |root: &Path| fs::read(root.join("Cargo.lock")).ok();
-    if folder.is_dir() && dependencies(&Lane::tree_of(folder)) == dependencies(root) {
-        return Lane::new(folder, root);
+    let dependencies = fs::read_to_string(root.join("Cargo.lock")).unwrap_or_default();
+    let note = folder.join("begun-with");
+    let noted = fs::read_to_string(&note).unwrap_or_default();
+    let (of_builds, of_dependencies) = noted.split_once("\n\n").unwrap_or_default();
+    let mut builds: BTreeSet<_> = in_common(guards).into_keys().collect();
+    if of_dependencies == dependencies {
+        let has: BTreeSet<_> = of_builds.lines().map(str::to_owned).collect();
+        if builds.is_subset(&has) {
+            return Lane::new(folder, root);
+        }
+        builds.extend(has);
     }
     let began = Instant::now();
-    for failed in first.build(guards)? {
+    let failed = first.build(guards)?;
+    let lane = first.copy(folder)?;
+    if failed.is_empty() {
+        let noted = format!("{}\n\n{dependencies}", Vec::from_iter(builds).join("\n"));
+        fs::write(&note, noted).map_err(|error| format!("write {}: {error}", note.display()))?;
+    }
+    for failed in failed {
         report.add("with every guard in its place", &Outcome::Failed(failed), 0);
     }
-    let lane = first.copy(folder)?;
     report.say(&format!("built with every guard in its place: {} s", began.elapsed().as_secs()));
     Ok(lane)
 }

@@ -61,7 +61,9 @@ fn each_way_to_notice_is_tried() {
 #[test]
 fn lanes_and_runs_share_builds_and_a_test_that_passes_without_its_guard_fails_the_run() {
     let unnoticed = NOTICED.replace("--test adds at_most", "--lib adds_one");
-    let tree = tree(&[("first", NOTICED), ("unnoticed", &unnoticed), ("second", NOTICED), ("left", NOTICED)]);
+    let checked = "line = 'more.min(10)'\nreplacement = 'more'\nnoticed_by = { must_not_compile = 'base' }";
+    let tree =
+        tree(&[("first", NOTICED), ("unnoticed", &unnoticed), ("second", NOTICED), ("checked", checked)]);
     let builds = || fs::read_to_string(tree.folder.path().join("builds-of-base")).unwrap();
     for run in 0..2 {
         let (ok, said) = tree.guards(&["first|second|unnoticed"]);
@@ -72,6 +74,10 @@ fn lanes_and_runs_share_builds_and_a_test_that_passes_without_its_guard_fails_th
         assert_eq!(said.contains("built with every guard"), run == 0, "{said}");
     }
     assert_eq!(fs::read_to_string(tree.root().join("tiny/src/lib.rs")).unwrap(), LIMIT, "the tree itself");
+    for run in 0..2 {
+        let (_, said) = tree.guards(&["first|checked"]);
+        assert_eq!(said.contains("built with every guard"), run == 0, "a build of another kind: {said}");
+    }
     tree.write("base/src/lib.rs", "pub fn sum(a: u32, b: u32) -> u32 {\n    b + a\n}\n");
     assert!(tree.guards(&["first"]).0);
     assert_eq!(builds(), "xx", "what is another is built");
