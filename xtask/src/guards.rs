@@ -4,10 +4,12 @@
 //!
 //! list.rs    reads and checks the list
 //! choice.rs  chooses guards: by name, by changed paths, at random
+//! run.rs     one build with every guard in its place, and two lanes that begin with it
 //! lane.rs    a copy of the tree with a target folder of its own, and a guard's trial there
-//! run.rs     two lanes with one base build
+//! copy.rs    makes the copy
 
 mod choice;
+mod copy;
 mod lane;
 mod list;
 mod run;

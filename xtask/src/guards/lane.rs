@@ -1,15 +1,15 @@
 //! A copy of the tree with a target folder of its own, and a guard's trial there.
 
-use super::git;
-use super::list::{Guard, NoticedBy, Test};
-use super::run::Folders;
+use super::copy;
+use super::list::{Compiler, Guard, NoticedBy, Test};
 use crate::process;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsStr;
+use std::fmt::Display;
 use std::fs;
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
@@ -24,78 +24,67 @@ pub(crate) enum Outcome {
     Skipped(String),
 }
 
+/// What is built in a lane stays fresh for the next run: a file is written only where it is to
+/// change, so the builds without a guard are older than the file that has it back.
 pub(crate) struct Lane {
+    folder: PathBuf,
     tree: PathBuf,
     target: PathBuf,
     log: PathBuf,
 }
 
 impl Lane {
-    /// Copies the tree: tracked files and those that git does not ignore, as they are now. The
-    /// copy is newer than anything built from an earlier one.
-    pub(crate) fn new(folders: &Folders, temporary: &Path, name: &str) -> Result<Lane, String> {
-        let tree = temporary.join(name);
-        let paths = git(&folders.root, &["ls-files", "--cached", "--others", "--exclude-standard", "-z"])?;
-        for path in paths.split('\0').filter(|path| !path.is_empty()) {
-            copy(&folders.root.join(path), &tree.join(path))
-                .map_err(|error| format!("copy {path}: {error}"))?;
-        }
-        Ok(Lane { tree, target: folders.target.join(name), log: temporary.join(format!("{name}.log")) })
+    /// The folder's, with the tree as it is now.
+    pub(crate) fn new(folder: &Path, root: &Path) -> Result<Lane, String> {
+        copy::bring_up_to_date(&Lane::tree_of(folder), root)?;
+        Ok(Lane::of(folder))
     }
 
-    /// Builds all that the guards' trials build, once and with every guard in its place. Gives what
-    /// does not build.
+    fn of(folder: &Path) -> Lane {
+        let at = |name: &str| folder.join(name);
+        Lane { folder: folder.to_owned(), tree: Lane::tree_of(folder), target: at("build"), log: at("log") }
+    }
+
+    pub(crate) fn tree_of(folder: &Path) -> PathBuf {
+        folder.join("tree")
+    }
+
+    /// Builds what the guards' trials have in common, with every guard in its place: each package and
+    /// its dependencies, with one of its tests. A trial builds its own test anyway. Gives what does
+    /// not build.
     pub(crate) fn build(&self, guards: &[&Guard]) -> Result<Vec<String>, String> {
-        let mut tests: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
-        let mut checks = BTreeSet::new();
-        for guard in guards {
-            match &guard.noticed_by {
-                NoticedBy::Test(test) => {
-                    let target =
-                        test.test.split(' ').take(if test.test.starts_with("--lib") { 1 } else { 2 });
-                    let build = (&test.package, test.loom, test.mpi);
-                    tests.entry(build).or_default().insert(target.collect::<Vec<_>>());
-                }
-                NoticedBy::Compiler(compiler) => _ = checks.insert(&compiler.must_not_compile),
-                NoticedBy::Script(_) => {}
-            }
-        }
-        let tests = tests.into_iter().map(|((package, loom, mpi), targets)| {
-            let mut command = self.cargo("test", package, loom, mpi);
-            command.arg("--no-run").args(targets.into_iter().flatten());
-            (package, command)
-        });
-        let checks = checks.into_iter().map(|package| (package, self.cargo("check", package, false, false)));
         let mut failed = Vec::new();
-        for (package, mut command) in tests.chain(checks) {
+        for (what, guard) in in_common(guards) {
+            let mut command = match &guard.noticed_by {
+                NoticedBy::Test(test) => self.test(test, &["--no-run"]),
+                NoticedBy::Compiler(compiler) => self.check(compiler),
+                NoticedBy::Script(_) => continue,
+            };
             if !self.run(&mut command, BUILD_LIMIT)?.success() {
-                failed.push(format!("{package} does not build\n{}", self.last_words()?));
+                failed.push(format!("{what} does not build\n{}", self.last_words()?));
             }
         }
         Ok(failed)
     }
 
-    /// Another lane with all that is built in this one. Times are kept: Cargo compares those of
+    /// Another lane, with all that is built in this one. Times are copied: Cargo compares those of
     /// sources with those of builds.
-    pub(crate) fn twin(&self, name: &str) -> Result<Lane, String> {
-        let twin = Lane {
-            tree: self.tree.with_file_name(name),
-            target: self.target.with_file_name(name),
-            log: self.log.with_file_name(format!("{name}.log")),
-        };
-        match fs::remove_dir_all(&twin.target) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                return Err(format!("remove {}: {error}", twin.target.display()));
-            }
-            _ => {}
-        }
-        for (from, to) in [(&self.tree, &twin.tree), (&self.target, &twin.target)] {
-            let status = twin.run(Command::new("cp").arg("-a").args([from, to]), BUILD_LIMIT)?;
-            if !status.success() {
-                return Err(format!("cp -a {} {}: {}", from.display(), to.display(), twin.last_words()?));
+    pub(crate) fn copy(&self, folder: &Path) -> Result<Lane, String> {
+        let (from, part) = (&self.folder, folder.with_extension("part"));
+        let failed =
+            |error: &dyn Display| format!("copy {} to {}: {error}", from.display(), folder.display());
+        for old in [folder, &part] {
+            match fs::remove_dir_all(old) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(&error)),
+                _ => {}
             }
         }
-        Ok(twin)
+        if !self.run(Command::new("cp").arg("-a").args([from, &part]), BUILD_LIMIT)?.success() {
+            return Err(failed(&self.last_words()?));
+        }
+        // A copy that ends early is none.
+        fs::rename(&part, folder).map_err(|error| failed(&error))?;
+        Ok(Lane::of(folder))
     }
 
     /// Takes the guard out, looks whether that is noticed, and puts the guard back.
@@ -120,15 +109,10 @@ impl Lane {
     fn outcome(&self, guard: &Guard) -> Result<Outcome, String> {
         let failed = match &guard.noticed_by {
             NoticedBy::Test(test) => {
-                let cargo = || {
-                    let mut command = self.cargo("test", &test.package, test.loom, test.mpi);
-                    command.args(test.test.split(' '));
-                    command
-                };
-                if !self.run(cargo().arg("--no-run"), BUILD_LIMIT)?.success() {
+                if !self.run(&mut self.test(test, &["--no-run"]), BUILD_LIMIT)?.success() {
                     "does not compile without its guard".to_owned()
                 } else {
-                    let status = self.run(&mut cargo(), TEST_LIMIT)?;
+                    let status = self.run(&mut self.test(test, &[]), TEST_LIMIT)?;
                     let said = self.said()?;
                     if status.success() {
                         return Ok(Outcome::Failed(format!(
@@ -142,7 +126,7 @@ impl Lane {
                 }
             }
             NoticedBy::Compiler(compiler) => {
-                self.run(&mut self.cargo("check", &compiler.must_not_compile, false, false), BUILD_LIMIT)?;
+                self.run(&mut self.check(compiler), BUILD_LIMIT)?;
                 // The borrow checker's: borrowed as mutable as well, or twice as mutable.
                 let said = self.said()?;
                 if said.contains("E0502") || said.contains("E0499") {
@@ -168,17 +152,23 @@ impl Lane {
         Ok(Outcome::Failed(format!("{failed}\n{}", self.last_words()?)))
     }
 
-    fn cargo(&self, what: &str, package: &str, loom: bool, mpi: bool) -> Command {
+    fn test(&self, test: &Test, more: &[&str]) -> Command {
         let mut command = self.command("cargo");
-        command.args([what, "--quiet", "-p", package]);
-        if loom {
+        command.args(["test", "--quiet", "-p", &test.package]).args(test.test.split(' ')).args(more);
+        if test.loom {
             // Three preemptions a run find every guard that is taken out.
             command.arg("--release").env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3");
             command.env("CARGO_TARGET_DIR", self.target.join("loom"));
         }
-        if mpi {
+        if test.mpi {
             with_mpi(&mut command);
         }
+        command
+    }
+
+    fn check(&self, compiler: &Compiler) -> Command {
+        let mut command = self.command("cargo");
+        command.args(["check", "--quiet", "-p", &compiler.must_not_compile]);
         command
     }
 
@@ -214,24 +204,18 @@ impl Lane {
     }
 }
 
+/// A guard for each build that the guards' trials begin with.
+pub(crate) fn in_common<'g>(guards: &[&'g Guard]) -> BTreeMap<String, &'g Guard> {
+    let build = |guard: &Guard| match &guard.noticed_by {
+        NoticedBy::Test(Test { package, loom: true, .. }) => format!("{package} with loom"),
+        NoticedBy::Test(test) => test.package.clone(),
+        NoticedBy::Compiler(compiler) => format!("check of {}", compiler.must_not_compile),
+        NoticedBy::Script(script) => script.script.clone(),
+    };
+    guards.iter().map(|guard| (build(guard), *guard)).collect()
+}
+
 fn with_mpi(command: &mut Command) -> &mut Command {
     let compiler = env::var_os("MPICC").unwrap_or_else(|| "/usr/bin/mpicc.openmpi".into());
     command.env("MPICC", compiler)
-}
-
-/// A file that is gone from the tree is none of the copy either.
-fn copy(from: &Path, to: &Path) -> io::Result<()> {
-    let kind = match fs::symlink_metadata(from) {
-        Ok(metadata) => metadata.file_type(),
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
-    fs::create_dir_all(to.parent().unwrap_or(to))?;
-    if kind.is_symlink() {
-        symlink(fs::read_link(from)?, to)
-    } else if kind.is_file() {
-        fs::copy(from, to).map(drop)
-    } else {
-        Ok(())
-    }
 }

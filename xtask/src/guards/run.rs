@@ -1,11 +1,13 @@
 //! Two lanes take turns, each with a copy of the tree: a change of one crate keeps one core busy.
 
-use super::lane::{Lane, Outcome};
+use super::lane::{Lane, Outcome, in_common};
 use super::list::Guard;
 use crate::process;
+use std::collections::BTreeSet;
 use std::env;
+use std::fs::{self, File};
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -64,7 +66,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// The form of the last line of ci/checks.sh, which `cargo xtask test` adds up.
+    /// The form of the last line of ci/checks.sh, which ci/test.sh adds up.
     pub(crate) fn counts(&self) -> String {
         format!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
     }
@@ -76,27 +78,59 @@ impl<'a> Report<'a> {
 
 pub(crate) fn run(folders: &Folders, chosen: &[&Guard], report: &mut Report<'_>) -> Result<(), String> {
     process::end_on_signals();
-    let temporary = tempfile::Builder::new().prefix("pinyard-guards-").tempdir();
-    let temporary = temporary.map_err(|error| format!("make a temporary folder: {error}"))?;
-    let lane = |name: &str| Lane::new(folders, temporary.path(), name);
+    let builds = folders.target.join("guards");
+    let of_builds = |error| format!("lock {}: {error}", builds.display());
+    fs::create_dir_all(&builds).map_err(of_builds)?;
+    // Another run with this target folder ends first.
+    let lock = File::create(builds.join("lock")).map_err(of_builds)?;
+    lock.lock().map_err(of_builds)?;
     let (scripted, others): (Vec<&Guard>, Vec<&Guard>) = chosen.iter().partition(|guard| guard.is_scripted());
     if !others.is_empty() {
-        let mut lanes = vec![lane("guards0")?];
-        let began = Instant::now();
-        for failed in lanes[0].build(&others)? {
-            report.add("with every guard in its place", &Outcome::Failed(failed), 0);
-        }
+        let mut lanes = vec![Lane::new(&builds.join("0"), &folders.root)?];
         if others.len() > 1 {
-            lanes.push(lanes[0].twin("guards1")?);
+            lanes.push(second(&builds.join("1"), &lanes[0], &folders.root, &others, report)?);
         }
-        report.say(&format!("built with every guard in its place: {} s", began.elapsed().as_secs()));
         in_turn(&others, &lanes, Lane::trial, report);
     }
     if !scripted.is_empty() {
         // Scripts start ranks of MPI on every core: nothing runs beside them.
-        in_turn(&scripted, &[lane("guards")?], Lane::trial, report);
+        in_turn(&scripted, &[Lane::new(&builds.join("scripts"), &folders.root)?], Lane::trial, report);
     }
     Ok(())
+}
+
+/// The second lane begins with what is built in the first, unless it has that already.
+fn second(
+    folder: &Path,
+    first: &Lane,
+    root: &Path,
+    guards: &[&Guard],
+    report: &mut Report<'_>,
+) -> Result<Lane, String> {
+    let dependencies = fs::read_to_string(root.join("Cargo.lock")).unwrap_or_default();
+    let note = folder.join("begun-with");
+    let noted = fs::read_to_string(&note).unwrap_or_default();
+    let (of_builds, of_dependencies) = noted.split_once("\n\n").unwrap_or_default();
+    let mut builds: BTreeSet<_> = in_common(guards).into_keys().collect();
+    if of_dependencies == dependencies {
+        let has: BTreeSet<_> = of_builds.lines().map(str::to_owned).collect();
+        if builds.is_subset(&has) {
+            return Lane::new(folder, root);
+        }
+        builds.extend(has);
+    }
+    let began = Instant::now();
+    let failed = first.build(guards)?;
+    let lane = first.copy(folder)?;
+    if failed.is_empty() {
+        let noted = format!("{}\n\n{dependencies}", Vec::from_iter(builds).join("\n"));
+        fs::write(&note, noted).map_err(|error| format!("write {}: {error}", note.display()))?;
+    }
+    for failed in failed {
+        report.add("with every guard in its place", &Outcome::Failed(failed), 0);
+    }
+    report.say(&format!("built with every guard in its place: {} s", began.elapsed().as_secs()));
+    Ok(lane)
 }
 
 /// Tries the guards in the lanes. A guard whose lane does not come to its end has failed.
