@@ -220,7 +220,7 @@ mod tests {
             let (gpu, pool) = bed(marks);
             let mut streams: VecDeque<PoolStream> = VecDeque::new();
             let mut left: VecDeque<DeviceBuf> = VecDeque::new();
-            let mut allocations = 0;
+            let (mut most, mut allocations) = (0, 0);
             for turn in 0..STREAMS {
                 let stream = stream(&gpu, &pool);
                 let mut made = blocks(&gpu, &stream, turn);
@@ -246,16 +246,14 @@ mod tests {
                     left.pop_front();
                 }
                 gpu.advance(100_000);
-                // As the pool's thread does.
+                // As the pool's thread does, which may be late.
                 pool.core().settle_dropped(&mut token());
-                // Those whose marks or users are late as well, those that the pool's thread looks
-                // at, and the pool's own. It may hold them while it does not run.
-                let began = Instant::now();
-                while places(&pool) > 4 * LATER {
-                    assert!(began.elapsed() < Duration::from_secs(20), "{} places", places(&pool));
-                    std::thread::yield_now();
-                }
+                most = most.max(places(&pool));
             }
+            // Those whose marks or users are late as well, those that the pool's thread looks at,
+            // and the pool's own.
+            // Of blocks in its hands when it lost the processor there are a few more: 68 were seen.
+            assert!(most <= STREAMS / 100, "{most} places");
             let stats = pool.stats();
             assert!(stats.peak_reserved_bytes <= 256 << 20, "{stats:?}");
             left.clear();
