@@ -252,8 +252,9 @@ mod tests {
             }
             // Those whose marks or users are late as well, those that the pool's thread looks at,
             // and the pool's own.
-            // Of blocks in its hands when it lost the processor there are a few more: 68 were seen.
-            assert!(most <= STREAMS / 100, "{most} places");
+            // Of blocks in its hands when it lost the processor there are a few more: 82 were seen. A place
+            // in 16 that stays occupied would make 625.
+            assert!(most <= STREAMS / 40, "{most} places");
             let stats = pool.stats();
             assert!(stats.peak_reserved_bytes <= 256 << 20, "{stats:?}");
             left.clear();
