@@ -5,7 +5,9 @@
 # Debian's, downloaded and not installed. PINYARD_CLUSTER_KERNEL names another package, or
 # the addresses of the .deb files that one consists of.
 # Exits with 77, and one line that says why, where that cannot be had.
-set -euo pipefail
+set -eEuo pipefail
+# What prints nothing by itself ends it with its line.
+trap 'echo "${0##*/}: line $LINENO: status $?: $BASH_COMMAND" >&2' ERR
 here=$(dirname "$(readlink -f "$0")")
 out=${1:?usage: build.sh FOLDER}
 wanted=${PINYARD_CLUSTER_KERNEL:-linux-image-6.12-amd64 linux-image-amd64}
@@ -31,7 +33,7 @@ if [ ! -e vmlinuz ]; then
     else
         command -v apt-get > /dev/null || cannot "no apt-get to download a kernel with"
         # shellcheck disable=SC2086 # several names on purpose
-        package=$(apt-cache depends $wanted 2> /dev/null | sed -n 's/.*Depends: \(linux-image-.*\)/\1/p' | head -1)
+        package=$(apt-cache depends $wanted 2> /dev/null | awk '/Depends: linux-image-/ && !found++ { print $NF }')
         [ -n "$package" ] || cannot "apt knows none of the kernels $wanted: apt-get update, or set PINYARD_CLUSTER_KERNEL"
         (cd kernel.new && timeout 300 apt-get download -qq -o APT::Sandbox::User=root "$package" > log 2>&1) ||
             cannot "apt-get cannot download $package: $(tail -n 1 kernel.new/log)"
@@ -54,7 +56,7 @@ if [ ! -e initrd.gz ] || [ "$here/init.sh" -nt initrd.gz ] || [ "$here/build.sh"
     ln -s busybox "$root/bin/sh"
     install -m 755 "$here/init.sh" "$root/init"
     n=100
-    for module in $(for name in $modules; do modprobe -d kernel -S "$version" --show-depends "$name" 2> /dev/null; done |
+    for module in $(for name in $modules; do modprobe -d kernel -S "$version" --show-depends "$name" 2> /dev/null || true; done |
         awk '$1 == "insmod" && !seen[$2]++ { print $2 }'); do
         case $module in *.xz) xz -dc "$module" ;; *) cat "$module" ;; esac > "$root/mod/$n-$(basename "${module%.xz}")"
         n=$((n + 1))

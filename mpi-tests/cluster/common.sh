@@ -44,6 +44,6 @@ on_nodes() {
 kernel=$("$here/build.sh" "$CLUSTER") || {
     status=$?
     [ $status -eq 77 ] && nothing "$kernel"
-    cannot "make the nodes' kernel: $kernel"
+    cannot "make the nodes' kernel: status $status: $kernel"
 }
 echo "$kernel"
