@@ -4,7 +4,7 @@
 //!
 //! list.rs    reads and checks the list
 //! choice.rs  chooses guards: by name, by changed paths, at random
-//! run.rs     one build with every guard in its place, and two lanes that begin with it
+//! run.rs     two lanes, which begin with one build
 //! lane.rs    a copy of the tree with a target folder of its own, and a guard's trial there
 //! copy.rs    makes the copy
 
@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
     /// Only guards whose names hold this text; `a|b` for either
     #[arg(group = "which")]
     pattern: Option<String>,
-    /// Every guard but those that a script notices, which need a minute each: a PATTERN takes them
+    /// Every guard but those that a script notices, which build several packages: a PATTERN takes them
     #[arg(long, group = "which", conflicts_with_all = ["changed", "sample"])]
     all: bool,
     /// The guards whose file, or whose test's file, differs between this revision and the working tree
