@@ -99,7 +99,7 @@ for mpi in "$@"; do
     echo "building the programs for $name"
     export MPICC=/usr/bin/mpicc.$mpi
     build "$mpi"
-    [ -n "$more" ] || check "the programs' own tests" \
+    [ -n "$more" ] || rest check "the programs' own tests" \
         limited 600 cargo test --quiet --release --target-dir "$target/$mpi" -p pinyard-mpi-tests --lib --bins
     programs=$target/$mpi/release
     with=(--mpirun "mpirun.$mpi" --programs "$programs")

@@ -180,7 +180,7 @@ for mpi in "$@"; do
     export PINYARD_MPIRUN=mpirun.$mpi PINYARD_PROGRAMS=$programs
     with=(--backend io_uring)
 
-    [ -n "$more" ] || check "the program's own tests" limited 900 \
+    [ -n "$more" ] || rest check "the program's own tests" limited 900 \
         cargo test --quiet --release --target-dir "$target/$mpi" -p pinyard-stress
     check "$name: the page: 4 ranks are clean, and the reports whole" clean
     $more check "$name: the seed makes the run" reproducible

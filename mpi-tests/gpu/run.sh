@@ -314,6 +314,6 @@ own() {
 	cargo test --quiet --release --target-dir "$target/${MPICC##*.}" -p pinyard-mpi "$@"
 }
 check "the crate's own tests" own --lib --test buffers --test probe_help
-check "the documentation's examples" own --doc --features cudarc
+rest check "the documentation's examples" own --doc --features cudarc
 
 counts
