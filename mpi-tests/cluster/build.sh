@@ -56,11 +56,12 @@ if [ ! -e initrd.gz ] || [ "$here/init.sh" -nt initrd.gz ] || [ "$here/build.sh"
     ln -s busybox "$root/bin/sh"
     install -m 755 "$here/init.sh" "$root/init"
     n=100
-    for module in $(for name in $modules; do modprobe -d kernel -S "$version" --show-depends "$name" 2> /dev/null || true; done |
-        awk '$1 == "insmod" && !seen[$2]++ { print $2 }'); do
+    # By their whole paths, which may have spaces, each once.
+    while read -r module; do
         case $module in *.xz) xz -dc "$module" ;; *) cat "$module" ;; esac > "$root/mod/$n-$(basename "${module%.xz}")"
         n=$((n + 1))
-    done
+    done < <(for name in $modules; do modprobe -d kernel -S "$version" --show-depends "$name" 2> /dev/null || true; done |
+        sed -n 's/^insmod \(.*\.ko[.a-z]*\).*/\1/p' | awk '!seen[$0]++')
     compgen -G "$root/mod/*rdma_rxe*" > /dev/null || cannot "the kernel $version has no rdma_rxe"
     (cd "$root" && find . | /bin/busybox cpio -o -H newc 2> /dev/null) | gzip -1 > initrd.new
     mv initrd.new initrd.gz
