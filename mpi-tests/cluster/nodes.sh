@@ -14,7 +14,8 @@
 # exec ends with 124 where the command took too long, and 125 where the node died.
 # Inside a node it is mpirun's launch agent, in the place of ssh.
 set -uo pipefail
-here=$(dirname "$(readlink -f "$0")")
+# Not by its real path: the nodes' commands are split at spaces, and a link may have none.
+here=$(cd "$(dirname "$0")" && pwd)
 : "${SHARE:?}"
 limit=${LIMIT:-60}
 

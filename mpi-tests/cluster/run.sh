@@ -10,7 +10,8 @@
 # VERBOSE=1        shows what each case said
 # shellcheck disable=SC2030,SC2031 # a lane has variables of its own
 set -u
-here=$(dirname "$(readlink -f "$0")")
+# Not by its real path: the nodes' commands are split at spaces, and a link may have none.
+here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/../.." || exit 2
 # shellcheck disable=SC2034 # of check
 only=${1:-}
@@ -29,8 +30,8 @@ stale=$target/debug/stale
 # The test binaries that cargo has just built, by name.
 binaries=$(ci/build.sh debug --message-format json |
     sed -n 's/.*pinyard-registry.*"name":"\(conformance\|devices\)".*"executable":"\([^"]*\)".*/\1=\2/p') || cannot "build the tests"
-conformance=$(sed -n 's/^conformance=//p' <<< "$binaries")
-devices=$(sed -n 's/^devices=//p' <<< "$binaries")
+conformance=$target/debug/deps/$(sed -n 's/^conformance=.*\///p' <<< "$binaries")
+devices=$target/debug/deps/$(sed -n 's/^devices=.*\///p' <<< "$binaries")
 if [ ! -x "$conformance" ] || [ ! -x "$devices" ]; then cannot "find the tests that cargo built"; fi
 for folder in release openmpi; do ci/build.sh $folder || cannot "build $folder"; done
 preload=${PRELOAD:-$target/release/libpinyard_preload.so}

@@ -4,7 +4,8 @@
 #
 #   mpi-tests/cluster/wheels.sh
 set -u
-here=$(dirname "$(readlink -f "$0")")
+# Not by its real path: the nodes' commands are split at spaces, and a link may have none.
+here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/../.." || exit 2
 target=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-target}" && pwd) || exit 2
 wheels=$target/wheels
