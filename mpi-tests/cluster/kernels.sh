@@ -5,7 +5,7 @@
 #
 #   mpi-tests/cluster/kernels.sh OUT [NAME...]   all kernels of the list unless named
 set -u
-here=$(dirname "$(readlink -f "$0")")
+here=$(cd "$(dirname "$0")" && pwd) # as run.sh
 out=$(mkdir -p "${1:?usage: kernels.sh OUT [NAME...]}" && cd "$1" && pwd) || exit 2
 shift
 cd "$here/../.." || exit 2

@@ -83,14 +83,14 @@ hang=42 # of the watchdog
 
 # A pure client of the libfabric that the environment leads to.
 client_of() { # label, pattern of the line that says what was done
-	local label=$1 said=$2
+	local label=$1 line=$2
 	expect "$label: hangs without" $hang 'watchdog: hang' -- "${without[@]}" "$build/memhooks" naive
-	expect "$label: completes with" 0 'completed' "$said" -- "${with[@]}" "$build/memhooks" naive
+	expect "$label: completes with" 0 'completed' "$line" -- "${with[@]}" "$build/memhooks" naive
 	expect "$label, #9003: hangs without" $hang "one thread in munmap, with the driver's lock; the other in fi_mr_reg, waiting" -- \
 		"${without[@]}" "$build/driver_lock"
 	expect "$label, #9003: completes with" 0 'completed: 200 registrations' -- "${with[@]}" "$build/driver_lock"
 	expect "$label: stale without" 0 'fresh 1 hits 400 stale 399' -- "${without[@]}" "$build/client" rounds 400 number
-	expect "$label: 400 hits of 400" 0 'fresh 400 hits 400 stale 0' "$said" -- "${with[@]}" "$build/client" rounds 400 number
+	expect "$label: 400 hits of 400" 0 'fresh 400 hits 400 stale 0' "$line" -- "${with[@]}" "$build/client" rounds 400 number
 	expect "$label: the same by munmap" 0 'fresh 400 hits 400 stale 0' -- "${with[@]}" "$build/client" rounds 400 libc
 	expect "$label: four domains, four threads" 0 'fewer 0' -- "${with[@]}" "$build/client" domains 200
 	expect "$label: a child's stale hit without" any 'does not hold' -- "${without[@]}" "$build/client" fork
@@ -167,9 +167,9 @@ of_pages() {
 	printf '#!/bin/sh\nLD_PRELOAD=$LD_PRELOAD:%s exec %s late\n' "$device" "$build/mpi" >"$out/program"
 	chmod +x "$bin/mpirun" "$out/program"
 	local library=/opt/pinyard/lib/libpinyard_preload.so=$preload
-	local said='^pinyard: rank 0, pid [0-9]+: libfabric 1\..*libfabric.so.1): memory monitor imported; hooks: entries, [0-9]+ functions seen'
+	local line='^pinyard: rank 0, pid [0-9]+: libfabric 1\..*libfabric.so.1): memory monitor imported; hooks: entries, [0-9]+ functions seen'
 	for block in "$(ci/block.sh docs/src/start.md launch "$library")" "$(ci/block.sh docs/src/preload.md mpirun "$library")"; do
-		expect "the book: ${block%% *} of $(wc -l <<<"$block") lines" 0 "$said" 'after MPI_Init: hits 100 of 100 stale 0' -- \
+		expect "the book: ${block%% *} of $(wc -l <<<"$block") lines" 0 "$line" 'after MPI_Init: hits 100 of 100 stale 0' -- \
 			env PATH="$bin:$PATH" bash -euc "${block:-false}"
 	done
 }
