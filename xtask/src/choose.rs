@@ -1,8 +1,9 @@
 //! Which steps run, how much of each, and why.
 
 use crate::steps::{Size, Step, Steps};
+use crate::tree;
+use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::Command;
 
 /// A step that runs.
 #[derive(Clone, Debug)]
@@ -33,12 +34,12 @@ pub(crate) struct Choice {
 
 /// The steps of `make test`: those of the list; whole, where `changed` touches them; and of the
 /// rest as many as fit, drawn by `seed`.
-pub(crate) fn quick(steps: &Steps, changed: &[String], seed: u64) -> Choice {
+pub(crate) fn quick(steps: &Steps, changed: &BTreeSet<String>, seed: &str) -> Choice {
     let mut rest: Vec<(u64, &Step)> = Vec::new();
     let mut drawn: Vec<&str> = Vec::new();
     for step in &steps.all {
         if step.test == Size::None && touching(step, changed).is_none() {
-            rest.push((scatter(seed, &step.name), step));
+            rest.push((tree::place(seed, &step.name), step));
         }
     }
     rest.sort_by_key(|(place, _)| *place);
@@ -115,7 +116,7 @@ impl Choice {
 }
 
 /// The first changed path that touches the step.
-fn touching<'c>(step: &Step, changed: &'c [String]) -> Option<&'c str> {
+fn touching<'c>(step: &Step, changed: &'c BTreeSet<String>) -> Option<&'c str> {
     let touches = |path: &&String| step.touched_by.iter().any(|start| is_below(path, start));
     changed.iter().find(touches).map(String::as_str)
 }
@@ -126,38 +127,14 @@ fn is_below(path: &str, start: &str) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// FNV-1a of the seed and the name: an order that differs from commit to commit.
-fn scatter(seed: u64, name: &str) -> u64 {
-    let bytes = seed.to_le_bytes().into_iter().chain(name.bytes());
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
 /// The paths that differ from `base`, else from the newest tag; none where there is neither.
-pub(crate) fn changed(root: &Path, base: Option<&str>) -> Result<(String, Vec<String>), String> {
-    let newest = git(root, &["describe", "--tags", "--abbrev=0"]).ok();
+pub(crate) fn changed(root: &Path, base: Option<&str>) -> Result<(String, BTreeSet<String>), String> {
+    let newest = tree::git(root, &["describe", "--tags", "--abbrev=0"]).ok();
     let Some(base) = base.map(str::to_owned).or(newest.map(|tag| tag.trim().to_owned())) else {
-        return Ok(("no base and no tag: the steps of the list".to_owned(), Vec::new()));
+        return Ok(("no base and no tag: the steps of the list".to_owned(), BTreeSet::new()));
     };
-    let tracked = git(root, &["diff", "--name-only", &base, "--"])?;
-    let new = git(root, &["ls-files", "--others", "--exclude-standard"])?;
-    let paths: Vec<String> = tracked.lines().chain(new.lines()).map(str::to_owned).collect();
+    let paths = tree::changed(root, &base)?;
     Ok((format!("{} paths changed since {base}", paths.len()), paths))
-}
-
-/// The first bytes of HEAD's hash.
-pub(crate) fn head(root: &Path) -> u64 {
-    let hash = git(root, &["rev-parse", "HEAD"]).unwrap_or_default();
-    hash.get(..16).and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0)
-}
-
-fn git(root: &Path, arguments: &[&str]) -> Result<String, String> {
-    let called = format!("git {}", arguments.join(" "));
-    let output = Command::new("git").current_dir(root).args(arguments).output();
-    let output = output.map_err(|error| format!("{called}: {error}"))?;
-    match output.status.success() {
-        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        false => Err(format!("{called}: {}", String::from_utf8_lossy(&output.stderr).trim())),
-    }
 }
 
 #[cfg(test)]
@@ -188,16 +165,15 @@ mod tests {
 
     #[test]
     fn what_a_change_touches_runs_whole() {
-        let choice =
-            quick(&steps(), &["src/quick/x.rs".to_owned(), "src/b".to_owned(), "src/cx".to_owned()], 1);
+        let choice = quick(&steps(), &["src/quick/x.rs", "src/b", "src/cx"].map(str::to_owned).into(), "1");
         assert_eq!(names(&choice, |why| matches!(why, Why::Touched(_))), ["quick", "b"]);
         assert!(choice.run.iter().all(|chosen| chosen.size == Size::Whole), "{choice:?}");
     }
 
     #[test]
     fn the_sample_keeps_its_room_and_changes_with_the_commit() {
-        let drawn = |seed| {
-            let choice = quick(&steps(), &[], seed);
+        let drawn = |seed: u32| {
+            let choice = quick(&steps(), &BTreeSet::new(), &seed.to_string());
             assert_eq!(choice.left, 40, "two of six run");
             names(&choice, |why| *why == Why::Drawn).join("")
         };
@@ -228,8 +204,9 @@ mod tests {
         assert_eq!((names(&only, |_| true), only.left), (vec!["a"], 52));
         assert_eq!(narrowed(&[], &["a", "whole"]).unwrap().left, 11);
         assert!(narrowed(&["z"], &[]).unwrap_err().starts_with("no step z: whole, quick, a"));
-        let left =
-            quick(&steps(), &[], 1).narrowed(&steps(), &["a".to_owned(), "f".to_owned()], &[]).unwrap();
+        let left = quick(&steps(), &BTreeSet::new(), "1")
+            .narrowed(&steps(), &["a".to_owned(), "f".to_owned()], &[])
+            .unwrap();
         assert_eq!((left.run.len(), left.left), (2, 42));
     }
 }

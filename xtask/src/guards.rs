@@ -19,10 +19,10 @@ mod tests;
 use self::choice::Choice;
 use self::lane::Outcome;
 use self::list::List;
-use self::run::{Folders, Report};
+use self::run::Report;
+use crate::tree::{self, Folders};
 use std::io::{self, Write};
-use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 #[derive(clap::Args)]
 #[command(group(clap::ArgGroup::new("which").required(true).multiple(true)))]
@@ -77,11 +77,11 @@ fn within(folders: &Folders, arguments: &Arguments, out: &mut (dyn Write + Send)
         report.say(&report.counts());
         return Ok(report.failed == 0 && report.passed > 0);
     }
-    let changed = arguments.changed.as_ref().map(|base| choice::changed(&folders.root, base)).transpose()?;
+    let changed = arguments.changed.as_ref().map(|base| tree::changed(&folders.root, base)).transpose()?;
     let sample = match (arguments.sample, &arguments.seed) {
         (None, _) => None,
         (Some(number), Some(seed)) => Some((number, seed.clone())),
-        (Some(number), None) => Some((number, git(&folders.root, &["rev-parse", "HEAD"])?.trim().to_owned())),
+        (Some(number), None) => Some((number, tree::head(&folders.root)?)),
     };
     let chosen = Choice { pattern, changed, sample }.of(&list)?;
     if arguments.list {
@@ -91,20 +91,4 @@ fn within(folders: &Folders, arguments: &Arguments, out: &mut (dyn Write + Send)
     run::run(folders, &chosen, &mut report)?;
     report.say(&format!("{}, {} left", report.counts(), list.guards.len() - chosen.len()));
     Ok(report.failed == 0)
-}
-
-/// What git says there.
-fn git(root: &Path, arguments: &[&str]) -> Result<String, String> {
-    let call = || format!("git {}", arguments.join(" "));
-    let output = Command::new("git").args(arguments).current_dir(root).output();
-    let output = output.map_err(|error| format!("{}: {error}", call()))?;
-    if !output.status.success() {
-        return Err(format!(
-            "{}: {}: {}",
-            call(),
-            output.status,
-            String::from_utf8_lossy(&output.stderr).trim()
-        ));
-    }
-    String::from_utf8(output.stdout).map_err(|error| format!("{}: {error}", call()))
 }

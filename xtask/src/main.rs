@@ -10,6 +10,7 @@ mod run;
 mod skips;
 mod steps;
 mod suite;
+mod tree;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

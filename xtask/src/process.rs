@@ -21,7 +21,7 @@ pub(crate) struct Ended {
     /// User and system time of its processes, as far as they were waited for.
     pub(crate) busy: Duration,
     pub(crate) took: Duration,
-    /// Where its processes stood, if its limit or a signal ended it.
+    /// Where its processes stood, if its limit ended it.
     pub(crate) stacks: Option<String>,
 }
 
@@ -64,11 +64,16 @@ pub(crate) fn without_own_folders(command: &mut Command) {
     }
 }
 
+/// The MPI whose programs are built, unless the caller's environment names one.
+pub(crate) fn with_mpi(command: &mut Command) -> &mut Command {
+    command.env("MPICC", env::var_os("MPICC").unwrap_or_else(|| "/usr/bin/mpicc.openmpi".into()))
+}
+
 /// Runs `command` with its output in `log`, for at most `limit`. Its processes are a group of
 /// their own.
 ///
 /// # Errors
-/// What bash(1) needs to start, with the failed call.
+/// What the command needs to start; a signal that ended it ([`end_on_signals`]).
 pub(crate) fn run(command: &mut Command, log: &Path, limit: Duration) -> io::Result<Ended> {
     let output = File::create(log)?;
     let errors = output.try_clone()?;
@@ -102,6 +107,10 @@ pub(crate) fn run(command: &mut Command, log: &Path, limit: Duration) -> io::Res
     let lost = || io::Error::other("the thread that waits for the command has ended");
     let (status, busy) = told.map_err(|_| lost())?.map_err(io::Error::other)?;
     waiter.join().map_err(|_| lost())?;
+    // Its output is none to judge.
+    if TOLD_TO_END.load(Relaxed) {
+        return Err(io::Error::new(io::ErrorKind::Interrupted, "told to end by a signal"));
+    }
     Ok(Ended { status, busy, took: began.elapsed(), stacks })
 }
 

@@ -1,6 +1,6 @@
 //! Runs the chosen steps: one of each lane at a time.
 
-use crate::choose::{Chosen, Why};
+use crate::choose::Chosen;
 use crate::counts::{self, Counts, End};
 use crate::process;
 use crate::skips::Skips;
@@ -96,15 +96,11 @@ fn one(place: &Place, chosen: Chosen) -> Result<Done, String> {
     command.args(["-c", &step.run]).current_dir(&place.root).env("PWD", &place.root);
     process::without_own_folders(&mut command);
     command.env("CARGO_INCREMENTAL", "0").env("CHECK_NOW", &now);
-    if std::env::var_os("MPICC").is_none() {
-        command.env("MPICC", "/usr/bin/mpicc.openmpi");
-    }
+    process::with_mpi(&mut command);
     match chosen.size {
         Size::Quick => command.env("QUICK", "1"),
         _ => command.env_remove("QUICK"),
     };
-    // A step that a change touches takes all of what it would choose by that change.
-    command.env("TOUCHED", if matches!(chosen.why, Why::Touched(_)) { "1" } else { "" });
     command.envs(place.variables.iter().map(|(name, value)| (name, value)));
     let ended = process::run(&mut command, &log, Duration::from_secs(step.limit))
         .map_err(|error| format!("bash -c '{}': {error}", step.run))?;

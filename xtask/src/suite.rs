@@ -7,9 +7,10 @@ use crate::report;
 use crate::run::{self, Link, Place};
 use crate::skips::Skips;
 use crate::steps::{Size, Steps};
+use crate::tree::{self, Folders};
 use clap::Args;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 #[derive(Args)]
@@ -40,26 +41,26 @@ pub(crate) struct Test {
 impl Test {
     /// Whether all passed.
     pub(crate) fn run(self) -> Result<bool, String> {
-        let root = root()?;
+        let Folders { root, target } = Folders::of_cargo()?;
         let steps = Steps::read(&root)?;
         let base = self.base.as_deref().filter(|base| !base.is_empty());
         let (words, changed) = choose::changed(&root, base)?;
-        let seed = choose::head(&root);
+        // Without a commit there is one sample.
+        let seed = tree::head(&root).unwrap_or_default();
         let is_quick = !self.all && self.part.is_none();
         let choice = match is_quick {
-            true => choose::quick(&steps, &changed, seed),
+            true => choose::quick(&steps, &changed, &seed),
             false => choose::all(&steps, self.part.as_deref())?,
         };
         let is_narrowed = !self.only.is_empty() || !self.skip.is_empty();
         let choice = choice.narrowed(&steps, &self.only, &self.skip)?;
         if is_quick {
-            println!("{words}; the sample is {seed:016x}'s");
+            println!("{words}; the sample is {seed:.16}'s");
         }
         if self.list {
             list(&choice);
             return Ok(true);
         }
-        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
         let logs = target.join("tests");
         fs::create_dir_all(&logs).map_err(|error| format!("make the folder {}: {error}", logs.display()))?;
         let link = Link::to(&root)?;
@@ -102,11 +103,4 @@ fn list(choice: &Choice) {
         );
     }
     println!("{} left", choice.left);
-}
-
-/// The folder above this package's: cargo says where that is.
-fn root() -> Result<PathBuf, String> {
-    let package = std::env::var_os("CARGO_MANIFEST_DIR").ok_or("run it as `cargo xtask`")?;
-    let above = Path::new(&package).parent().map(Path::to_owned);
-    above.ok_or_else(|| format!("{} has no folder above it", package.display()))
 }

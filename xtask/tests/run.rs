@@ -79,7 +79,7 @@ fn what_changed_since_the_base_runs_whole() {
     assert!(tree.test(&[]).1.ends_with("7 left for test-all\n1 passed, 0 failed, 0 skipped\n"));
     let (output, text) = tree.test(&["--base", "nowhere"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(text.contains("git diff --name-only nowhere"), "{text}");
+    assert!(text.contains("git diff --name-only --no-renames -z nowhere"), "{text}");
 }
 
 #[test]

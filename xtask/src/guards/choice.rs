@@ -1,10 +1,8 @@
 //! Which guards of the list are run.
 
-use super::git;
 use super::list::{Guard, List};
+use crate::tree;
 use std::collections::BTreeSet;
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-use std::path::Path;
 
 pub(crate) struct Choice<'a> {
     /// Of all guards, those with this name.
@@ -33,22 +31,9 @@ impl Choice<'_> {
         if let Some((number, seed)) = &self.sample {
             let mut others: Vec<&str> =
                 rest.into_iter().filter(asked).map(|guard| guard.name.as_str()).collect();
-            // Its keys are fixed: the same seed chooses the same guards everywhere.
-            others.sort_by_key(|name| BuildHasherDefault::<DefaultHasher>::default().hash_one((seed, name)));
+            others.sort_by_key(|name| tree::place(seed, name));
             chosen.extend(others.into_iter().take(*number));
         }
         Ok(list.guards.iter().filter(|guard| chosen.contains(guard.name.as_str())).collect())
     }
-}
-
-/// The paths that differ between the revision and the working tree, untracked ones as well.
-pub(crate) fn changed(root: &Path, base: &str) -> Result<BTreeSet<String>, String> {
-    let differ = git(root, &["diff", "--name-only", "--no-renames", "-z", base, "--"])?;
-    let untracked = git(root, &["ls-files", "--others", "--exclude-standard", "-z"])?;
-    Ok(differ
-        .split('\0')
-        .chain(untracked.split('\0'))
-        .filter(|path| !path.is_empty())
-        .map(str::to_owned)
-        .collect())
 }

@@ -1,6 +1,6 @@
 //! A copy of the tree, in which only files that differ are written: a build there stays fresh.
 
-use super::git;
+use crate::tree::git;
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata};
 use std::io::{self, ErrorKind};

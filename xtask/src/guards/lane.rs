@@ -2,9 +2,8 @@
 
 use super::copy;
 use super::list::{Compiler, Guard, NoticedBy, Test};
-use crate::process;
+use crate::process::{self, with_mpi};
 use std::collections::BTreeMap;
-use std::env;
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::fs;
@@ -213,9 +212,4 @@ pub(crate) fn in_common<'g>(guards: &[&'g Guard]) -> BTreeMap<String, &'g Guard>
         NoticedBy::Script(script) => script.script.clone(),
     };
     guards.iter().map(|guard| (build(guard), *guard)).collect()
-}
-
-fn with_mpi(command: &mut Command) -> &mut Command {
-    let compiler = env::var_os("MPICC").unwrap_or_else(|| "/usr/bin/mpicc.openmpi".into());
-    command.env("MPICC", compiler)
 }

@@ -149,7 +149,7 @@ impl List {
         if found.is_empty() { Err(format!("{package} has no test {test:?}")) } else { Ok(found) }
     }
 
-    /// The sources with a test that `cargo test --lib FILTER` would run, told by the names of files
+    /// The sources with a test that `cargo test --lib FILTER` would run, by the names of files
     /// and functions.
     fn sources_of(&self, folder: &str, filter: &str) -> Result<Vec<String>, String> {
         let mut modules: Vec<_> = filter.split("::").collect();

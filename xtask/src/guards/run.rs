@@ -3,33 +3,15 @@
 use super::lane::{Lane, Outcome, in_common};
 use super::list::Guard;
 use crate::process;
+use crate::tree::Folders;
 use std::collections::BTreeSet;
-use std::env;
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
-
-pub(crate) struct Folders {
-    pub(crate) root: PathBuf,
-    /// What the lanes build in.
-    pub(crate) target: PathBuf,
-}
-
-impl Folders {
-    /// Of the tree in which `cargo xtask` was called.
-    pub(crate) fn of_cargo() -> Result<Folders, String> {
-        let xtask = env::var_os("CARGO_MANIFEST_DIR")
-            .ok_or("CARGO_MANIFEST_DIR is not set: call `cargo xtask guards`")?;
-        let root = PathBuf::from(xtask).join("..");
-        let root = root.canonicalize().map_err(|error| format!("{}: {error}", root.display()))?;
-        let target = root.join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()));
-        Ok(Folders { root, target })
-    }
-}
 
 /// Prints the outcomes, and counts them.
 pub(crate) struct Report<'a> {
@@ -66,7 +48,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// The form of the last line of ci/checks.sh, which ci/test.sh adds up.
+    /// The form of the last line of ci/checks.sh, which `cargo xtask test` adds up.
     pub(crate) fn counts(&self) -> String {
         format!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
     }

@@ -1,8 +1,8 @@
 //! The list, and which of it is chosen.
 
-use super::super::choice::{self, Choice};
-use super::super::git;
+use super::super::choice::Choice;
 use super::{NOTICED, Tree, names, tree};
+use crate::tree::{self, git};
 use std::collections::BTreeSet;
 use std::fs;
 
@@ -88,7 +88,7 @@ fn changed_paths_choose_guards_by_their_file_and_their_test() {
     let tree = four();
     let list = tree.list().unwrap();
     let of = || {
-        let changed = Some(choice::changed(tree.root(), "HEAD").unwrap());
+        let changed = Some(tree::changed(tree.root(), "HEAD").unwrap());
         names(&Choice { pattern: None, changed, sample: None }.of(&list).unwrap())
     };
     assert!(of().is_empty());

@@ -3,9 +3,9 @@
 mod choices;
 mod trials;
 
-use super::git;
 use super::list::{Guard, List};
-use super::run::Folders;
+use crate::tree::Folders;
+use crate::tree::git;
 use clap::Parser;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
