@@ -6,13 +6,14 @@
 #   ci/build.sh release   target/release: libraries and programs that measure, or run for long
 #   ci/build.sh openmpi   target/openmpi/release: programs that are linked with Open MPI
 #   ci/build.sh mpich     target/mpich/release: the same with MPICH
+#   ci/build.sh selected  builds nothing: the words by which cargo selects what debug has
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
 target=${CARGO_TARGET_DIR:-target}
 of_mpi=(pinyard-mpi pinyard-mpi-c pinyard-mpi-tests pinyard-gpu-tests pinyard-stress)
 measured=(pinyard pinyard-preload pinyard-soak pinyard-neighbours pinyard-benches)
-without_mpi=(--workspace --exclude pinyard-fuzz --exclude pinyard-mpi-fuzz "${of_mpi[@]/#/--exclude=}")
+without_mpi=(--workspace --exclude pinyard-fuzz --exclude pinyard-mpi-fuzz "${of_mpi[@]/#/--exclude=}" --features pinyard/cli)
 
 # Compiled crates hold no path of their folder: another starts with those that need no MPI.
 seed() { # from, to
@@ -30,14 +31,15 @@ with_mpi() { # folder, more
         --lib --bins --examples "${@:2}"
 }
 
+[ "${1:-}" != selected ] || { printf '%s\n' "${without_mpi[@]}" && exit; }
 mkdir -p "$target"
 exec 9> "$target/.build.lock"
 flock 9
 case ${1:-} in
-    debug) cargo build --quiet "${without_mpi[@]}" --features pinyard/cli --all-targets "${@:2}" ;;
+    debug) cargo build --quiet "${without_mpi[@]}" --all-targets "${@:2}" ;;
     release) cargo build --quiet --release "${measured[@]/#/-p=}" --features pinyard/cli --lib --bins --examples ;;
     # The other MPI's programs are built as most are, without cudarc.
     openmpi) seed release openmpi && with_mpi openmpi --features pinyard-gpu-tests/cudarc ;;
     mpich) seed openmpi/release mpich && with_mpi mpich ;;
-    *) sed -n '2,9s/^# \{0,1\}//p' "$0" && exit 2 ;;
+    *) sed -n '2,10s/^# \{0,1\}//p' "$0" && exit 2 ;;
 esac

@@ -5,8 +5,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 ci/build.sh debug || exit 2
-mapfile -t chosen < <(sed -n 's/^of_mpi=(\(.*\))$/\1/p' ci/build.sh | tr ' ' '\n')
-chosen=(--workspace --exclude pinyard-fuzz --exclude pinyard-mpi-fuzz "${chosen[@]/#/--exclude=}" --features pinyard/cli)
+mapfile -t chosen < <(ci/build.sh selected)
 own=(threads device_threads two_copies table large_tls)
 status=0
 # shellcheck disable=SC2046
