@@ -214,6 +214,28 @@ fn a_device_that_was_reset_is_not_touched_again() {
     }
 }
 
+/// A mark that was made before the reset is not written any more.
+#[test]
+fn a_reset_frees_what_waited_for_a_mark() {
+    for marks in [MarkKind::Best, MarkKind::Events] {
+        let (gpu, _alone) = gpu();
+        let pool = DevicePool::builder(gpu.clone()).marks(marks).build().unwrap();
+        let (own, other) = (another(&pool, &gpu), another(&pool, &gpu));
+        let mut block = own.alloc(MIB).unwrap();
+        block.record_use(&other);
+        gpu.kernel(other.stream(), HOUR, &token());
+        drop(block);
+        let marked = || gpu.calls(Call::StreamWriteValue) + gpu.calls(Call::EventRecord) > 0;
+        assert!(within(Duration::from_secs(10), marked), "the pool's thread marks the other stream");
+        assert!(within(Duration::from_secs(10), || pool.stats().waiting_blocks == 1), "{:?}", pool.stats());
+        gpu.reset();
+        assert!(within(Duration::from_secs(10), || pool.stats().waiting_blocks == 0), "{:?}", pool.stats());
+        drop((own, other, pool));
+        assert!(within(Duration::from_secs(10), || Arc::strong_count(&gpu) == 1), "a pool's thread goes on");
+        assert_eq!(gpu.offences(), Vec::<String>::new());
+    }
+}
+
 /// Where the driver pins no memory of the process's, streams are marked by events.
 #[test]
 fn a_pool_without_words_does_with_events() {

@@ -193,6 +193,13 @@ impl Timeline {
         Marked::At(*issued)
     }
 
+    /// All marks have passed: the context is lost, and its streams write no word any more.
+    pub(super) fn pass_all(&self) {
+        // Release: pairs with `passed`.
+        // SAFETY: the word stands (`new`), and the host may write it.
+        unsafe { &*self.word }.fetch_max(self.asked(), Release);
+    }
+
     /// Whether somebody has to ask for what has passed.
     pub(super) fn has_events(&self) -> bool {
         matches!(self.raised, Raised::ByEvents { .. })

@@ -74,6 +74,18 @@ impl Core {
         }
     }
 
+    /// If marks are outstanding and the context is lost, all of them have passed; whether that is so. A
+    /// mark that was made before the loss would never pass by itself.
+    pub(super) fn pass_if_lost(&self, token: &mut DriverToken) -> bool {
+        let streams = self.lock(token).streams.clone();
+        let is_behind = streams.iter().any(|state| state.timeline.passed() < state.timeline.asked());
+        if !is_behind || !self.driver.mem_info(token).is_err_and(|error| error.is_context_lost()) {
+            return false;
+        }
+        streams.iter().for_each(|state| state.timeline.pass_all());
+        true
+    }
+
     /// Marks the streams that use dropped blocks, once each, and asks fences; whether
     /// anything is free now or waits for a mark that it did not wait for before.
     pub(super) fn settle_dropped(&self, token: &mut DriverToken) -> bool {

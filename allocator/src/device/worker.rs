@@ -21,6 +21,8 @@ const SHORTEST: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_millis(5);
 /// Of a closed pool, whose blocks' drops wake it, but for one that began before it closed.
 const LONGEST_CLOSED: Duration = Duration::from_millis(250);
+/// Pauses of `LONGEST` without news, after which the driver is asked whether the context is lost.
+const PAUSES_BEFORE_ASKING: u32 = 50;
 
 pub(super) fn spawn(core: Arc<Core>) -> io::Result<()> {
     let thread = pinyard_worker::spawn(
@@ -39,6 +41,7 @@ fn work(core: &Arc<Core>) {
     let mut token = DriverToken::at_entry();
     let mut pause = SHORTEST;
     let mut ticked = false;
+    let mut pauses = 0;
     loop {
         let moved = core.settle_dropped(&mut token);
         core.settle_copies(&mut token);
@@ -47,6 +50,7 @@ fn work(core: &Arc<Core>) {
         core.look_after(std::mem::take(&mut ticked), &mut token);
         if moved {
             pause = SHORTEST;
+            pauses = 0;
         }
         if core.closed.load(SeqCst) {
             let ended = core.sleep.announced(|| {
@@ -65,6 +69,11 @@ fn work(core: &Arc<Core>) {
         if busy {
             thread::park_timeout(pause);
             pause = (pause * 2).min(LONGEST);
+            pauses += 1;
+            if pauses >= PAUSES_BEFORE_ASKING {
+                core.pass_if_lost(&mut token);
+                pauses = 0;
+            }
             continue;
         }
         ticked = core.sleep.announced(|| sleep(core, &mut token));
@@ -96,6 +105,7 @@ fn sleep(core: &Core, token: &mut DriverToken) -> bool {
 /// Whether the closed pool has no block left: everything is given back then.
 fn finish(core: &Arc<Core>, token: &mut DriverToken) -> bool {
     core.trim(Duration::ZERO);
+    core.pass_if_lost(token);
     let mut central = core.lock(token);
     let counts = central.counts();
     let waits = !central.waiting.is_empty();
@@ -109,7 +119,7 @@ fn finish(core: &Arc<Core>, token: &mut DriverToken) -> bool {
     // Words are written, and events recorded, until all marks have passed: those too that
     // nothing waits for.
     let is_behind = streams.iter().any(|state| state.timeline.passed() < state.timeline.asked());
-    if is_behind && !core.driver.mem_info(token).is_err_and(|error| error.is_context_lost()) {
+    if is_behind {
         core.poll_events(token);
         return false;
     }
