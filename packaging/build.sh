@@ -18,7 +18,7 @@ rm -f "$package/complete"
 mkdir -p "$package/man"
 # Where `make demo` and the tests build as well.
 target=${package%/package}
-build() { cargo build --release --quiet --target-dir "$target" "$@"; }
+build() { release --target-dir "$target" "$@"; }
 
 # The command's own dependencies make no part of the library: each is built by itself.
 build -p pinyard --features cli --bin pinyard

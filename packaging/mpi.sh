@@ -41,7 +41,7 @@ built_with() {
     local mpi=$1 wrapper=$2 target=${package%/package}/$1 library=$package/libpinyard_mpi_$1.so verbs=() name
     # The library is made last, and with it the MPI is there for packaging/install.sh.
     rm -rf "$library"* "${package:?}/$mpi"
-    build() { MPICC=$wrapper cargo build --release --quiet --target-dir "$target" "$@"; }
+    build() { MPICC=$wrapper release --target-dir "$target" "$@"; }
     "$wrapper" -E -x c - <<< '#include <mpi.h>' > /dev/null || { echo "error: $wrapper compiles no mpi.h" >&2 && return 1; }
     # The stress test's RDMA is compiled against libibverbs' headers, and linked with it.
     if ! "$wrapper" -E -x c - <<< '#include <infiniband/verbs.h>' > /dev/null 2>&1; then

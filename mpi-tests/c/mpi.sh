@@ -77,7 +77,7 @@ under_valgrind() {
     seconds=600 ranks 2 valgrind --leak-check=full --show-leak-kinds=definite --log-file="$work/valgrind.%p" \
         --suppressions=/usr/share/openmpi/openmpi-valgrind.supp "$@" > "$work/output" || return 1
     grep -q '^completed$' "$work/output" && [ "$(cat "$work"/valgrind.* | grep -c 'ERROR SUMMARY')" -ge 2 ] || return 1
-    ! faults gpu_bcast.c "$work"/valgrind.* | tee /dev/stderr | grep -q .
+    ! faults gpu_bcast.c "$work"/valgrind.* | tee /dev/stderr | grep .
 }
 
 fortran() {
@@ -91,7 +91,7 @@ exports() {
     declared=$(gcc -fpreprocessed -dD -E include/pinyard_mpi.h 2> /dev/null | grep -oE '\bpny_mpi_[a-z_]+\(' | tr -d '(' | sort -u)
     # shellcheck disable=SC2001 # of every line
     diff <(sed 's/$/@@PINYARD_MPI_0.1/' <<< "$declared") <(nm -D --defined-only "$1" | awk '$2 == "T" { print $3 }' | LC_ALL=C sort) &&
-        readelf -d "$1" | grep -qF "[libpinyard_mpi_$mpi.so.0]" && readelf -d "$1" | grep -q BIND_NOW &&
+        readelf -d "$1" | grep -F "[libpinyard_mpi_$mpi.so.0]" && readelf -d "$1" | grep BIND_NOW &&
         ! readelf -d "$1" | grep -E 'TEXTREL|RPATH|RUNPATH|libcuda|libpinyard\.so'
 }
 
@@ -204,7 +204,7 @@ installed() {
         }
         '"$block" || return
     readelf -d "$work/example" | grep -F libpinyard_mpi_openmpi.so.0 && readelf -V "$work/example" | grep PINYARD_MPI_0.1 || return
-    man -l "$here/share/man/man3/pinyard_mpi.3" | grep -q MPI_Bcast || return
+    man -l "$here/share/man/man3/pinyard_mpi.3" | grep MPI_Bcast || return
     LD_LIBRARY_PATH=$here/lib runs 2 '^ipc: ' "$work/example" || return
     cmakes mpi-openmpi && readelf -d "$work/user/build/prog" | grep -F libpinyard_mpi_openmpi.so.0 || return
     runs 2 '^ipc: ' "$work/user/build/prog" || return

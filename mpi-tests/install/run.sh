@@ -63,7 +63,7 @@ word="folder of PREFIX" check "a LIBDIR elsewhere is refused" piped refused env 
 library_folder() {
     LIBDIR=lib/x86_64-linux-gnu DESTDIR=$work/multiarch PREFIX=/usr packaging/install.sh install
     PKG_CONFIG_PATH=$work/multiarch/usr/lib/x86_64-linux-gnu/pkgconfig pkg-config --cflags --libs pinyard |
-        tee /dev/stderr | grep -qF -- "$work/multiarch/usr/lib/x86_64-linux-gnu/pkgconfig/../../../lib/x86_64-linux-gnu"
+        tee /dev/stderr | grep -F -- "$work/multiarch/usr/lib/x86_64-linux-gnu/pkgconfig/../../../lib/x86_64-linux-gnu"
 }
 check "LIBDIR of a multiarch system" piped library_folder
 # The page's own commands, into another stage. What `make build` runs has been run above, and
@@ -102,10 +102,10 @@ exports() { equal "$(sed 's/$/@@PINYARD_0.1/' <<< "$declared")" "$(nm -D --defin
 check "exports are the header's, each with its version" piped exports
 nodes() { equal "libpinyard.so.0 PINYARD_0.1" "$(readelf -V "$library" | sed -n '/version_definition\|gnu.version_d/,/gnu.version_r/s/.*Name: //p' | tr '\n' ' ' | sed 's/ $//')"; }
 check "version definitions" piped nodes
-check "soname" piped bash -c "readelf -d '$library' | grep -qF '[libpinyard.so.0]'"
+check "soname" piped bash -c "readelf -d '$library' | grep -F '[libpinyard.so.0]'"
 check "hardened: relro, no executable stack, no relocations in code" piped bash -c "
-    readelf -d '$library' | grep -q BIND_NOW && readelf -lW '$library' | grep -q GNU_RELRO &&
-        readelf -lW '$library' | grep GNU_STACK | grep -qv 'E ' && ! readelf -d '$library' | grep -q TEXTREL"
+    readelf -d '$library' | grep BIND_NOW && readelf -lW '$library' | grep GNU_RELRO &&
+        readelf -lW '$library' | grep GNU_STACK | grep -v 'E ' && ! readelf -d '$library' | grep TEXTREL"
 
 benchmark() { "$here/bin/pinyard" bench --quick cache.strided hooks.watched | tee /dev/stderr | grep -c '4,096'; }
 check "the command finds its benchmarks beside it" piped benchmark
@@ -117,10 +117,10 @@ if command -v valgrind > /dev/null; then check "the command counts instructions"
 export PKG_CONFIG_PATH=$here/lib/pkgconfig
 version_of_package() { equal "$version" "$(pkg-config --modversion pinyard)"; }
 check "pkg-config: version" piped version_of_package
-check "pkg-config: Libs.private" piped bash -c "pkg-config --static --libs pinyard | grep -qF -- '${system[*]}'"
+check "pkg-config: Libs.private" piped bash -c "pkg-config --static --libs pinyard | grep -F -- '${system[*]}'"
 warnings=(-Wall -Wextra -Werror -pedantic -O1 -g -D_GNU_SOURCE)
 runs() { limited 60 "$@" | tee "$work/output" && grep -q '^completed$' "$work/output"; }
-needs_it() { readelf -d "$1" | grep NEEDED | grep -qF libpinyard.so.0; }
+needs_it() { readelf -d "$1" | grep NEEDED | grep -F libpinyard.so.0; }
 # NAME LINKAGE COMPILER...: with the flags that pkg-config gives.
 through_pkg_config() {
     local output=$work/$1 package=pinyard
@@ -131,7 +131,7 @@ through_pkg_config() {
     if [ "$2" = static ]; then
         ! needs_it "$output" && runs "${launch[@]}" "$output"
     else
-        needs_it "$output" && readelf -V "$output" | grep -q PINYARD_0.1 &&
+        needs_it "$output" && readelf -V "$output" | grep PINYARD_0.1 &&
             LD_LIBRARY_PATH=$here/lib runs "${launch[@]}" "$output"
     fi
 }
@@ -258,7 +258,7 @@ check "CMake configures and builds" piped cmakes
 for program in c c++ fortran; do
     check "CMake $program shared" piped runs "$work/cmake/$program-shared"
     check "CMake $program static" piped runs "$work/cmake/$program-static"
-    check "CMake $program links what it says" piped bash -c "readelf -d '$work/cmake/$program-shared' | grep -qF libpinyard.so.0 && ! readelf -d '$work/cmake/$program-static' | grep -qF libpinyard.so"
+    check "CMake $program links what it says" piped bash -c "readelf -d '$work/cmake/$program-shared' | grep -F libpinyard.so.0 && ! readelf -d '$work/cmake/$program-static' | grep -F libpinyard.so"
 done
 cmake_of_page() {
     local folder=$work/page-cmake
@@ -280,7 +280,7 @@ without_versions() {
         LD_LIBRARY_PATH=$here/lib runs "$work/unversioned"
 }
 check "a program that was linked without versions" piped without_versions
-check "the command" piped bash -c "'$here/bin/pinyard' --version | grep -qF '$version'"
+check "the command" piped bash -c "'$here/bin/pinyard' --version | grep -F '$version'"
 check "the preload library" piped env LD_PRELOAD="$here/lib/libpinyard_preload.so" /bin/true
 manual() {
     local page
@@ -288,7 +288,7 @@ manual() {
     for page in man*/*; do
         if man --warnings -l "$page" 2>&1 > /dev/null | grep .; then echo "$page" && return 1; fi
     done
-    MANPATH=$here/share/man man pny_get | grep -q 'pny_status pny_get' && MANPATH=$here/share/man man 1 pinyard-stress | grep -qi stress
+    MANPATH=$here/share/man man pny_get | grep 'pny_status pny_get' && MANPATH=$here/share/man man 1 pinyard-stress | grep -i stress
 }
 if command -v man > /dev/null; then check "the manual" piped manual; else skip "the manual: no man"; fi
 
@@ -297,8 +297,8 @@ debian() {
     local deb root=$work/root multiarch
     multiarch=$(dpkg-architecture -qDEB_HOST_MULTIARCH)
     deb=$(packaging/deb.sh | tail -n 1) && cp "$deb" "$work/pinyard.deb" || return 1
-    dpkg-deb --info "$work/pinyard.deb" && dpkg-deb --field "$work/pinyard.deb" Version | grep -qx "$version-1" &&
-        dpkg-deb --field "$work/pinyard.deb" Depends | grep -q 'libc6 (>= ' || return 1
+    dpkg-deb --info "$work/pinyard.deb" && dpkg-deb --field "$work/pinyard.deb" Version | grep -x "$version-1" &&
+        dpkg-deb --field "$work/pinyard.deb" Depends | grep 'libc6 (>= ' || return 1
     # Everything is root's, in /usr, and neither writable by others nor set-user-ID.
     dpkg-deb --contents "$work/pinyard.deb" > "$work/contents" || return 1
     if grep -vE '^(drwxr-xr-x|-rw-r--r--|-rwxr-xr-x|lrwxrwxrwx) root/root .* \./(usr/.*)?$|-> ' "$work/contents"; then return 1; fi
@@ -308,7 +308,7 @@ debian() {
     if [ "$(id -u)" -eq 0 ]; then
         mkdir -p "$root/var/lib/dpkg/info" "$root/var/lib/dpkg/updates" && touch "$root/var/lib/dpkg/status" &&
             dpkg --root="$root" --force-depends --install "$work/pinyard.deb" &&
-            dpkg --root="$root" --status pinyard | grep -q 'install ok installed' &&
+            dpkg --root="$root" --status pinyard | grep 'install ok installed' &&
             dpkg --root="$root" --verify pinyard || return 1
     else
         dpkg-deb --extract "$work/pinyard.deb" "$root" || return 1

@@ -30,7 +30,9 @@ export SLURM_CONF=$temporary/slurm/slurm.conf
 # What users have: an installation, for both MPIs, which was put together elsewhere and moved.
 prefix=$temporary/moved
 install() {
-    limited 900 packaging/build.sh && limited 900 packaging/mpi.sh openmpi mpich &&
+    local folder
+    for folder in release openmpi mpich; do limited 900 ci/build.sh "$folder" || return; done
+    BUILT_BEFORE=yes packaging/build.sh && BUILT_BEFORE=yes packaging/mpi.sh openmpi mpich &&
         DESTDIR=$temporary/stage PREFIX=/opt/pinyard LIBDIR=lib packaging/install.sh install && mv "$temporary/stage/opt/pinyard" "$prefix"
 }
 install > "$said" 2>&1 || cannot "install: $(tail -n 20 "$said")"

@@ -3,7 +3,9 @@
 mod choose;
 mod counts;
 mod guards;
+mod layers;
 mod orphans;
+mod pace;
 mod process;
 mod report;
 mod run;
@@ -28,12 +30,15 @@ enum Task {
     Test(suite::Test),
     /// Takes each line that guards an invariant out of a copy of the tree; its test must notice.
     Guards(guards::Arguments),
+    /// Says which crate or file uses one that is not below it (ci/layers.toml).
+    Layers(layers::Arguments),
 }
 
 fn main() -> ExitCode {
     let done = match Arguments::parse().task {
         Task::Test(test) => test.run(),
         Task::Guards(arguments) => return guards::run(&arguments),
+        Task::Layers(arguments) => layers::run(&arguments),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

@@ -2,8 +2,9 @@
 
 use crate::choose::Why;
 use crate::counts::{Counts, End};
+use crate::pace;
 use crate::run::Done;
-use crate::steps::{LIST, Size};
+use crate::steps::{Budget, LIST, Size};
 use quick_junit::{NonSuccessKind, Report, TestCase, TestCaseStatus, TestSuite};
 use std::fs::File;
 use std::path::Path;
@@ -44,11 +45,13 @@ pub(crate) struct Sum {
     pub(crate) orphans: Duration,
     /// Those that still do.
     pub(crate) alive: Vec<String>,
+    /// Files that appeared in the tree, where git does not ignore them.
+    pub(crate) litter: Vec<String>,
 }
 
 /// The last lines: what failed, what it took, what was left, and the counts; and whether all
-/// passed. `budget` is in core-minutes, for all but the steps that run because of a change.
-pub(crate) fn end(done: &[Done], sum: &Sum, budget: Option<u64>) -> (String, bool) {
+/// passed. `budget` is for all but the steps that run because of a change.
+pub(crate) fn end(done: &[Done], sum: &Sum, budget: Option<&Budget>) -> (String, bool) {
     let mut text = String::new();
     let mut counts = Counts { left: sum.left, ..Counts::default() };
     for step in done {
@@ -61,14 +64,24 @@ pub(crate) fn end(done: &[Done], sum: &Sum, budget: Option<u64>) -> (String, boo
         counts.failed += 1;
         text += &format!("FAILED  the steps left a process behind: {process}\n");
     }
+    for file in &sum.litter {
+        counts.failed += 1;
+        text += &format!("FAILED  a file appeared in the tree while the steps ran: {file}\n");
+    }
     let minutes = |time: Duration| time.as_secs_f64() / 60.0;
     let is_budgeted = |step: &&Done| !matches!(step.chosen.why, Why::Touched(_));
     let used = minutes(done.iter().filter(is_budgeted).map(|step| step.busy).sum::<Duration>() + sum.orphans);
-    if let Some(allowed) = budget.filter(|&allowed| used > allowed as f64) {
-        counts.failed += 1;
+    if let Some(budget) = budget {
+        let paces: Vec<Duration> = done.iter().map(|step| step.pace).collect();
+        let worth = pace::worth(&paces, budget.reference_ms);
+        let (used, allowed) = (used * worth, budget.core_minutes);
         text += &format!(
-            "FAILED  {used:.1} core-minutes, where {LIST} allows {allowed}: move a step to test-all\n"
+            "{used:.1} core-minutes of the reference's, of {allowed}: a second here is worth {worth:.2} there\n"
         );
+        if used > allowed as f64 {
+            counts.failed += 1;
+            text += &format!("FAILED  the budget of {LIST} is exceeded: move a step to test-all\n");
+        }
     }
     let busy = minutes(done.iter().map(|step| step.busy).sum::<Duration>() + sum.orphans);
     text += &format!(

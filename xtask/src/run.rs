@@ -2,6 +2,7 @@
 
 use crate::choose::Chosen;
 use crate::counts::{self, Counts, End};
+use crate::pace;
 use crate::process;
 use crate::skips::Skips;
 use crate::steps::{Lane, Size};
@@ -23,6 +24,8 @@ pub(crate) struct Done {
     /// User and system time.
     pub(crate) busy: Duration,
     pub(crate) took: Duration,
+    /// Processor time of a fixed piece of work, before it.
+    pub(crate) pace: Duration,
     /// What to show of a step that failed.
     pub(crate) said: String,
 }
@@ -90,6 +93,7 @@ fn startable(waiting: &[Chosen], under_way: &[(String, Lane)]) -> Option<usize> 
 
 fn one(place: &Place, chosen: Chosen) -> Result<Done, String> {
     let step = &chosen.step;
+    let pace = pace::sample();
     let log = place.logs.join(format!("{}.log", step.name));
     let now = place.logs.join(format!("{}.now", step.name));
     let mut command = Command::new("bash");
@@ -134,7 +138,7 @@ fn one(place: &Place, chosen: Chosen) -> Result<Done, String> {
         counts.failed += 1;
     }
     let said = if counts.failed == 0 { String::new() } else { shown(&faults, &text, &log) };
-    Ok(Done { counts, cases: read.cases, busy: ended.busy, took: ended.took, said, chosen })
+    Ok(Done { counts, cases: read.cases, busy: ended.busy, took: ended.took, pace, said, chosen })
 }
 
 /// What a line says of a test that failed.

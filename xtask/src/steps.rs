@@ -23,6 +23,8 @@ pub(crate) struct Steps {
 pub(crate) struct Budget {
     /// User and system time of all steps but those that run because of a change.
     pub(crate) core_minutes: u64,
+    /// What `pace::sample` takes on the machine that the core-minutes are of, in milliseconds.
+    pub(crate) reference_ms: Option<f64>,
     /// What the sample may cost, by the steps' recorded costs.
     pub(crate) sample_core_minutes: u64,
 }

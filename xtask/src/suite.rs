@@ -71,6 +71,8 @@ impl Test {
             variables: vec![("BASE", base.unwrap_or_default().to_owned())],
         };
         process::end_on_signals();
+        // Without git nothing is known of the tree's files.
+        let untracked = tree::untracked(&root).ok();
         let (began, left, orphans) = (Instant::now(), choice.left, Orphans::adopt()?);
         let done = run::all(place, choice.run, |step| {
             println!("{}", report::line(step));
@@ -80,8 +82,12 @@ impl Test {
         })?;
         let (orphans, alive) = orphans.end();
         report::junit(&done, &self.junit.unwrap_or_else(|| logs.join("junit.xml")))?;
-        let sum = report::Sum { left, took: began.elapsed(), orphans, alive };
-        let budget = (is_quick && !is_narrowed).then_some(steps.budget.core_minutes);
+        let litter = match untracked {
+            Some(before) => tree::untracked(&root)?.difference(&before).cloned().collect(),
+            None => Vec::new(),
+        };
+        let sum = report::Sum { left, took: began.elapsed(), orphans, alive, litter };
+        let budget = (is_quick && !is_narrowed).then_some(&steps.budget);
         let (end, is_good) = report::end(&done, &sum, budget);
         print!("\n{end}");
         Ok(is_good)

@@ -26,9 +26,17 @@ impl Folders {
 /// The paths that differ between the revision and the working tree, untracked ones as well.
 pub(crate) fn changed(root: &Path, base: &str) -> Result<BTreeSet<String>, String> {
     let differ = git(root, &["diff", "--name-only", "--no-renames", "-z", base, "--"])?;
-    let untracked = git(root, &["ls-files", "--others", "--exclude-standard", "-z"])?;
-    let paths = differ.split('\0').chain(untracked.split('\0'));
-    Ok(paths.filter(|path| !path.is_empty()).map(str::to_owned).collect())
+    Ok(names(&differ).chain(untracked(root)?).collect())
+}
+
+/// The files that git neither knows nor ignores.
+pub(crate) fn untracked(root: &Path) -> Result<BTreeSet<String>, String> {
+    git(root, &["ls-files", "--others", "--exclude-standard", "-z"]).map(|output| names(&output).collect())
+}
+
+/// The names in output of git's with `-z`.
+fn names(output: &str) -> impl Iterator<Item = String> {
+    output.split('\0').filter(|path| !path.is_empty()).map(str::to_owned)
 }
 
 /// The commit of HEAD.

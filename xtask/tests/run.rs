@@ -88,7 +88,10 @@ fn a_budget_that_is_exceeded_fails() {
     let tree = Tree::new("budget", 0, &[("burns", burn)]);
     let (output, text) = tree.test(&[]);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("where ci/steps.toml allows 0") && text.contains("1 passed, 1 failed"), "{text}");
+    assert!(
+        text.contains("the budget of ci/steps.toml is exceeded") && text.contains("1 passed, 1 failed"),
+        "{text}"
+    );
     assert!(tree.test(&["--only", "burns"]).0.status.success(), "a step alone has no budget");
 }
 
@@ -108,4 +111,18 @@ fn daemons_are_counted_and_none_may_stay() {
     assert!(Command::new("kill").arg(pid.trim()).status().unwrap().success());
     assert_eq!(output.status.code(), Some(1));
     assert!(text.contains("left a process behind") && text.contains("sleep 4321"), "{text}");
+}
+
+#[test]
+fn a_file_that_a_step_leaves_in_the_tree_fails() {
+    let steps = [("tidy", "run = 'touch kept target/x'"), ("leaves", "run = 'touch \"a file\"'")];
+    let tree = Tree::new("litter", 9, &steps);
+    fs::write(tree.0.join(".gitignore"), "target\n").unwrap();
+    fs::write(tree.0.join("kept"), "there before").unwrap();
+    tree.git(&["init", "-q"]);
+    let (output, text) = tree.test(&["--only", "tidy"]);
+    assert!(output.status.success(), "{text}");
+    let (output, text) = tree.test(&["--only", "leaves"]);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("appeared in the tree while the steps ran: a file\n"), "{text}");
 }
