@@ -35,7 +35,7 @@ fn pool(gpu: &Arc<Simulated>) -> (DevicePool, PoolStream) {
     (pool, stream)
 }
 
-fn within(time: Duration, done: impl Fn() -> bool) -> bool {
+fn within(time: Duration, mut done: impl FnMut() -> bool) -> bool {
     let began = Instant::now();
     while !done() {
         if began.elapsed() > time {
@@ -232,6 +232,29 @@ fn a_reset_frees_what_waited_for_a_mark() {
         assert!(within(Duration::from_secs(10), || pool.stats().waiting_blocks == 0), "{:?}", pool.stats());
         drop((own, other, pool));
         assert!(within(Duration::from_secs(10), || Arc::strong_count(&gpu) == 1), "a pool's thread goes on");
+        assert_eq!(gpu.offences(), Vec::<String>::new());
+    }
+}
+
+/// Nothing else waits there, so that the pool's thread sleeps: whoever asks finds out.
+#[test]
+fn a_reset_passes_a_fence() {
+    for marks in [MarkKind::Best, MarkKind::Events] {
+        let (gpu, _alone) = gpu();
+        let pool = DevicePool::builder(gpu.clone()).marks(marks).build().unwrap();
+        let own = another(&pool, &gpu);
+        gpu.kernel(own.stream(), HOUR, &token());
+        let mut fence = own.fence().unwrap();
+        assert!(!fence.passed());
+        gpu.reset();
+        let mut asked = 0;
+        assert!(
+            within(Duration::from_secs(10), || {
+                asked += 1;
+                fence.passed()
+            }),
+            "asked {asked} times"
+        );
         assert_eq!(gpu.offences(), Vec::<String>::new());
     }
 }

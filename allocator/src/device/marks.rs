@@ -16,6 +16,7 @@ use pinyard_driver::{Capture, DevicePtr, Driver, DriverError, Stream};
 use pinyard_worker::log;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::time::Duration;
 
 /// How a pool learns what streams have done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -93,6 +94,10 @@ impl Words {
         })
     }
 }
+
+/// Who waits for a mark asks the driver after this time whether the context is lost, and again after as
+/// long: a long kernel costs four calls a second.
+pub(super) const ASK_AFTER: Duration = Duration::from_millis(250);
 
 /// What became of a mark.
 pub(super) enum Marked {

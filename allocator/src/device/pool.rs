@@ -7,7 +7,7 @@ use super::builder::DeviceBuilder;
 use super::classes::{self, Kind, LARGEST_SMALL};
 use super::core::Core;
 use super::error::{DeviceError, Shortage};
-use super::marks::Marked;
+use super::marks::{ASK_AFTER, Marked};
 use super::snapshot::{Snapshot, Statistics};
 use super::stats::DeviceStats;
 use super::stream::StreamState;
@@ -21,7 +21,7 @@ use pinyard_driver::{Counted, Driver, DriverError, Stream};
 use pinyard_worker::log;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Blocks of device memory in the order of streams. A handle: clones share one pool.
 ///
@@ -378,7 +378,8 @@ impl PoolStream {
 
     /// A fence that passes when the stream has done what it has been given so far: for
     /// [`PoolBuf::defer_until`](crate::PoolBuf::defer_until) of a copy's source. Keeps
-    /// the pool. Not while the stream is captured.
+    /// the pool. Not while the stream is captured. It passes as well when the context is lost, whose
+    /// streams do nothing more: within a quarter of a second of asking.
     pub fn fence(&self) -> Result<Fence, DriverError> {
         let core = &self.handle.core;
         if core.is_forked() {
@@ -390,7 +391,7 @@ impl PoolStream {
             Err(Retired(last)) => Marked::At(last),
         };
         match marked {
-            Marked::At(value) => Ok(Fence::poll(StreamFence { stream: self.clone(), value })),
+            Marked::At(value) => Ok(Fence::poll(StreamFence { stream: self.clone(), value, vain: None })),
             Marked::Capturing => Err(DriverError {
                 call: format!("fence of {:?}", self.state.name()),
                 code: 900,
@@ -441,6 +442,8 @@ fn forked(call: &str, stream: Stream) -> DriverError {
 struct StreamFence {
     stream: PoolStream,
     value: u64,
+    /// Since when it was asked in vain.
+    vain: Option<Instant>,
 }
 
 impl Poll for StreamFence {
@@ -452,6 +455,12 @@ impl Poll for StreamFence {
         let mut token = DriverToken::at_entry();
         // An event that cannot be asked has not passed as far as anybody knows.
         let _ = state.timeline.poll(&*handle.core.driver, &mut token);
+        if state.timeline.passed() < self.value
+            && self.vain.get_or_insert_with(Instant::now).elapsed() >= ASK_AFTER
+        {
+            handle.core.pass_if_lost(&mut token);
+            self.vain = None;
+        }
         state.timeline.passed() >= self.value
     }
 }

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use super::core::Core;
+use super::marks::ASK_AFTER;
 use super::stream::StreamState;
 use crate::requests::{guarded, thread_panicked};
 use crate::source::DriverToken;
@@ -21,8 +22,6 @@ const SHORTEST: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_millis(5);
 /// Of a closed pool, whose blocks' drops wake it, but for one that began before it closed.
 const LONGEST_CLOSED: Duration = Duration::from_millis(250);
-/// Pauses of `LONGEST` without news, after which the driver is asked whether the context is lost.
-const PAUSES_BEFORE_ASKING: u32 = 50;
 
 pub(super) fn spawn(core: Arc<Core>) -> io::Result<()> {
     let thread = pinyard_worker::spawn(
@@ -41,7 +40,7 @@ fn work(core: &Arc<Core>) {
     let mut token = DriverToken::at_entry();
     let mut pause = SHORTEST;
     let mut ticked = false;
-    let mut pauses = 0;
+    let mut news = Instant::now();
     loop {
         let moved = core.settle_dropped(&mut token);
         core.settle_copies(&mut token);
@@ -50,7 +49,7 @@ fn work(core: &Arc<Core>) {
         core.look_after(std::mem::take(&mut ticked), &mut token);
         if moved {
             pause = SHORTEST;
-            pauses = 0;
+            news = Instant::now();
         }
         if core.closed.load(SeqCst) {
             let ended = core.sleep.announced(|| {
@@ -69,15 +68,15 @@ fn work(core: &Arc<Core>) {
         if busy {
             thread::park_timeout(pause);
             pause = (pause * 2).min(LONGEST);
-            pauses += 1;
-            if pauses >= PAUSES_BEFORE_ASKING {
+            if news.elapsed() >= ASK_AFTER {
                 core.pass_if_lost(&mut token);
-                pauses = 0;
+                news = Instant::now();
             }
             continue;
         }
         ticked = core.sleep.announced(|| sleep(core, &mut token));
         pause = SHORTEST;
+        news = Instant::now();
     }
 }
 
