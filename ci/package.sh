@@ -14,13 +14,9 @@ mapfile -t published < <(cargo metadata --no-deps --format-version 1 |
 [ ${#published[@]} -gt 5 ] || cannot "find the crates that are published"
 echo "published: ${published[*]}"
 # Together: a crate is compiled with those that are packaged beside it.
-packaged() {
-    cargo package --quiet --locked --allow-dirty --target-dir "$target" "${published[@]/#/-p=}" || return 1
-    # A crate without a description, a licence or its files is refused or warned of.
-    ! grep -E '^warning' "$said"
-}
-check "package and compile" packaged
+check "package and compile" \
+    cargo package --quiet --locked --allow-dirty --target-dir "$target" "${published[@]/#/-p=}"
 for crate in "${published[@]}"; do
-    check "$crate has its sources and no tests' records" test -n "$(tar tzf "$target/package/$crate-"*.crate 2> /dev/null | grep src/lib.rs)"
+    check "$crate has its sources" test -n "$(tar tzf "$target/package/$crate-"*.crate 2> /dev/null | grep src/lib.rs)"
 done
 counts
