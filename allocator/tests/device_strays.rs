@@ -165,6 +165,14 @@ fn a_captured_stream_with_a_dropped_block_costs_few_calls() {
     assert!(within(Duration::from_secs(10), || pool.stats().live_blocks == 0));
 }
 
+/// Runs the test with a pool of each kind of marks.
+fn with_each_kind(test: impl Fn(&Arc<Simulated>, DevicePool)) {
+    for marks in [MarkKind::Best, MarkKind::Events] {
+        let (gpu, _alone) = gpu();
+        test(&gpu, DevicePool::builder(gpu.clone()).marks(marks).build().unwrap());
+    }
+}
+
 fn another(pool: &DevicePool, gpu: &Simulated) -> PoolStream {
     let stream = pool.stream(gpu.stream_create(&token()).unwrap()).unwrap();
     gpu.synchronize(&token()).unwrap();
@@ -190,10 +198,8 @@ fn a_broken_device_leaves_no_pool_waiting() {
 /// A reset takes from under the pools what the driver allocated, that of the host's too.
 #[test]
 fn a_device_that_was_reset_is_not_touched_again() {
-    for marks in [MarkKind::Best, MarkKind::Events] {
-        let (gpu, _alone) = gpu();
-        let pool = DevicePool::builder(gpu.clone()).marks(marks).build().unwrap();
-        let (own, other) = (another(&pool, &gpu), another(&pool, &gpu));
+    with_each_kind(|gpu, pool| {
+        let (own, other) = (another(&pool, gpu), another(&pool, gpu));
         let mut blocks: Vec<_> = (0..8).map(|_| own.alloc(MIB).unwrap()).collect();
         blocks.iter_mut().for_each(|block| block.record_use(&other));
         gpu.kernel(other.stream(), HOUR, &token());
@@ -209,18 +215,16 @@ fn a_device_that_was_reset_is_not_touched_again() {
         };
         assert!(cause, "{error}");
         drop((blocks, own, other, pool));
-        assert!(within(Duration::from_secs(10), || Arc::strong_count(&gpu) == 1), "a pool's thread goes on");
+        assert!(within(Duration::from_secs(10), || Arc::strong_count(gpu) == 1), "a pool's thread goes on");
         assert_eq!(gpu.offences(), Vec::<String>::new());
-    }
+    });
 }
 
 /// A mark that was made before the reset is not written any more.
 #[test]
 fn a_reset_frees_what_waited_for_a_mark() {
-    for marks in [MarkKind::Best, MarkKind::Events] {
-        let (gpu, _alone) = gpu();
-        let pool = DevicePool::builder(gpu.clone()).marks(marks).build().unwrap();
-        let (own, other) = (another(&pool, &gpu), another(&pool, &gpu));
+    with_each_kind(|gpu, pool| {
+        let (own, other) = (another(&pool, gpu), another(&pool, gpu));
         let mut block = own.alloc(MIB).unwrap();
         block.record_use(&other);
         gpu.kernel(other.stream(), HOUR, &token());
@@ -231,18 +235,16 @@ fn a_reset_frees_what_waited_for_a_mark() {
         gpu.reset();
         assert!(within(Duration::from_secs(10), || pool.stats().waiting_blocks == 0), "{:?}", pool.stats());
         drop((own, other, pool));
-        assert!(within(Duration::from_secs(10), || Arc::strong_count(&gpu) == 1), "a pool's thread goes on");
+        assert!(within(Duration::from_secs(10), || Arc::strong_count(gpu) == 1), "a pool's thread goes on");
         assert_eq!(gpu.offences(), Vec::<String>::new());
-    }
+    });
 }
 
-/// Nothing else waits there, so that the pool's thread sleeps: whoever asks finds out.
+/// No block waits, so the pool's thread sleeps. The call of `passed` must notice the reset.
 #[test]
 fn a_reset_passes_a_fence() {
-    for marks in [MarkKind::Best, MarkKind::Events] {
-        let (gpu, _alone) = gpu();
-        let pool = DevicePool::builder(gpu.clone()).marks(marks).build().unwrap();
-        let own = another(&pool, &gpu);
+    with_each_kind(|gpu, pool| {
+        let own = another(&pool, gpu);
         gpu.kernel(own.stream(), HOUR, &token());
         let mut fence = own.fence().unwrap();
         assert!(!fence.passed());
@@ -256,7 +258,7 @@ fn a_reset_passes_a_fence() {
             "asked {asked} times"
         );
         assert_eq!(gpu.offences(), Vec::<String>::new());
-    }
+    });
 }
 
 /// Where the driver pins no memory of the process's, streams are marked by events.

@@ -541,7 +541,7 @@ impl Central {
     fn is_mark_due(&mut self, state: &StreamState, now: Instant, stall: Duration) -> bool {
         let Some(seen) = self.seen.get_mut(state.owner as usize) else { return false };
         let old = seen.due.is_none_or(|due| now.duration_since(due) >= stall / MARKS);
-        let is_due = old && state.timeline.passed() >= state.timeline.asked();
+        let is_due = old && !state.timeline.is_behind();
         if is_due {
             seen.due = Some(now);
         }

@@ -95,8 +95,8 @@ impl Words {
     }
 }
 
-/// Who waits for a mark asks the driver after this time whether the context is lost, and again after as
-/// long: a long kernel costs four calls a second.
+/// A thread that waits for a mark asks the driver after this time whether the context is lost, and again
+/// after the same time: a long kernel costs four calls a second.
 pub(super) const ASK_AFTER: Duration = Duration::from_millis(250);
 
 /// What became of a mark.
@@ -159,6 +159,11 @@ impl Timeline {
     /// The last mark asked for; another thread's may be a moment late.
     pub(super) fn asked(&self) -> u64 {
         self.asked.load(Relaxed)
+    }
+
+    /// Whether a mark has not passed.
+    pub(super) fn is_behind(&self) -> bool {
+        self.passed() < self.asked()
     }
 
     /// Marks the work that `stream` has been given so far.

@@ -378,8 +378,8 @@ impl PoolStream {
 
     /// A fence that passes when the stream has done what it has been given so far: for
     /// [`PoolBuf::defer_until`](crate::PoolBuf::defer_until) of a copy's source. Keeps
-    /// the pool. Not while the stream is captured. It passes as well when the context is lost, whose
-    /// streams do nothing more: within a quarter of a second of asking.
+    /// the pool. Not while the stream is captured. It also passes when the context is lost, whose streams
+    /// do nothing more: the driver is asked for that once a quarter of a second.
     pub fn fence(&self) -> Result<Fence, DriverError> {
         let core = &self.handle.core;
         if core.is_forked() {
@@ -442,7 +442,7 @@ fn forked(call: &str, stream: Stream) -> DriverError {
 struct StreamFence {
     stream: PoolStream,
     value: u64,
-    /// Since when it was asked in vain.
+    /// The first call that it refused, since the driver was last asked whether the context is lost.
     vain: Option<Instant>,
 }
 
@@ -455,13 +455,16 @@ impl Poll for StreamFence {
         let mut token = DriverToken::at_entry();
         // An event that cannot be asked has not passed as far as anybody knows.
         let _ = state.timeline.poll(&*handle.core.driver, &mut token);
-        if state.timeline.passed() < self.value
-            && self.vain.get_or_insert_with(Instant::now).elapsed() >= ASK_AFTER
-        {
-            handle.core.pass_if_lost(&mut token);
-            self.vain = None;
+        let passed = || state.timeline.passed() >= self.value;
+        if passed() {
+            return true;
         }
-        state.timeline.passed() >= self.value
+        if self.vain.get_or_insert_with(Instant::now).elapsed() < ASK_AFTER {
+            return false;
+        }
+        self.vain = None;
+        handle.core.pass_if_lost(&mut token);
+        passed()
     }
 }
 

@@ -62,9 +62,9 @@ impl Core {
         if self.words.is_some() && central.streams.len() <= WORDS {
             return;
         }
-        let is_behind = |state: &StreamState| state.timeline.passed() < state.timeline.asked();
-        let asked =
-            |state: &&Arc<StreamState>| state.timeline.has_events() && is_behind(state) && which(state);
+        let asked = |state: &&Arc<StreamState>| {
+            state.timeline.has_events() && state.timeline.is_behind() && which(state)
+        };
         let streams: Vec<_> = central.streams.iter().filter(asked).cloned().collect();
         drop(central);
         for state in streams {
@@ -74,16 +74,14 @@ impl Core {
         }
     }
 
-    /// If marks are outstanding and the context is lost, all of them have passed; whether that is so. A
-    /// mark that was made before the loss would never pass by itself.
-    pub(super) fn pass_if_lost(&self, token: &mut DriverToken) -> bool {
+    /// Passes all marks that have not passed, if the context is lost: a mark that was made before the
+    /// loss would never pass by itself.
+    pub(super) fn pass_if_lost(&self, token: &mut DriverToken) {
         let streams = self.lock(token).streams.clone();
-        let is_behind = streams.iter().any(|state| state.timeline.passed() < state.timeline.asked());
-        if !is_behind || !self.driver.mem_info(token).is_err_and(|error| error.is_context_lost()) {
-            return false;
+        let is_behind = streams.iter().any(|state| state.timeline.is_behind());
+        if is_behind && self.driver.mem_info(token).is_err_and(|error| error.is_context_lost()) {
+            streams.iter().for_each(|state| state.timeline.pass_all());
         }
-        streams.iter().for_each(|state| state.timeline.pass_all());
-        true
     }
 
     /// Marks the streams that use dropped blocks, once each, and asks fences; whether
@@ -205,9 +203,7 @@ impl Core {
         // A stream that has not come as far as an earlier mark will not pass a new one
         // soon: its memory serves itself best.
         // Nor what the hub has: whoever can wait for it may have that now.
-        kept.retain(|(_, keeper)| {
-            Some(keeper.owner) != hub && keeper.timeline.passed() >= keeper.timeline.asked()
-        });
+        kept.retain(|(_, keeper)| Some(keeper.owner) != hub && !keeper.timeline.is_behind());
         if kept.iter().map(|(bytes, _)| bytes).sum::<usize>() < much {
             return None;
         }

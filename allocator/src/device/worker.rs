@@ -50,6 +50,9 @@ fn work(core: &Arc<Core>) {
         if moved {
             pause = SHORTEST;
             news = Instant::now();
+        } else if news.elapsed() >= ASK_AFTER {
+            core.pass_if_lost(&mut token);
+            news = Instant::now();
         }
         if core.closed.load(SeqCst) {
             let ended = core.sleep.announced(|| {
@@ -68,10 +71,6 @@ fn work(core: &Arc<Core>) {
         if busy {
             thread::park_timeout(pause);
             pause = (pause * 2).min(LONGEST);
-            if news.elapsed() >= ASK_AFTER {
-                core.pass_if_lost(&mut token);
-                news = Instant::now();
-            }
             continue;
         }
         ticked = core.sleep.announced(|| sleep(core, &mut token));
@@ -104,7 +103,6 @@ fn sleep(core: &Core, token: &mut DriverToken) -> bool {
 /// Whether the closed pool has no block left: everything is given back then.
 fn finish(core: &Arc<Core>, token: &mut DriverToken) -> bool {
     core.trim(Duration::ZERO);
-    core.pass_if_lost(token);
     let mut central = core.lock(token);
     let counts = central.counts();
     let waits = !central.waiting.is_empty();
@@ -117,8 +115,8 @@ fn finish(core: &Arc<Core>, token: &mut DriverToken) -> bool {
     }
     // Words are written, and events recorded, until all marks have passed: those too that
     // nothing waits for.
-    let is_behind = streams.iter().any(|state| state.timeline.passed() < state.timeline.asked());
-    if is_behind {
+    let is_behind = streams.iter().any(|state| state.timeline.is_behind());
+    if is_behind && !core.driver.mem_info(token).is_err_and(|error| error.is_context_lost()) {
         core.poll_events(token);
         return false;
     }
