@@ -42,7 +42,7 @@ operations() {
 	local count=$1 path=$2 words=$3
 	shift 3
 	program=("$programs/gpu-ranks" "${flags[@]}")
-	ranks "$count" PINYARD_MPI_PATH="$path" PINYARD_MPI_CHUNK_BYTES=8192 "$@" >"$temporary/out" || return 1
+	ranks "$count" PINYARD_MPI_PATH="$path" PINYARD_MPI_CHUNK_BYTES=8192 "$@" >"$temporary/out" || { cat "$temporary/out"; return 1; }
 	cat "$temporary/out"
 	grep -qE "^gpu-ranks: [0-9]{3,4} checks, .*$words" "$temporary/out"
 }
@@ -50,7 +50,7 @@ operations() {
 # reset COUNT PATH VARIABLE=VALUE...: the last rank's device, under all that uses it.
 reset() {
 	program=("$programs/gpu-ranks" --reset)
-	ranks "$1" PINYARD_MPI_PATH="$2" "${@:3}" >"$temporary/out" || return 1
+	ranks "$1" PINYARD_MPI_PATH="$2" "${@:3}" >"$temporary/out" || { cat "$temporary/out"; return 1; }
 	cat "$temporary/out"
 	[ "$(grep -c '^rank [0-9] knows of the reset$' "$temporary/out")" -eq "$1" ]
 }
@@ -90,7 +90,7 @@ says() {
 # soak COUNT: random operations with memory that comes and goes.
 soak() {
 	program=("$programs/gpu-ranks" --soak 300)
-	ranks "$1" PINYARD_MPI_CHUNK_BYTES=65536 >"$temporary/out" || return 1
+	ranks "$1" PINYARD_MPI_CHUNK_BYTES=65536 >"$temporary/out" || { cat "$temporary/out"; return 1; }
 	cat "$temporary/out"
 	grep -q '^soak: 300 rounds' "$temporary/out"
 }
@@ -98,7 +98,7 @@ soak() {
 # fences LEVEL: blocks that are given up with requests, at that thread level.
 fences() {
 	program=("$programs/gpu-ranks" --fences "$1")
-	ranks 2 X=1 >"$temporary/out" || return 1
+	ranks 2 X=1 >"$temporary/out" || { cat "$temporary/out"; return 1; }
 	cat "$temporary/out"
 	[ "$(grep -c "^gpu-ranks: 5 messages, fences with MPI_THREAD_${1^^}\$" "$temporary/out")" -eq 2 ]
 }
@@ -108,7 +108,7 @@ fences() {
 apart() {
 	# Over TCP it has no one-sided operations.
 	program=(unshare -p -f "$programs/gpu-ranks" --no-one-sided)
-	ranks 3 PINYARD_MPI_CHUNK_BYTES=8192 OMPI_MCA_btl=self,tcp >"$temporary/out" || return 1
+	ranks 3 PINYARD_MPI_CHUNK_BYTES=8192 OMPI_MCA_btl=self,tcp >"$temporary/out" || { cat "$temporary/out"; return 1; }
 	cat "$temporary/out"
 	grep -qE "^gpu-ranks: [0-9]{3,4} checks, staged: .*pinned chunks of 8192 bytes of each rank" "$temporary/out"
 }
@@ -130,7 +130,7 @@ refuses() {
 example() {
 	local count=$1
 	program=("$programs/examples/$2")
-	ranks "$count" PINYARD_MPI_PATH=auto >"$temporary/out" || return 1
+	ranks "$count" PINYARD_MPI_PATH=auto >"$temporary/out" || { cat "$temporary/out"; return 1; }
 	cat "$temporary/out"
 	[ "$(grep -cE '^rank [0-9]+: .* are right' "$temporary/out")" -eq "$count" ]
 }
@@ -193,7 +193,7 @@ with_cudarc() {
 
 table() {
 	program=("$programs/gpu-bandwidth" --quick)
-	ranks 2 PINYARD_MPI_CHUNKS=4 >"$temporary/out" || return 1
+	ranks 2 PINYARD_MPI_CHUNKS=4 >"$temporary/out" || { cat "$temporary/out"; return 1; }
 	cat "$temporary/out"
 	local path
 	# Seven sizes of two operations.
@@ -296,7 +296,9 @@ for mpi in "$@"; do
 	# As it would be where MPI_Put alone had failed.
 	sed -i 's/^everything/messages/' "$XDG_CACHE_HOME/pinyard/mpi-device-pointers"
 	check "$name: the probe's yes without windows" operations 2 direct 'direct: .*takes device pointers, but not in windows'
-	check "$name: of other transports it says nothing" operations 2 auto 'ipc: .*does not take' UCX_TLS=tcp,self
+	# Not over tcp: MPICH 4.0's MPI_Finalize hangs there, one rank in PMI's barrier while the other waits
+	# for it to take leave of UCX (2 of 60 runs of a C program that only sends).
+	check "$name: of other transports it says nothing" operations 2 auto 'ipc: .*does not take' UCX_TLS=sysv,self
 	check "$name: nor of another libfabric's provider" operations 2 auto 'ipc: .*does not take' FI_PROVIDER=tcp
 	rm -rf "$XDG_CACHE_HOME"
 	check "$name: a plan of ranks that are started for it" planned
