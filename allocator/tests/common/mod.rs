@@ -9,7 +9,9 @@ use pinyard_registry::{
     Events, MemoryKey, PageRange, Registry,
     backend::{Backend, BackendError, Custom},
 };
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
+use std::ptr::with_exposed_provenance_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::thread::{self, ThreadId};
@@ -88,10 +90,14 @@ pub(crate) fn backend(books: &Arc<Books>) -> Custom {
     )
 }
 
-/// Host memory, in the books.
+/// Memory of the heap, in the books: sanitizers and Miri know how far each segment goes.
 pub(crate) struct BookedSource(pub(crate) Arc<Books>);
 
-// SAFETY: passes on what HostSource does.
+fn layout(bytes: usize) -> Layout {
+    Layout::from_size_align(bytes, HostSource::new().granularity()).unwrap()
+}
+
+// SAFETY: the heap's memory is the caller's alone, zeroed and aligned, until it is given back.
 unsafe impl Source for BookedSource {
     fn name(&self) -> &'static str {
         "booked"
@@ -104,7 +110,7 @@ unsafe impl Source for BookedSource {
         let used = self.0.mapped() + self.0.others.load(SeqCst);
         (total > 0).then(|| Room { free: total.saturating_sub(used), total })
     }
-    fn grow(&self, bytes: usize, token: &DriverToken) -> Result<Segment, SourceError> {
+    fn grow(&self, bytes: usize, _: &DriverToken) -> Result<Segment, SourceError> {
         self.0.called();
         if self.0.mapped() + bytes > self.0.budget.load(SeqCst) {
             return Err(SourceError {
@@ -113,26 +119,31 @@ unsafe impl Source for BookedSource {
                 hint: String::new(),
             });
         }
-        let segment = HostSource::new().grow(bytes, token)?;
+        // SAFETY: no segment is empty.
+        let start = unsafe { alloc_zeroed(layout(bytes)) }.expose_provenance();
+        assert_ne!(start, 0, "the heap has no {bytes} bytes");
+        let segment = Segment { start, bytes };
         self.0.maps.fetch_add(1, SeqCst);
         self.0.mapped.lock().insert(segment.start, segment);
         Ok(segment)
     }
-    unsafe fn shrink(&self, segment: Segment, token: &DriverToken) -> Result<(), SourceError> {
+    unsafe fn shrink(&self, segment: Segment, _: &DriverToken) -> Result<(), SourceError> {
         self.0.called();
         if self.0.registered.lock().contains_key(&segment.start) {
             self.0.fault(format!("{segment:?} unmapped while it was registered"));
         }
+        // Before the entry goes, for which tests wait.
+        self.0.unmaps.fetch_add(1, SeqCst);
         if self.0.mapped.lock().remove(&segment.start) != Some(segment) {
             self.0.fault(format!("{segment:?} unmapped, which is not mapped"));
         }
-        self.0.unmaps.fetch_add(1, SeqCst);
-        // SAFETY: the caller's contract.
-        unsafe { HostSource::new().shrink(segment, token) }
+        // SAFETY: the books know it, so `grow` made it with this layout.
+        unsafe { dealloc(with_exposed_provenance_mut(segment.start), layout(segment.bytes)) };
+        Ok(())
     }
 }
 
-// SAFETY: HostSource's memory.
+// SAFETY: the heap's memory.
 unsafe impl HostMemory for BookedSource {}
 
 /// The tests' mappings are the pool's own, which tells the registry itself.
