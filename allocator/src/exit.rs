@@ -45,6 +45,9 @@ static LEFT: Mutex<Vec<Weak<dyn Leaves>>> = Mutex::new(Vec::new());
 fn watch(pool: Weak<dyn Leaves>) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
+        if cfg!(miri) {
+            return; // it has no atexit
+        }
         // SAFETY: a plain function that does not unwind. Refused, nothing is told at exit.
         let _ = unsafe { libc::atexit(tell_all) };
     });

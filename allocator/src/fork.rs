@@ -29,6 +29,9 @@ extern "C" fn in_child() {
 pub(crate) fn prepare() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
+        if cfg!(miri) {
+            return; // it has no fork
+        }
         // SAFETY: the handler is a plain function of this library, which takes its
         // handlers with it when it is unloaded. ENOMEM would cost a child its notice.
         let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };

@@ -1,10 +1,9 @@
 //! How much memory is left, as those say who would refuse more: the device, the
 //! process's control groups (`pinyard_registry::machine`), the limit on locked memory
 //! (getrlimit(2)).
-#![allow(unsafe_code)]
 
 use parking_lot::Mutex;
-use pinyard_registry::machine::{MemoryGroup, may_lock_anything, memory_groups};
+use pinyard_registry::machine::{MemoryGroup, may_lock_anything, memlock_limit, memory_groups};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -129,7 +128,11 @@ pub struct HostLimits {
 impl HostLimits {
     /// This process's.
     pub fn of_process() -> HostLimits {
-        HostLimits { groups: memory_groups(&read), process: "/proc/self".into(), memlock: memlock() }
+        HostLimits {
+            groups: memory_groups(&read),
+            process: "/proc/self".into(),
+            memlock: memlock_limit().map(|bytes| bytes as usize),
+        }
     }
 
     /// From files elsewhere: a container's, or a test's. `cgroups` is where control groups
@@ -185,14 +188,6 @@ fn kib(text: &str, name: &str) -> Option<usize> {
 
 fn read(path: &Path) -> Option<String> {
     fs::read_to_string(path).ok()
-}
-
-/// The soft RLIMIT_MEMLOCK.
-fn memlock() -> Option<usize> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: getrlimit fills the struct that it is given.
-    let answer = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
-    (answer == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur as usize)
 }
 
 #[cfg(test)]

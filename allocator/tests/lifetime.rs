@@ -14,6 +14,7 @@ use std::thread;
 const MIB: usize = 1 << 20;
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes of Miri's")]
 fn a_thread_that_ends_gives_its_magazines_back() {
     let pool = pool(&Books::new(), 64 * MIB);
     for _ in 0..20 {
@@ -92,6 +93,7 @@ fn a_pool_that_is_dropped_gives_everything_back_at_once() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes of Miri's")]
 fn blocks_outlive_their_pool_and_their_slabs_go_once() {
     let books = Books::new();
     let pool = pool(&books, 64 * MIB);
@@ -159,6 +161,7 @@ fn many_threads_drop_the_last_blocks_of_a_closed_pool() {
 
 /// The pool goes while threads still allocate and free: each slab is released once.
 #[test]
+#[cfg_attr(miri, ignore = "minutes of Miri's")]
 fn a_pool_that_goes_while_threads_use_it() {
     for _ in 0..30 {
         let books = Books::new();

@@ -36,6 +36,7 @@ fn a_blocks_key_is_its_slabs_and_its_place_is_in_it() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes of Miri's")]
 fn what_is_written_stays_until_the_block_is_freed() {
     let books = Books::new();
     let pool = pool(&books, 64 * MIB);
@@ -60,6 +61,7 @@ fn a_freed_block_is_the_next_of_its_class() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes of Miri's")]
 fn fresh_memory_is_zero_and_old_memory_holds_old_bytes() {
     let pool = pool(&Books::new(), 64 * MIB);
     let mut block = pool.alloc::<u8>(100_000).unwrap();
@@ -70,6 +72,7 @@ fn fresh_memory_is_zero_and_old_memory_holds_old_bytes() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes of Miri's")]
 fn alignment_is_kept_from_one_byte_to_a_huge_page() {
     // Few of these blocks need the start of a slab: sixteen slabs are plenty.
     let pool = pool(&Books::new(), 32 * MIB);
@@ -86,6 +89,7 @@ fn alignment_is_kept_from_one_byte_to_a_huge_page() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes of Miri's")]
 fn a_block_wastes_an_eighth_at_most() {
     let pool = pool(&Books::new(), 256 * MIB);
     let mut bytes = 64;
@@ -161,6 +165,7 @@ fn short_of_memory_free_slabs_are_traded_for_one_that_fits() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes of Miri's")]
 fn what_other_classes_keep_is_used_before_a_slab_is_added() {
     let pool = pool(&Books::new(), 64 * MIB);
     for bytes in [64, 1000, 9000, 65_536, 200_000] {
@@ -172,6 +177,7 @@ fn what_other_classes_keep_is_used_before_a_slab_is_added() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes of Miri's")]
 fn a_failing_source_loses_nothing() {
     let books = Books::new();
     let pool = pool(&books, usize::MAX);
@@ -296,6 +302,7 @@ fn counters_balance() {
 /// What was registered at a new slab's address before is other memory, even if
 /// nobody said so.
 #[test]
+#[cfg_attr(miri, ignore = "mlock(2)")]
 fn a_slab_is_registered_though_its_addresses_were_before() {
     struct Mapped(Segment);
     // SAFETY: hands out, once, the segment that the test has mapped for it.
@@ -329,6 +336,7 @@ fn a_slab_is_registered_though_its_addresses_were_before() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "mlock(2)")]
 fn a_lease_on_a_pooled_buffer_is_a_hit() {
     let registry = registry(Mlock::new());
     let pool = Pool::host(&registry).slab_bytes(2 * MIB).access(Access::LOCAL_WRITE).build().unwrap();

@@ -113,6 +113,9 @@ pub fn install() {
     PAGE.taken.store(true, Relaxed);
     PAGE.generation.store(GENERATION.load(Relaxed).wrapping_add(1), Release);
     WIPED.store(wiped, Release);
+    if cfg!(miri) {
+        return; // it has no fork
+    }
     // SAFETY: the handler is a plain function that lives as long as the process
     // (see `keep_loaded`). On ENOMEM a child would only miss the notice.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 #[inline]
 #[allow(unsafe_code)]
 pub(crate) fn ticks() -> u64 {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: every x86-64 processor has the instruction; it touches no memory.
     unsafe {
         std::arch::x86_64::_rdtsc()
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     {
         start().0.elapsed().as_nanos() as u64
     }
@@ -21,7 +21,7 @@ pub(crate) fn ticks() -> u64 {
 
 fn start() -> &'static (Instant, u64) {
     static START: OnceBox<(Instant, u64)> = OnceBox::new();
-    let first = || if cfg!(target_arch = "x86_64") { ticks() } else { 0 };
+    let first = || if cfg!(all(target_arch = "x86_64", not(miri))) { ticks() } else { 0 };
     START.get_or_init(|| Box::new((Instant::now(), first())))
 }
 

@@ -4,7 +4,8 @@
 use crate::access::Access;
 use crate::backend::BackendError;
 use crate::error::GetError;
-use crate::limits::{may_lock_anything, memlock_limit};
+use crate::limits::may_lock_anything;
+use crate::machine::memlock_limit;
 use crate::range::PageRange;
 
 /// One line of /proc/self/maps.

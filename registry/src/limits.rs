@@ -10,11 +10,12 @@ use std::path::Path;
 /// backends that lock pages where RLIMIT_MEMLOCK binds, one for all of those.
 pub(crate) fn default_budget(locks_memory: bool) -> Budget {
     static OF_MEMORY: OfProcess<Budget> = OfProcess::new(|| Budget::new(half_of_memory()));
-    static OF_MEMLOCK: OfProcess<Budget> =
-        OfProcess::new(|| Budget::of_memlock(memlock_limit().map_or(usize::MAX, |limit| limit as usize)));
+    static OF_MEMLOCK: OfProcess<Budget> = OfProcess::new(|| {
+        Budget::of_memlock(machine::memlock_limit().map_or(usize::MAX, |limit| limit as usize))
+    });
     let of_memory = OF_MEMORY.get();
     let binds = |limit: &u64| *limit < of_memory.bytes() as u64 && !may_lock_anything();
-    match locks_memory && memlock_limit().as_ref().is_some_and(binds) {
+    match locks_memory && machine::memlock_limit().as_ref().is_some_and(binds) {
         true => OF_MEMLOCK.get().clone(),
         false => of_memory.clone(),
     }
@@ -26,18 +27,12 @@ fn half_of_memory() -> usize {
     memory().min(cgroup.unwrap_or(usize::MAX)) / 2
 }
 
-/// The soft RLIMIT_MEMLOCK in bytes; `None` where there is no limit.
-#[allow(unsafe_code)]
-pub(crate) fn memlock_limit() -> Option<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: getrlimit fills the struct it is given.
-    let answer = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
-    (answer == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
-}
-
 /// The machine's memory in bytes.
 #[allow(unsafe_code)]
 fn memory() -> usize {
+    if cfg!(miri) {
+        return 1 << 30; // it does not know the name
+    }
     // SAFETY: sysconf has no preconditions.
     let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
     usize::try_from(pages).unwrap_or(0).max(2) * PAGE_SIZE

@@ -74,6 +74,18 @@ impl MemoryGroup {
     }
 }
 
+/// The soft RLIMIT_MEMLOCK in bytes; `None` where there is no limit.
+#[allow(unsafe_code)]
+pub fn memlock_limit() -> Option<u64> {
+    if cfg!(miri) {
+        return None; // it has no limits
+    }
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: getrlimit fills the struct it is given.
+    let answer = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
+    (answer == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}
+
 /// Whether RLIMIT_MEMLOCK does not bind this process: CAP_IPC_LOCK, in the initial user
 /// namespace. In any other the kernel's `capable` says no.
 pub fn may_lock_anything(read: Read<'_>) -> bool {

@@ -5,7 +5,7 @@ use crate::backend::Unlocked;
 use crate::budget::GivenWay;
 use crate::cache::{Graves, Locked, NoRoom};
 use crate::error::{GetError, Holdings, Memlock};
-use crate::limits;
+use crate::machine;
 use crate::miss::{Attempt, Step, is_in_backend};
 use crate::range::PageRange;
 use crate::regions::Wanted;
@@ -155,7 +155,7 @@ fn refusal(inner: &Inner, no_room: NoRoom, range: PageRange, _unlocked: &Unlocke
             pinned: geometry.budget.pinned(),
             remedy: geometry.budget.remedy(),
             holdings: Holdings(geometry.budget.holdings()),
-            memlock: Memlock(limits::memlock_limit()),
+            memlock: Memlock(machine::memlock_limit()),
         },
         NoRoom::Regions => {
             GetError::TooManyRegions { range, backend: inner.backend.name(), limit: geometry.regions }

@@ -5,7 +5,6 @@
 //! The environment has the last word: who runs a program knows the machine. It is not
 //! read by a program that runs with more rights than its caller (`AT_SECURE`,
 //! getauxval(3)), nor where the builder's `ignore_environment` says so.
-#![allow(unsafe_code)] // getauxval(3)
 
 mod table;
 mod value;
@@ -95,8 +94,7 @@ impl Overrides {
     /// From this process's environment, for these pools: nothing if it runs with more rights
     /// than its caller.
     pub fn from_environment(pools: Pools) -> Result<Overrides, ConfigError> {
-        // SAFETY: getauxval(3) has no conditions.
-        if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+        if pinyard_hooks::is_privileged() {
             return Ok(Overrides::default());
         }
         Overrides::from_variables(pools, std::env::vars_os())
