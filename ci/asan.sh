@@ -9,6 +9,5 @@ export RUSTFLAGS="-Zsanitizer=address -Cunsafe-allow-abi-mismatch=sanitizer ${RU
 export ASAN_OPTIONS="detect_leaks=0:${ASAN_OPTIONS:-}"
 target=${CARGO_TARGET_DIR:-target}/asan
 host=$(rustc -vV | sed -n 's/^host: //p')
-# Those that count by themselves are ThreadSanitizer's (ci/tsan.sh).
-cargo nextest run --target "$host" --target-dir "$target" -p pinyard-allocator -p pinyard-trace -p pinyard-driver \
-    -E 'not (binary(=threads) | binary(=device_threads))' "$@"
+# Of those that count by themselves, the threads' are ThreadSanitizer's (ci/tsan.sh).
+cargo nextest run --target "$host" --target-dir "$target" -p pinyard-allocator -p pinyard-trace -p pinyard-driver "$@"
