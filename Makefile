@@ -13,7 +13,7 @@ export DESTDIR ?=
 
 # Installs what is missing, builds, and runs the main job.
 demo:
-	@ci/deps.sh demo
+	@xtask/ci/deps.sh demo
 	@MPICC=$(MPICC) cargo build --release --quiet -p pinyard --features cli --bin pinyard
 	@MPICC=$(MPICC) cargo build --release --quiet --target-dir $(TARGET)/openmpi -p pinyard-mpi-tests --bins
 	@$(TARGET)/release/pinyard demo --mpirun mpirun.openmpi --programs $(TARGET)/openmpi/release $(DEMO_ARGS)
@@ -31,12 +31,12 @@ test-all: test-packages
 
 .PHONY: test-packages
 test-packages:
-	@ci/deps.sh test
-	@ci/deps.sh cluster || echo "deps: the steps with emulated nodes will be skipped"
+	@xtask/ci/deps.sh test
+	@xtask/ci/deps.sh cluster || echo "deps: the steps with emulated nodes will be skipped"
 
 # Real verbs between emulated nodes.
 cluster-test:
-	@ci/deps.sh cluster
+	@xtask/ci/deps.sh cluster
 	@mpi-tests/cluster/run.sh
 	@mpi-tests/cluster/wheels.sh
 
@@ -44,23 +44,23 @@ cluster-test:
 # runs `make test` there as well.
 NEWCOMER_ARGS ?=
 newcomer:
-	@ci/deps.sh newcomer
-	@ci/newcomer.sh $(NEWCOMER_ARGS)
+	@xtask/ci/deps.sh newcomer
+	@xtask/ci/newcomer.sh $(NEWCOMER_ARGS)
 
 fmt:
 	cargo fmt --all
 
 clippy:
-	ci/clippy.sh
+	xtask/ci/clippy.sh
 
 # The book, in docs/book.
 docs:
-	ci/docs.sh
+	xtask/ci/docs.sh
 
 # pinyard beside its peers; writes docs/benchmarks and the pictures of the book.
 bench:
-	@ci/deps.sh test
-	ci/bench.sh
+	@xtask/ci/deps.sh test
+	xtask/ci/bench.sh
 
 # The libraries, the command and the manual, in target/package; for each MPI found also
 # libpinyard_mpi and the programs that are linked with an MPI. `make build MPI="openmpi mpich"`

@@ -8,11 +8,11 @@ target=${CARGO_TARGET_DIR:-$PWD/target}/release
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 said=$work/said
-. ci/checks.sh
+. xtask/ci/checks.sh
 
-ci/build.sh release || cannot "build the programs that measure"
+xtask/ci/build.sh release || cannot "build the programs that measure"
 openmpi=${CARGO_TARGET_DIR:-$PWD/target}/openmpi
-ci/build.sh openmpi || cannot "build gpu-bandwidth"
+xtask/ci/build.sh openmpi || cannot "build gpu-bandwidth"
 openmpi=$openmpi/release
 unset PINYARD_PROGRAMS PINYARD_MPIRUN
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -175,7 +175,7 @@ check "a file that cannot be written is refused before anything is measured" unw
 # has the rest.
 of_page() {
     local block
-    block=$(ci/block.sh docs/src/benchmarks.md bench '--quick =--quick cache.strided ' 'cache hooks=--quick cache hooks' '--save before.json=--quick cache.hit --save before.json' \
+    block=$(xtask/ci/block.sh docs/src/benchmarks.md bench '--quick =--quick cache.strided ' 'cache hooks=--quick cache hooks' '--save before.json=--quick cache.hit --save before.json' \
         '--compare before.json=--quick cache.hit --noise 1000 --compare before.json') || return
     (cd "$work" && mkdir -p page && cd page && PROGRAMS=$target PATH=$target:$PATH limited 200 bash -euo pipefail -c "$block")
 }

@@ -12,10 +12,10 @@ target=${CARGO_TARGET_DIR:-$PWD/target}
 temporary=$(mktemp -d) || exit 2
 trap 'rm -rf "$temporary"' EXIT
 said=$temporary/said
-. ci/checks.sh
+. xtask/ci/checks.sh
 
 bounded() { limited 100 "$@"; }
-build() { ci/build.sh "$1" || cannot "build $1"; }
+build() { xtask/ci/build.sh "$1" || cannot "build $1"; }
 
 # What makes RLIMIT_MEMLOCK bind, for root as well.
 memlock=(prlimit)
@@ -32,8 +32,8 @@ clean_demo() { # MPI-NAME COMMAND...
 as_shown() {
     bounded "$@" --quick > "$temporary/stdout" 2> "$temporary/stderr" || { cat "$temporary/stderr"; return 1; }
     cat "$temporary/stderr" "$temporary/stdout" > "$temporary/printed"
-    ci/block.sh README.md demo > "$temporary/shown" || return
-    ci/shown.py "$temporary/printed" "$temporary/shown" || { cat "$temporary/printed"; return 1; }
+    xtask/ci/block.sh README.md demo > "$temporary/shown" || return
+    xtask/ci/shown.py "$temporary/printed" "$temporary/shown" || { cat "$temporary/printed"; return 1; }
 }
 
 # refuses PATTERN COMMAND...: exit status 2, one line with the cause, a JSON document.

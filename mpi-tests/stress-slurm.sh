@@ -7,7 +7,7 @@ here=$PWD/slurm/testbed
 target=${CARGO_TARGET_DIR:-$PWD/target}
 temporary=$(mktemp -d) || exit 2
 said=$temporary/said
-. ci/checks.sh
+. xtask/ci/checks.sh
 
 why=$("$here/slurm.sh" up "$temporary/slurm") || {
     status=$?
@@ -23,7 +23,7 @@ trap '"$here/slurm.sh" down "$temporary/slurm"; rm -rf "$temporary"' EXIT
 trap 'exit 130' INT TERM
 export SLURM_CONF=$temporary/slurm/slurm.conf
 
-build() { limited 900 ci/build.sh "$1" || cannot "build $1"; }
+build() { limited 900 xtask/ci/build.sh "$1" || cannot "build $1"; }
 build release
 pinyard=$target/release/pinyard
 for mpi in openmpi mpich; do build $mpi; done
@@ -62,7 +62,7 @@ tells() { # PATTERN...: of what is in $temporary/out
 merge() { # STATUS PATTERN...: what is left of the run is judged so, by the book's command
     local wanted=$1 status=0 command
     shift
-    command=$(ci/block.sh docs/src/stress.md merge "DIR=$folder" "stress.html=$temporary/run.html") || return
+    command=$(xtask/ci/block.sh docs/src/stress.md merge "DIR=$folder" "stress.html=$temporary/run.html") || return
     # shellcheck disable=SC2317 # of the command
     (pinyard() { limited 60 "$pinyard" "$@" --json "$temporary/run.json"; } && eval "$command") \
         >"$temporary/out" 2>&1 || status=$?
@@ -85,7 +85,7 @@ by_step() { step "$@" --time 20 --steps 60 --json "$temporary/run.json" --report
 # As the book tells it, for two ranks and 60 steps.
 by_page() {
     local command
-    command=$(ci/block.sh docs/src/stress.md srun -n\ 64=-n\ 2 "DIR=$folder" "stress.json=$temporary/run.json" \
+    command=$(xtask/ci/block.sh docs/src/stress.md srun -n\ 64=-n\ 2 "DIR=$folder" "stress.json=$temporary/run.json" \
         "stress.html=$temporary/run.html" "pinyard-stress=$target/openmpi/release/pinyard-stress ${few[*]}" '--time 600=--time 20 --steps 60') || return
     # shellcheck disable=SC2317 # of the command
     (srun() { limited 120 "$(type -P srun)" --quiet --time 2 -N 2 "$@"; } && eval "$command")
@@ -125,7 +125,7 @@ batch() {
     local job state command end=$((SECONDS + 120))
     rm -f "$temporary/out"
     printf 'n1 slots=1\nn2 slots=1\n' >"$temporary/hosts"
-    command=$(ci/block.sh docs/src/stress.md hosts 'pinyard stress=pinyard' -n\ 64=-n\ 2 "DIR=$folder" "FILE=$temporary/hosts") || return
+    command=$(xtask/ci/block.sh docs/src/stress.md hosts 'pinyard stress=pinyard' -n\ 64=-n\ 2 "DIR=$folder" "FILE=$temporary/hosts") || return
     job=$(sbatch --parsable --time 2 -N 2 -n 2 -o "$temporary/out" --wrap "#!/bin/bash
         pinyard() {
             exec $pinyard stress --time 30 --steps 40 --mpirun mpirun.openmpi --programs $target/openmpi/release ${few[*]} \

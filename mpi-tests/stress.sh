@@ -13,11 +13,11 @@ target=${CARGO_TARGET_DIR:-$PWD/target}
 temporary=$(mktemp -d) || exit 2
 trap 'rm -rf "$temporary"' EXIT
 said=$temporary/said
-. ci/checks.sh
+. xtask/ci/checks.sh
 
 under=()
 bounded() { limited 100 "${under[@]}" "$@"; }
-build() { limited 900 ci/build.sh "$1" || cannot "build $1"; }
+build() { limited 900 xtask/ci/build.sh "$1" || cannot "build $1"; }
 
 # ends STATUS PATTERN ARGUMENTS...: `pinyard stress` ends with STATUS and says PATTERN.
 ends() {
@@ -43,7 +43,7 @@ document() {
 # The page's own commands, for ten seconds, with what is built here.
 of_page() {
     local block
-    block=$(ci/block.sh docs/src/stress.md stress '60=10' 'stress.html=run.html' 'stress.json=run.json') || return
+    block=$(xtask/ci/block.sh docs/src/stress.md stress '60=10' 'stress.html=run.html' 'stress.json=run.json') || return
     TREE=$PWD PER_MPI=$target/$mpi PINYARD=$pinyard FOLDER=$temporary limited 400 bash -euo pipefail -c '
         cargo() {
             case "$*" in

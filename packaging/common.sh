@@ -11,7 +11,7 @@ bench_programs=(pinyard-bench pinyard-bench-watched counted hook-steps)
 mpi_programs=(pinyard-stress bcast_gpu pinyard-mpi-probe gpu-bandwidth)
 
 # release ARGUMENT...: cargo builds it in release. With BUILT_BEFORE=yes it builds nothing, and what
-# there is (ci/build.sh) is taken: the tests' own installations need no second set of features.
+# there is (xtask/ci/build.sh) is taken: the tests' own installations need no second set of features.
 release() { [ "${BUILT_BEFORE:-no}" = yes ] || cargo build --release --quiet "$@"; }
 
 fail() { echo "$(basename "$0" .sh): $*" >&2; exit 1; }

@@ -37,8 +37,8 @@ entries() {
         for file in "${mpi_programs[@]}"; do entry 755 "$package/$name/$file" "libexec/pinyard/$name/$file"; done
     done
     for file in pinyard-config.cmake pinyard-config-version.cmake; do entry fill "$file" "$lib/cmake/pinyard/$file"; done
-    for file in include/*.h include/*.hpp include/*.f90; do
-        wanted "$file" && entry 644 "$file" "$file"
+    for file in src/include/*.h src/include/*.hpp src/include/*.f90; do
+        wanted "$file" && entry 644 "$file" "include/${file##*/}"
     done
     for file in "$package"/man/*.1 packaging/man/*.[37]; do
         wanted "$file" && entry 644 "$file" "share/man/man${file##*.}/${file##*/}"

@@ -91,7 +91,7 @@ for mpi in "${mpis[@]}"; do
     wrapper=$(wrapper_of "$mpi") || fail "no compiler wrapper of $mpi"
     if [ "$mpi" = abi ]; then
         export MPICC_ABI=$wrapper
-        wrapper=$PWD/collectives/c/abi/mpicc
+        wrapper=$PWD/mpi/c/abi/mpicc
     fi
     if built_with "$mpi" "$wrapper" 2> "$log"; then
         cat "$log" >&2

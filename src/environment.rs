@@ -113,7 +113,7 @@ fn registries() -> Group {
 
 fn preload() -> Group {
     let of = |name, allowed, default, meaning| {
-        variable("preload/src/settings.rs", name, allowed, default, meaning)
+        variable("interop/preload/src/settings.rs", name, allowed, default, meaning)
     };
     let switch = "1|on|yes|0|off|no";
     let variables = vec![
@@ -141,9 +141,8 @@ fn preload() -> Group {
 }
 
 fn mpi() -> Group {
-    let of = |name, allowed, default, meaning| {
-        variable("collectives/src/settings.rs", name, allowed, default, meaning)
-    };
+    let of =
+        |name, allowed, default, meaning| variable("mpi/src/settings.rs", name, allowed, default, meaning);
     let variables = vec![
         of(
             "PINYARD_MPI_PATH",
@@ -171,7 +170,7 @@ fn mpi() -> Group {
             "takes so many ranks that follow each other for a node",
         ),
         Variable {
-            source: "collectives/src/awareness.rs",
+            source: "mpi/src/awareness.rs",
             ..of(
                 "PINYARD_CUDA_AWARE",
                 "0 or 1",
@@ -187,7 +186,7 @@ fn mpi() -> Group {
 
 fn devices() -> Group {
     let driver = variable(
-        "driver/src/chosen.rs",
+        "registry/driver/src/chosen.rs",
         "PINYARD_DRIVER",
         "cuda or simulated",
         "cuda",
@@ -240,7 +239,7 @@ fn traces() -> Group {
         meaning: setting.meaning,
         allowed: setting.allowed.into(),
         default: setting.default,
-        source: "trace/src/settings.rs",
+        source: "registry/trace/src/settings.rs",
     });
     let title = "Traces";
     let rule = "Read when the first registry or device pool is made, which fails where a name or a value \

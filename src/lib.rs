@@ -3,7 +3,7 @@
 //! slabs are registered once.
 //!
 //! This crate names what its layers offer ([`hooks`], [`registry`],
-//! [`allocator`]) and adds the C interface (`include/pinyard.h`) and the memory
+//! [`allocator`]) and adds the C interface (`src/include/pinyard.h`) and the memory
 //! monitor for [`libfabric`]'s own cache.
 // Printing panics where the text cannot be written, as on a full disk.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
@@ -25,7 +25,7 @@ pub mod prometheus;
 
 /// The examples of the README and the book, compiled, and run where they can be.
 #[cfg(doctest)]
-#[allow(rustdoc::invalid_codeblock_attributes)] // marks of ci/book-commands.sh
+#[allow(rustdoc::invalid_codeblock_attributes)] // marks of xtask/ci/book-commands.sh
 mod book {
     #[doc = include_str!("../README.md")]
     mod readme {}

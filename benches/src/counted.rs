@@ -1,4 +1,4 @@
-//! What callgrind counts (ci/instructions.sh, `pinyard bench instructions`): each `count_`
+//! What callgrind counts (xtask/ci/instructions.sh, `pinyard bench instructions`): each `count_`
 //! function runs its path [`TIMES`] times between two named entries. `--list` names them.
 #![allow(unsafe_code)] // symbols that callgrind can name
 

@@ -2,7 +2,7 @@
 //! by single-stepping a traced child through real calls: the patch, the trampoline
 //! and the hook. (callgrind runs its own copy of text and never sees a patch.)
 //!
-//! Prints a line for each path, as ci/instructions.sh reads it.
+//! Prints a line for each path, as xtask/ci/instructions.sh reads it.
 #![allow(unsafe_code, clippy::disallowed_methods)]
 
 use pinyard_registry::backend::Custom;

@@ -12,11 +12,11 @@ library=$target/debug
 mkdir -p "$build" || exit 2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 said=$work/said
-. ci/checks.sh
+. xtask/ci/checks.sh
 . mpi-tests/c/records.sh
 [ $# -gt 0 ] || set -- openmpi mpich abi
 
-ci/build.sh debug || cannot "build libpinyard"
+xtask/ci/build.sh debug || cannot "build libpinyard"
 ln -sf libpinyard.so "$library/libpinyard.so.0"
 
 # What an operator may have set is not for here.
@@ -61,7 +61,7 @@ runs() {
 }
 
 warnings=(-Wall -Wextra -Werror -pedantic -Wconversion -Wshadow -Wno-sign-conversion -O1 -g -D_GNU_SOURCE)
-c11=(-std=c11 "${warnings[@]}" -I include)
+c11=(-std=c11 "${warnings[@]}" -I src/include)
 dynamic() { echo "-L$library -Wl,-rpath,$library -L$package -Wl,-rpath,$package -lpinyard_mpi_$mpi -lpinyard -ldl"; }
 # Their headers are theirs: -isystem keeps the warnings to what is ours.
 compile() { # output, arguments...
@@ -83,12 +83,12 @@ under_valgrind() {
 fortran() {
     # shellcheck disable=SC2046
     compile fortran.o "${c11[@]}" -c examples/fortran/gpu_allreduce_c.c &&
-        "mpif90.$mpi" -std=f2018 -Wall -Wextra -Werror -g -fcheck=all -J "$work" -o "$build/fortran-$mpi" include/pinyard.f90 \
+        "mpif90.$mpi" -std=f2018 -Wall -Wextra -Werror -g -fcheck=all -J "$work" -o "$build/fortran-$mpi" src/include/pinyard.f90 \
             examples/fortran/gpu_allreduce.f90 "$build/fortran.o-$mpi" $(dynamic)
 }
 exports() {
     local declared
-    declared=$(gcc -fpreprocessed -dD -E include/pinyard_mpi.h 2> /dev/null | grep -oE '\bpny_mpi_[a-z_]+\(' | tr -d '(' | sort -u)
+    declared=$(gcc -fpreprocessed -dD -E src/include/pinyard_mpi.h 2> /dev/null | grep -oE '\bpny_mpi_[a-z_]+\(' | tr -d '(' | sort -u)
     # shellcheck disable=SC2001 # of every line
     diff <(sed 's/$/@@PINYARD_MPI_0.1/' <<< "$declared") <(nm -D --defined-only "$1" | awk '$2 == "T" { print $3 }' | LC_ALL=C sort) &&
         readelf -d "$1" | grep -F "[libpinyard_mpi_$mpi.so.0]" && readelf -d "$1" | grep BIND_NOW &&
@@ -103,7 +103,7 @@ of_mpi() {
     check "$mpi: the example compiles" compile bcast "${c11[@]}" examples/c/gpu_bcast.c
     printf '#include <pinyard_mpi.h>\nint main() { return pny_mpi_comm_destroy(nullptr) == PNY_OK; }\n' > "$build/alone.cpp"
     check "$mpi: the header alone, C++" compile alone -x c++ -std=c++17 "${warnings[@]}" -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX \
-        -I include "$build/alone.cpp" -x none
+        -I src/include "$build/alone.cpp" -x none
     calls=$build/calls-$mpi
     check "$mpi: the example" runs 2 '^ipc: ' "$build/bcast-$mpi"
     check "$mpi: calls, ipc" runs 2 completed "$calls" big
@@ -174,7 +174,7 @@ fi
 # A user's project with the page's lines, which runs where it was built.
 cmakes() { # component
     local lines
-    lines=$(ci/block.sh docs/src/install.md cmake-mpi "mpi-openmpi=$1") || return
+    lines=$(xtask/ci/block.sh docs/src/install.md cmake-mpi "mpi-openmpi=$1") || return
     rm -rf "$work/user" && mkdir "$work/user" && cat > "$work/user/CMakeLists.txt" << END || return
 cmake_minimum_required(VERSION 3.18)
 project(user LANGUAGES C)
@@ -189,7 +189,7 @@ END
 # The commands of the page, whose program is the example that is installed with them.
 installed() {
     local mpi=openmpi here=$work/stage/opt/pinyard block
-    block=$(ci/block.sh docs/src/gpu-mpi.md install '…=/opt/pinyard') || return
+    block=$(xtask/ci/block.sh docs/src/gpu-mpi.md install '…=/opt/pinyard') || return
     # What `make build` runs: this, and packaging/mpi.sh for each MPI above.
     [ -e "$package/complete" ] || packaging/build.sh || return
     STAGE=$work/stage HERE=$here TREE=$PWD WORK=$work PKG_CONFIG_PATH=$here/lib/pkgconfig bash -euo pipefail -c '

@@ -12,18 +12,18 @@ library=$target/debug
 here=./mpi-tests/c
 mkdir -p "$build" || exit 2
 said=$build/said
-. ci/checks.sh
+. xtask/ci/checks.sh
 . mpi-tests/c/records.sh
 
-ci/build.sh debug || cannot "build libpinyard"
+xtask/ci/build.sh debug || cannot "build libpinyard"
 ln -sf libpinyard.so "$library/libpinyard.so.0"
 
 warnings=(-Wall -Wextra -Werror -pedantic -Wconversion -Wshadow -Wno-sign-conversion -O1 -g -D_GNU_SOURCE)
 dynamic=(-L "$library" "-Wl,-rpath,$library" -lpinyard -lpthread)
 # What the Rust standard library and the loader's functions need; see docs/src/c.md.
 static=("$library/libpinyard.a" -lgcc_s -lutil -lrt -lpthread -lm -ldl)
-c11=(-std=c11 "${warnings[@]}" -I include)
-cpp=(-std=c++17 "${warnings[@]}" -I include -x c++)
+c11=(-std=c11 "${warnings[@]}" -I src/include)
+cpp=(-std=c++17 "${warnings[@]}" -I src/include -x c++)
 
 # Its status counts as well: what ends badly after its last line has failed.
 runs() {
@@ -61,7 +61,7 @@ for source in examples/c/transport.c examples/c/pools.c $here/misuse.c; do
 done
 # ---- C++ ------------------------------------------------------------------------------
 source=examples/c++/transport.cpp
-cpp17=(-std=c++17 "${warnings[@]}" -I include)
+cpp17=(-std=c++17 "${warnings[@]}" -I src/include)
 check "C++ g++" compiles_and_runs c++-g++ g++ "${cpp17[@]}" $source "${dynamic[@]}"
 check "C++ clang++" compiles_and_runs c++-clang clang++ "${cpp17[@]}" $source "${dynamic[@]}"
 check "C++ notify" runs "$build/c++-g++" notify
@@ -69,14 +69,14 @@ check "C++ sanitizers" compiles_and_runs c++-asan g++ "${cpp17[@]}" -fsanitize=a
     $source "${dynamic[@]}"
 check "C++ valgrind" under_valgrind "$build/c++-g++" notify
 check "Fortran" compiles_and_runs fortran gfortran -std=f2018 -Wall -Wextra -Werror -pedantic -g -fcheck=all -J "$build" \
-    include/pinyard.f90 examples/fortran/transport.f90 "${dynamic[@]}"
+    src/include/pinyard.f90 examples/fortran/transport.f90 "${dynamic[@]}"
 check "Fortran valgrind" under_valgrind "$build/fortran" notify
 
 header_alone() { printf '#include <pinyard.h>\nint main(void) { return 0; }\n' > "$build/alone.c" && "$@" -c -o "$build/alone.o" "$build/alone.c"; }
 check "header alone, C11" header_alone gcc "${c11[@]}"
-check "header alone, C99" header_alone gcc -std=c99 "${warnings[@]}" -I include
-check "header alone, C++11" header_alone g++ -std=c++11 "${warnings[@]}" -I include -x c++
-check "C++ header alone" bash -c "printf '#include <pinyard.hpp>\nint main() { return 0; }\n' > '$build/alone.cpp' && g++ -std=c++17 -Wall -Wextra -Werror -pedantic -I include -c -o '$build/alone.o' '$build/alone.cpp'"
+check "header alone, C99" header_alone gcc -std=c99 "${warnings[@]}" -I src/include
+check "header alone, C++11" header_alone g++ -std=c++11 "${warnings[@]}" -I src/include -x c++
+check "C++ header alone" bash -c "printf '#include <pinyard.hpp>\nint main() { return 0; }\n' > '$build/alone.cpp' && g++ -std=c++17 -Wall -Wextra -Werror -pedantic -I src/include -c -o '$build/alone.o' '$build/alone.cpp'"
 check "the book's words on linking" grep -qF -- "-lgcc_s -lutil -lrt -lpthread -lm -ldl" docs/src/c.md
 
 # Where io_uring is refused, the example says so.
@@ -89,7 +89,7 @@ check "the book's example" book
 traces() { limited 120 bpftrace "$@" 2> "$build/refused" | tee "$build/traced"; }
 uprobe() {
     local commands
-    commands=$(ci/block.sh docs/src/observability.md uprobe "/usr/local/lib=$library" "./five=$build/five") &&
+    commands=$(xtask/ci/block.sh docs/src/observability.md uprobe "/usr/local/lib=$library" "./five=$build/five") &&
         eval "${commands/#bpftrace/traces}" && grep -qx '@\[five\]: 1' "$build/traced"
 }
 if ! "$build/five" > /dev/null 2>&1; then

@@ -12,7 +12,7 @@ target=${CARGO_TARGET_DIR:-$PWD/target}
 # programs' folder.
 shelf=$(mktemp -d) && trap 'rm -rf "$shelf"' EXIT
 said=$shelf/said
-. ci/checks.sh
+. xtask/ci/checks.sh
 if [ "$(id -u)" -ne 0 ] || ! id nobody > /dev/null 2>&1; then
     skip "set-user-ID: needs root, and a user nobody" && counts && exit
 elif findmnt -n -o OPTIONS -T "$shelf" | grep -qw nosuid; then
@@ -27,7 +27,7 @@ share() { for file in "$@"; do install -m 755 "$file" "$shelf/" || cannot "find 
 compile() { # output, arguments...
     local output=$shelf/$1
     shift
-    "$@" -std=c11 -Wall -Wextra -Werror -pedantic -D_GNU_SOURCE -I include -o "$output" || cannot "compile $output"
+    "$@" -std=c11 -Wall -Wextra -Werror -pedantic -D_GNU_SOURCE -I src/include -o "$output" || cannot "compile $output"
     set_uid "$output"
 }
 set_uid() { cp "$1" "$1-set-uid" && chown nobody "$1-set-uid" && chmod 4755 "$1-set-uid"; }
@@ -68,7 +68,7 @@ ignored_by_capable() {
     ignored "$3"
 }
 
-ci/build.sh debug || cannot "build libpinyard"
+xtask/ci/build.sh debug || cannot "build libpinyard"
 share "$target/debug/libpinyard.so" && ln -s libpinyard.so "$shelf/libpinyard.so.0"
 ours=(mpi-tests/c/secure.c -L "$shelf" "-Wl,-rpath,$shelf")
 for part in "$@"; do
@@ -96,7 +96,7 @@ for part in "$@"; do
             ;;
         mpi)
             command -v mpicc.openmpi > /dev/null || { skip "mpi: no mpicc.openmpi" && continue; }
-            ci/build.sh openmpi || cannot "build libpinyard_mpi"
+            xtask/ci/build.sh openmpi || cannot "build libpinyard_mpi"
             programs=$target/openmpi/release
             share "$programs/gpu-ranks" && set_uid "$shelf/gpu-ranks"
             compile secure-mpi mpicc.openmpi -DLIBPINYARD_MPI "${ours[@]}" "$programs/libpinyard_mpi_c.a" -lpinyard -lm

@@ -7,7 +7,7 @@ export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/r
 export NODE=$node NODES=$nodes SHARE=$share
 # bash's own pipes are opened by it.
 [ -e /dev/fd ] || ln -s /proc/self/fd /dev/fd
-# shellcheck source=ci/checks.sh
+# shellcheck source=xtask/ci/checks.sh
 . "$SHARE/checks.sh"
 box=$share/node$node
 hostname "node$node"

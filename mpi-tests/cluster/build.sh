@@ -16,9 +16,9 @@ modules="9p 9pnet_virtio overlay virtio_pci virtio_net dummy rdma_rxe ib_uverbs 
 cannot() { echo "$*"; exit 77; }
 
 for tool in qemu-system-x86_64 modprobe depmod xz gzip dpkg ip rdma setpriv; do
-    command -v "$tool" > /dev/null || cannot "$tool is not there: ci/deps.sh cluster installs it"
+    command -v "$tool" > /dev/null || cannot "$tool is not there: xtask/ci/deps.sh cluster installs it"
 done
-[ -x /bin/busybox ] || cannot "/bin/busybox is not there: ci/deps.sh cluster installs it"
+[ -x /bin/busybox ] || cannot "/bin/busybox is not there: xtask/ci/deps.sh cluster installs it"
 [ "$(uname -m)" = x86_64 ] || cannot "the nodes run this machine's programs, on an emulated x86-64: this is $(uname -m)"
 
 mkdir -p "$out"

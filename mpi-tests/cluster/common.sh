@@ -2,13 +2,13 @@
 # Sourced by the scripts that have cases on emulated nodes, with $here and $CLUSTER: how their
 # checks are made, and the nodes' kernel, made.
 : "${here:?}" "${CLUSTER:?}"
-. ci/checks.sh
+. xtask/ci/checks.sh
 work=$(mktemp -d) || exit 2
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 said=$work/said
 # What ends with it says that a node has died (nodes.sh).
-# shellcheck disable=SC2034 # of ci/checks.sh
+# shellcheck disable=SC2034 # of xtask/ci/checks.sh
 aborts=125
 
 nothing() { # skipped, with the reason

@@ -11,7 +11,7 @@ shift
 cd "$here/../.." || exit 2
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 said=$work/said
-. ci/checks.sh
+. xtask/ci/checks.sh
 target=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-target}" && pwd) || exit 2
 
 readonly ubuntu=http://archive.ubuntu.com/ubuntu/pool/main/l
@@ -26,7 +26,7 @@ declare -A kernels=(
 )
 [ $# -gt 0 ] || set -- "${!kernels[@]}"
 
-ci/build.sh release || cannot "build pinyard"
+xtask/ci/build.sh release || cannot "build pinyard"
 built() { # package, test: the binary that cargo has just built
     cargo test --quiet --release --no-run --message-format json -p "$1" --test "$2" |
         sed -n "s/.*\"name\":\"$2\".*\"executable\":\"\([^\"]*\)\".*/\1/p"

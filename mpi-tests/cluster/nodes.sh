@@ -51,7 +51,7 @@ alive() { kill -0 "$(cat "$1/pid")" 2> /dev/null; }
 
 up() {
     local n=$1 i end=$((SECONDS + 120))
-    cp "$here/agent.sh" "$here/nodes.sh" "$here/../../ci/checks.sh" "$SHARE/"
+    cp "$here/agent.sh" "$here/nodes.sh" "$here/../../xtask/ci/checks.sh" "$SHARE/"
     ln -s "$(echo "$CLUSTER"/kernel/lib/modules/*)" "$SHARE/modules"
     for ((i = 0; i < n; i++)); do
         mkdir "$SHARE/node$i"

@@ -28,12 +28,12 @@ readonly whole=1080
 
 stale=$target/debug/stale
 # The test binaries that cargo has just built, by name.
-binaries=$(ci/build.sh debug --message-format json |
+binaries=$(xtask/ci/build.sh debug --message-format json |
     sed -n 's/.*pinyard-registry.*"name":"\(conformance\|devices\)".*"executable":"\([^"]*\)".*/\1=\2/p') || cannot "build the tests"
 conformance=$target/debug/deps/$(sed -n 's/^conformance=.*\///p' <<< "$binaries")
 devices=$target/debug/deps/$(sed -n 's/^devices=.*\///p' <<< "$binaries")
 if [ ! -x "$conformance" ] || [ ! -x "$devices" ]; then cannot "find the tests that cargo built"; fi
-for folder in release openmpi; do ci/build.sh $folder || cannot "build $folder"; done
+for folder in release openmpi; do xtask/ci/build.sh $folder || cannot "build $folder"; done
 preload=${PRELOAD:-$target/release/libpinyard_preload.so}
 [ -e "$preload" ] || cannot "find $preload"
 
@@ -50,7 +50,7 @@ compile cc libcount.so -shared -fPIC "$here/tests/count.c"
 compile cc client mpi-tests/preload/client.c -lfabric -pthread
 compile cc driver_lock mpi-tests/preload/driver_lock.c -lfabric -pthread
 compile cc storm mpi-tests/preload/storm.c -lucp -lucs -lucm
-compile cc memhooks -rdynamic -I include -I $incidents $incidents/libfabric_10879_memhooks.c $incidents/incident.c -lfabric
+compile cc memhooks -rdynamic -I src/include -I $incidents $incidents/libfabric_10879_memhooks.c $incidents/incident.c -lfabric
 
 # Open MPI 5 as PyPI has it, whose libraries take the place of Debian's. Shared with
 # mpi-tests/neighbours.

@@ -14,7 +14,7 @@ mkdir -p "$CLUSTER" "$wheels"
 
 # shellcheck source=mpi-tests/cluster/common.sh
 . "$here/common.sh"
-ci/build.sh release || cannot "build libpinyard_preload.so"
+xtask/ci/build.sh release || cannot "build libpinyard_preload.so"
 preload=$target/release/libpinyard_preload.so
 
 fetch() { # name==version

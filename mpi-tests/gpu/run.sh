@@ -10,7 +10,7 @@ target=${CARGO_TARGET_DIR:-$PWD/target}
 temporary=$(mktemp -d) || exit 2
 trap 'rm -rf "$temporary"' EXIT
 said=$temporary/said
-. ci/checks.sh
+. xtask/ci/checks.sh
 
 # What probes of other runs have found out is not for here either.
 export XDG_CACHE_HOME=$temporary/cache
@@ -223,7 +223,7 @@ for mpi in "$@"; do
 	*) echo "no such MPI: $mpi" && exit 2 ;;
 	esac
 	export MPICC=/usr/bin/mpicc.$mpi
-	ci/build.sh "$mpi" || cannot "build the programs for $name"
+	xtask/ci/build.sh "$mpi" || cannot "build the programs for $name"
 	programs=$target/$mpi/release
 
 	for count in 2 3 4; do

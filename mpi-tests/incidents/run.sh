@@ -20,7 +20,7 @@ readonly hang=42
 
 mkdir -p "$build" "$out"
 said=$out/said
-. "$root/ci/checks.sh"
+. "$root/xtask/ci/checks.sh"
 
 # ---- What is needed ---------------------------------------------------------
 
@@ -45,7 +45,7 @@ libfabric=$(pkg-config --modversion libfabric) || cannot "find libfabric.pc: apt
 # ---- Building ---------------------------------------------------------------
 
 case $profile in
-dev) "$root/ci/build.sh" debug ;;
+dev) "$root/xtask/ci/build.sh" debug ;;
 *) (cd "$root" && cargo build --quiet --package pinyard --lib --profile "$profile") ;;
 esac || cannot "build libpinyard.so"
 case $profile in
@@ -57,7 +57,7 @@ esac
 # The name that programs look for.
 ln -sf "${pinyard##*/}" "$pinyard.0"
 
-readonly flags=(-std=gnu11 -O1 -g -Wall -Wextra -Werror -I "$root/include" -I "$here")
+readonly flags=(-std=gnu11 -O1 -g -Wall -Wextra -Werror -I "$root/src/include" -I "$here")
 readonly with_pinyard=(-L "${pinyard%/*}" "-Wl,-rpath,${pinyard%/*}" -lpinyard)
 
 compile() { # compiler, output, arguments…

@@ -10,7 +10,7 @@ repository=$PWD
 export WITHOUT_MPI=1
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 said=$work/said
-. ci/checks.sh
+. xtask/ci/checks.sh
 chmod 755 "$work"
 
 # In a shell of its own, where a pipeline fails with any of its commands.
@@ -70,7 +70,7 @@ check "LIBDIR of a multiarch system" piped library_folder
 # for MPIs in mpi-tests/c/mpi.sh: here, that it is that.
 of_page() {
     local block
-    block=$(ci/block.sh docs/src/install.md make /opt/pinyard=/opt/pinyard-page) || return
+    block=$(xtask/ci/block.sh docs/src/install.md make /opt/pinyard=/opt/pinyard-page) || return
     STAGE=$work/page TREE=$repository bash -euo pipefail -c '
         make() {
             case $1 in
@@ -156,8 +156,8 @@ lines_of_page() { # block, program
         (cd "$folder" && rm -f a.out && bash -euc "$line") && LD_LIBRARY_PATH=$here/lib runs "$folder/a.out" || return
     done <<< "${block:?no block}"
 }
-check "the page: cc" piped lines_of_page "$(ci/block.sh docs/src/install.md c)" examples/c/pools.c
-check "the page: gfortran" piped lines_of_page "$(ci/block.sh docs/src/install.md fortran)" examples/fortran/transport.f90
+check "the page: cc" piped lines_of_page "$(xtask/ci/block.sh docs/src/install.md c)" examples/c/pools.c
+check "the page: gfortran" piped lines_of_page "$(xtask/ci/block.sh docs/src/install.md fortran)" examples/fortran/transport.f90
 # As where a site has the static library alone.
 only_static() {
     cp -r "$here" "$work/only-static" && rm "$work/only-static/lib/"libpinyard.so* || return 1
@@ -264,7 +264,7 @@ cmake_of_page() {
     local folder=$work/page-cmake
     mkdir "$folder" && cp examples/c/pools.c "$folder/prog.c" &&
         { printf 'cmake_minimum_required(VERSION 3.18)\nproject(page LANGUAGES C)\nadd_executable(prog prog.c)\n' &&
-            ci/block.sh docs/src/install.md cmake; } > "$folder/CMakeLists.txt" &&
+            xtask/ci/block.sh docs/src/install.md cmake; } > "$folder/CMakeLists.txt" &&
         cmake -S "$folder" -B "$folder/build" -DCMAKE_PREFIX_PATH="$here" && cmake --build "$folder/build" && runs "$folder/build/prog"
 }
 check "the page: CMake" piped cmake_of_page
@@ -275,7 +275,7 @@ done
 # ---- The rest of it --------------------------------------------------------------------
 without_versions() {
     # Linked with cargo's own library, whose symbols have no versions.
-    gcc "${c[@]}" -I include -o "$work/unversioned" examples/c/transport.c "${package%/package}/release/libpinyard.so" &&
+    gcc "${c[@]}" -I src/include -o "$work/unversioned" examples/c/transport.c "${package%/package}/release/libpinyard.so" &&
         ! readelf -V "$work/unversioned" | grep PINYARD_0.1 &&
         LD_LIBRARY_PATH=$here/lib runs "$work/unversioned"
 }

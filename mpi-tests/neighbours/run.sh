@@ -14,11 +14,11 @@ out=$(mktemp -d) || exit 2
 trap 'rm -rf "$out"' EXIT
 mkdir -p "$build"
 said=$out/said
-. ci/checks.sh
+. xtask/ci/checks.sh
 
 # ---- Building ----
 
-ci/build.sh release || cannot "build the program"
+xtask/ci/build.sh release || cannot "build the program"
 neighbour=$target/release/neighbour
 here=mpi-tests/neighbours
 flags=(-std=gnu11 -O1 -g -Wall -Wextra -Werror -shared -fPIC)

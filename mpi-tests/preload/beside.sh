@@ -11,8 +11,8 @@ target=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-targe
 out=$(mktemp -d) || exit 2
 trap 'rm -rf "$out"' EXIT
 said=$out/said
-. ci/checks.sh
-ci/build.sh release || cannot "build libpinyard_preload.so"
+. xtask/ci/checks.sh
+xtask/ci/build.sh release || cannot "build libpinyard_preload.so"
 preload=$target/release/libpinyard_preload.so
 for name in $(compgen -e | grep -E '^(FI_|UCX_|OMPI_|PMIX_|PRTE_|PINYARD_|LD_PRELOAD$)' || true); do unset "$name"; done
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1

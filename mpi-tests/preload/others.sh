@@ -15,7 +15,7 @@ patchers() {
 	for mode in PINYARD_PRELOAD=off PINYARD_LIBFABRIC=off PINYARD_UCX=off FI_MR_CACHE_MONITOR=memhooks; do rest opened $mode; done
 	rest same_without "the same without UCX, off" PINYARD_PRELOAD=off
 	rest same_without "the same without UCX, libfabric off" PINYARD_LIBFABRIC=off
-	# A guard of ci/guards.toml looks for this one.
+	# A guard of xtask/ci/guards.toml looks for this one.
 	same_without "the same without UCX, left alone" FI_MR_CACHE_MONITOR=memhooks
 	same_without "UCX opened indirectly, off" PINYARD_PRELOAD=off "${plugin[@]}"
 	rest same_without "UCX opened indirectly, both off" PINYARD_LIBFABRIC=off PINYARD_UCX=off "${plugin[@]}"

@@ -14,11 +14,11 @@ out=$(mktemp -d) || exit 2
 trap 'rm -rf "$out"' EXIT
 mkdir -p "$build"
 said=$out/said
-. ci/checks.sh
+. xtask/ci/checks.sh
 
 # ---- Building ----
 
-ci/build.sh release || cannot "build libpinyard_preload.so"
+xtask/ci/build.sh release || cannot "build libpinyard_preload.so"
 preload=$target/release/libpinyard_preload.so
 here=mpi-tests/preload
 incidents=mpi-tests/incidents
@@ -40,8 +40,8 @@ compile cc driver_lock $here/driver_lock.c -lfabric -pthread
 compile cc storm $here/storm.c -lucp -lucs -lucm
 compile cc ucx $here/ucx.c -Wl,--no-as-needed -lucs -lucm -lfabric
 compile mpicc.openmpi mpi $here/mpi.c -lfabric
-compile cc memhooks -rdynamic -I include -I $incidents $incidents/libfabric_10879_memhooks.c $incidents/incident.c -lfabric
-compile mpicc.openmpi madvise_in_malloc -rdynamic -I include -I $incidents \
+compile cc memhooks -rdynamic -I src/include -I $incidents $incidents/libfabric_10879_memhooks.c $incidents/incident.c -lfabric
+compile mpicc.openmpi madvise_in_malloc -rdynamic -I src/include -I $incidents \
 	$incidents/ompi_13149_madvise_in_malloc.c $incidents/incident.c -lfabric
 mkdir -p "$build/versions"
 printf 'FABRIC_1.0 { global: fi_getinfo; fi_version; fi_strerror; local: *; };\nFABRIC_1.5 { global: fi_open; };\nFABRIC_1.9 { };\n' >"$build/versions/map"
@@ -168,7 +168,7 @@ of_pages() {
 	chmod +x "$bin/mpirun" "$out/program"
 	local library=/opt/pinyard/lib/libpinyard_preload.so=$preload
 	local line='^pinyard: rank 0, pid [0-9]+: libfabric 1\..*libfabric.so.1): memory monitor imported; hooks: entries, [0-9]+ functions seen'
-	for block in "$(ci/block.sh docs/src/start.md launch "$library")" "$(ci/block.sh docs/src/preload.md mpirun "$library")"; do
+	for block in "$(xtask/ci/block.sh docs/src/start.md launch "$library")" "$(xtask/ci/block.sh docs/src/preload.md mpirun "$library")"; do
 		expect "the book: ${block%% *} of $(wc -l <<<"$block") lines" 0 "$line" 'after MPI_Init: hits 100 of 100 stale 0' -- \
 			env PATH="$bin:$PATH" bash -euc "${block:-false}"
 	done

@@ -5,7 +5,7 @@
 #   mpi-tests/python/page.sh LIBRARY
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-lines=$(ci/block.sh docs/src/python.md torch "libpinyard.so.0=${1:?the path of libpinyard.so}")
+lines=$(xtask/ci/block.sh docs/src/python.md torch "libpinyard.so.0=${1:?the path of libpinyard.so}")
 exec timeout 100 python3 -B - "$lines" << 'END'
 import ctypes
 import sys

@@ -5,13 +5,13 @@ set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 2
 library=${1:-}
 if [ -z "$library" ]; then
-    ci/build.sh debug || exit 1
+    xtask/ci/build.sh debug || exit 1
     library=${CARGO_TARGET_DIR:-target}/debug/libpinyard.so
 fi
 library=$(readlink -f "$library")
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 said=$work/said
-. ci/checks.sh
+. xtask/ci/checks.sh
 
 # Its own last line counts; without one, or with another status, it did not get there.
 status=0

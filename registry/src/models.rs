@@ -1,7 +1,7 @@
 //! loom models of the real cache: a `get` against an event, and a registration
 //! against a change of the pages that it pins.
 //!
-//! Run with `ci/loom.sh`.
+//! Run with `xtask/ci/loom.sh`.
 #![cfg(test)]
 
 use crate::access::Access;

@@ -1,4 +1,4 @@
-//! Threads against each other; also run under ThreadSanitizer (ci/tsan.sh).
+//! Threads against each other; also run under ThreadSanitizer (xtask/ci/tsan.sh).
 #![allow(unsafe_code, clippy::unwrap_used, clippy::expect_used, clippy::disallowed_methods)]
 
 mod common;

@@ -11,7 +11,7 @@ here=$PWD/slurm/testbed root=$PWD
 only=${1:-}
 temporary=$(mktemp -d) || exit 2
 said=$temporary/said
-. ci/checks.sh
+. xtask/ci/checks.sh
 
 why=$("$here/slurm.sh" up "$temporary/slurm") || {
     status=$?
@@ -31,7 +31,7 @@ export SLURM_CONF=$temporary/slurm/slurm.conf
 prefix=$temporary/moved
 install() {
     local folder
-    for folder in release openmpi mpich; do limited 900 ci/build.sh "$folder" || return; done
+    for folder in release openmpi mpich; do limited 900 xtask/ci/build.sh "$folder" || return; done
     BUILT_BEFORE=yes packaging/build.sh && BUILT_BEFORE=yes packaging/mpi.sh openmpi mpich &&
         DESTDIR=$temporary/stage PREFIX=/opt/pinyard LIBDIR=lib packaging/install.sh install && mv "$temporary/stage/opt/pinyard" "$prefix"
 }
@@ -414,7 +414,7 @@ no_command() {
         tells "^preflight: n2: there is no $prefix/bin/pinyard" && grep -q 'No answer from n2' "$folder/output" || status=1
     nsenter -t "$pid" -m umount "$prefix/bin" && return $status
 }
-killed() { submit "$templates/host.sbatch" ./dies && ends 137 && tells "^$("$root"/ci/block.sh slurm/README.md killed)$" '^FAILED: n2: task 1: Killed' && ! grep -q '^COMPLETED' "$out"; }
+killed() { submit "$templates/host.sbatch" ./dies && ends 137 && tells "^$("$root"/xtask/ci/block.sh slurm/README.md killed)$" '^FAILED: n2: task 1: Killed' && ! grep -q '^COMPLETED' "$out"; }
 # srun says a signal's name, and ends the other ranks by SIGTERM.
 signalled() { # SIGNAL STATUS WORDS
     submit "$templates/host.sbatch" ./dies "$1" && ends "$2" && tells "^FAILED: n2: task 1: $3"
@@ -560,7 +560,7 @@ of_page() {
 # as_shown FOLDER SHOWN: what the page shows of it is what came; the user's home and libraries are here.
 as_shown() {
     echo "$2" > "$1.shown" && sed -E 's|(MPI of the program: ).*/|\1/usr/lib/|' "$1.out" > "$1.printed" &&
-        "$root"/ci/shown.py "$1.printed" "$1.shown"
+        "$root"/xtask/ci/shown.py "$1.printed" "$1.shown"
 }
 # shellcheck disable=SC2016
 page_words='sbatch() {
@@ -570,16 +570,16 @@ page_words='sbatch() {
 }
 pinyard() { command pinyard "$@" || [ $? -eq 1 ]; }'
 page_first() {
-    of_page page-first "$("$root"/ci/block.sh docs/src/cluster.md first "/usr/local=$prefix" ./my_program=../who ./their_program=../who)" &&
-        as_shown page-first "$("$root"/ci/block.sh --printed docs/src/cluster.md first "/home/me=$PWD/page-first" "/usr/local=$prefix")" &&
+    of_page page-first "$("$root"/xtask/ci/block.sh docs/src/cluster.md first "/usr/local=$prefix" ./my_program=../who ./their_program=../who)" &&
+        as_shown page-first "$("$root"/xtask/ci/block.sh --printed docs/src/cluster.md first "/home/me=$PWD/page-first" "/usr/local=$prefix")" &&
         [ "$(cat page-first/slurm/*.out | grep -c '^COMPLETED')" = 3 ] && grep -q '^Nothing to fix\|to fix\.$' page-first.out
 }
 page_submit() {
-    of_page page-submit "$("$root"/ci/block.sh slurm/README.md submit "/usr/local=$prefix" ./my_program=../who '4711=*')" &&
-        as_shown page-submit "$("$root"/ci/block.sh --printed slurm/README.md submit "/home/me=$PWD/page-submit" "/usr/local=$prefix")" && grep -q '^COMPLETED' page-submit.out
+    of_page page-submit "$("$root"/xtask/ci/block.sh slurm/README.md submit "/usr/local=$prefix" ./my_program=../who '4711=*')" &&
+        as_shown page-submit "$("$root"/xtask/ci/block.sh --printed slurm/README.md submit "/home/me=$PWD/page-submit" "/usr/local=$prefix")" && grep -q '^COMPLETED' page-submit.out
 }
 page_srun() {
-    of_page page-srun "$("$root"/ci/block.sh docs/src/preload.md srun "/opt/pinyard=$prefix" ./program=./who)" &&
+    of_page page-srun "$("$root"/xtask/ci/block.sh docs/src/preload.md srun "/opt/pinyard=$prefix" ./program=./who)" &&
         grep -q '^rank 0 of 1 on n[12], .* preloaded: 1' page-srun.out
 }
 # in_job FOLDER BLOCK OPTION...: the same as a batch job.
@@ -594,11 +594,11 @@ in_job() {
     [ "$(state "$job")" = COMPLETED ]
 }
 page_nodes() {
-    in_job page-nodes "$("$root"/ci/block.sh docs/src/cluster.md nodes 64=2)" --nodes=2 && grep -q '^2 nodes' page-nodes.out &&
+    in_job page-nodes "$("$root"/xtask/ci/block.sh docs/src/cluster.md nodes 64=2)" --nodes=2 && grep -q '^2 nodes' page-nodes.out &&
         grep -q '^{' page-nodes/answers/n1 && grep -q '^{' page-nodes/answers/n2
 }
 page_bind() {
-    (unset UCX_NET_DEVICES && in_job page-bind "$("$root"/ci/block.sh docs/src/cluster.md bind)" --nodes=2 --ntasks-per-node=2 --gpus-per-node=2) &&
+    (unset UCX_NET_DEVICES && in_job page-bind "$("$root"/xtask/ci/block.sh docs/src/cluster.md bind)" --nodes=2 --ntasks-per-node=2 --gpus-per-node=2) &&
         grep -q ', 1 on n2: GPU 1 of 0,1, NIC mlx5_0:1, verbs mlx5_0$' page-bind.out
 }
 page_probe() {
@@ -606,7 +606,7 @@ page_probe() {
     SLURM_MPI_TYPE=pmix of_page page-probe "$(
         # Without a GPU it says so, and ends with 2.
         echo 'pinyard() { command pinyard "$@" || [ $? -le 2 ]; }'
-        "$root"/ci/block.sh docs/src/gpu-mpi.md probe "/usr/local=$prefix"
+        "$root"/xtask/ci/block.sh docs/src/gpu-mpi.md probe "/usr/local=$prefix"
     )" && grep -Eq 'takes? device pointers|^pinyard-mpi-probe: nothing was tried: rank 0: no CUDA driver' page-probe.out &&
         grep -q '^MPI and device pointers, as `pinyard probe` has tried' page-probe.out
 }

@@ -56,7 +56,7 @@ print(*(one.getsockname()[1] for one in held))"
 up() {
     local tool host controller ports=() node at=0
     for tool in slurmctld slurmd srun munged unshare python3; do
-        command -v "$tool" > /dev/null || cannot "$tool is not there: ci/deps.sh test installs it"
+        command -v "$tool" > /dev/null || cannot "$tool is not there: xtask/ci/deps.sh test installs it"
     done
     [ "$(id -u)" -eq 0 ] || cannot "the nodes' daemons need root"
     unshare -m -u true 2> /dev/null || cannot "unshare -m -u is refused: no host names for the nodes"

@@ -1,4 +1,4 @@
-//! The C interface, from which `include/pinyard.h` is generated (`ci/header.sh`):
+//! The C interface, from which `src/include/pinyard.h` is generated (`xtask/ci/header.sh`):
 //! names and documentation here are C's.
 //!
 //! ```text

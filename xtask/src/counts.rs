@@ -40,7 +40,7 @@ pub(crate) struct Log {
     pub(crate) reasons: BTreeSet<String>,
 }
 
-/// Reads what cargo-nextest, libtest and `ci/checks.sh` print. The first two say that a test
+/// Reads what cargo-nextest, libtest and `xtask/ci/checks.sh` print. The first two say that a test
 /// passed which prints `skipped: …` and returns: here it counts as skipped.
 pub(crate) fn read(log: &str) -> Log {
     let mut read = Log::default();
@@ -91,7 +91,7 @@ pub(crate) fn read(log: &str) -> Log {
 }
 
 /// The counts of a closing line: libtest's at the beginning of the line (nextest indents those of
-/// its processes), nextest's own, or that of `ci/checks.sh`.
+/// its processes), nextest's own, or that of `xtask/ci/checks.sh`.
 fn closing(line: &str) -> Option<Counts> {
     let libtest =
         line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". ")).map(|(_, rest)| rest);

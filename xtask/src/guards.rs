@@ -1,5 +1,5 @@
 //! Each invariant has a line that guards it and a test that notices when the line is gone
-//! (ci/guards.toml). `cargo xtask guards` takes the line out, in a copy of the tree, and the test
+//! (xtask/ci/guards.toml). `cargo xtask guards` takes the line out, in a copy of the tree, and the test
 //! must fail. A test that still passes proves nothing.
 //!
 //! list.rs    reads and checks the list

@@ -1,5 +1,5 @@
 //! `cargo xtask layers`: each crate uses those below it alone, and no files of a crate use each
-//! other in a circle, but for those of `ci/layers.toml`.
+//! other in a circle, but for those of `xtask/ci/layers.toml`.
 
 mod circles;
 mod crates;
@@ -12,7 +12,7 @@ use std::fs;
 use std::path::Path;
 
 /// Where the rows and the circles are, below the root.
-const LIST: &str = "ci/layers.toml";
+const LIST: &str = "xtask/ci/layers.toml";
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -146,7 +146,7 @@ mod tests {
         let new = changed(&circles(&[&["x", "y", "z"], &["m", "n"], &["p", "q"]]), &listed);
         assert!(new.len() == 1 && new[0].starts_with("a: p q became"), "{new:?}");
         let less = changed(&circles(&[&["x", "y"], &["m", "n"]]), &listed);
-        assert!(less.len() == 1 && less[0].ends_with("ci/layers.toml: z"), "{less:?}");
+        assert!(less.len() == 1 && less[0].ends_with("xtask/ci/layers.toml: z"), "{less:?}");
         assert_eq!(changed(&Circles::new(), &listed).len(), 2);
     }
 

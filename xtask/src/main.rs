@@ -26,11 +26,11 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Runs the steps of ci/steps.toml, and counts their tests.
+    /// Runs the steps of xtask/ci/steps.toml, and counts their tests.
     Test(suite::Test),
     /// Takes each line that guards an invariant out of a copy of the tree; its test must notice.
     Guards(guards::Arguments),
-    /// Says which crate or file uses one that is not below it (ci/layers.toml).
+    /// Says which crate or file uses one that is not below it (xtask/ci/layers.toml).
     Layers(layers::Arguments),
 }
 

@@ -113,7 +113,7 @@ fn one(place: &Place, chosen: Chosen) -> Result<Done, String> {
     let read = counts::read(&text);
     let (mut counts, mut faults) = (read.counts, Vec::new());
     for reason in place.skips.unlisted(&step.name, &read.reasons) {
-        faults.push(format!("not in ci/skips.txt: skipped: {reason}"));
+        faults.push(format!("not in xtask/ci/skips.txt: skipped: {reason}"));
     }
     if counts.skipped > read.reasons.len() as u64 && read.reasons.is_empty() {
         faults.push(format!("{} skipped, none with a reason", counts.skipped));
@@ -252,7 +252,7 @@ mod tests {
         assert_eq!(counts("dies"), Counts { passed: 3, failed: 1, ..Counts::default() });
         assert_eq!(counts("mute"), Counts { failed: 1, ..Counts::default() });
         assert_eq!(counts("skips"), Counts { passed: 1, failed: 1, skipped: 1, left: 0 });
-        assert!(of(&done, "skips").said.contains("not in ci/skips.txt: skipped: the weather is bad"));
+        assert!(of(&done, "skips").said.contains("not in xtask/ci/skips.txt: skipped: the weather is bad"));
         assert_eq!(counts("silent"), Counts { passed: 1, failed: 1, skipped: 1, left: 0 });
         assert_eq!(counts("sees"), Counts { passed: 1, ..Counts::default() });
     }

@@ -1,11 +1,11 @@
-//! May what a step has skipped be skipped? `ci/skips.txt` lists what a machine may lack.
+//! May what a step has skipped be skipped? `xtask/ci/skips.txt` lists what a machine may lack.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
 /// Where the list is, below the root.
-const LIST: &str = "ci/skips.txt";
+const LIST: &str = "xtask/ci/skips.txt";
 
 /// A line of the list.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ mod tests {
         assert!(!unlisted("unit", "transparent huge pages are off on this machine (never)"));
         assert!(unlisted("unit", "the weather is bad"));
         assert!(unlisted("unit", "aarch64: rustup cannot add it"), "another step may");
-        assert!(unlisted("report", "there is no chromium in PATH"), "ci/deps.sh installs it");
+        assert!(unlisted("report", "there is no chromium in PATH"), "xtask/ci/deps.sh installs it");
     }
 
     #[test]
@@ -82,7 +82,7 @@ mod tests {
                 "-e",
                 &lack.words,
                 "--",
-                ":!ci/skips.txt",
+                ":!xtask/ci/skips.txt",
                 ":!xtask/src/skips.rs",
             ]);
             assert!(grep.status().unwrap().success(), "nothing says: {}", lack.words);

@@ -1,4 +1,4 @@
-//! The steps of all tests, as `ci/steps.toml` lists them.
+//! The steps of all tests, as `xtask/ci/steps.toml` lists them.
 
 use serde::Deserialize;
 use std::collections::HashSet;
@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 /// Where the list is, below the root.
-pub(crate) const LIST: &str = "ci/steps.toml";
+pub(crate) const LIST: &str = "xtask/ci/steps.toml";
 
 /// The list.
 #[derive(Debug, Deserialize)]

@@ -10,15 +10,15 @@ struct Tree(PathBuf);
 impl Tree {
     fn new(name: &str, budget: u64, steps: &[(&str, &str)]) -> Tree {
         let root = std::env::temp_dir().join(format!("xtask tree {name} {}", std::process::id()));
-        fs::create_dir_all(root.join("ci")).unwrap();
+        fs::create_dir_all(root.join("xtask/ci")).unwrap();
         let mut text = format!("[budget]\ncore_minutes = {budget}\nsample_core_minutes = 1\n");
         for (name, more) in steps {
             text += &format!(
                 "[[step]]\nname = '{name}'\nlane = 'cpu'\ncost = 600\nchecks = 7\npart = 'p'\n{more}\n"
             );
         }
-        fs::write(root.join("ci/steps.toml"), text).unwrap();
-        fs::write(root.join("ci/skips.txt"), "").unwrap();
+        fs::write(root.join("xtask/ci/steps.toml"), text).unwrap();
+        fs::write(root.join("xtask/ci/skips.txt"), "").unwrap();
         Tree(root)
     }
 
@@ -89,7 +89,7 @@ fn a_budget_that_is_exceeded_fails() {
     let (output, text) = tree.test(&[]);
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(
-        text.contains("the budget of ci/steps.toml is exceeded") && text.contains("1 passed, 1 failed"),
+        text.contains("the budget of xtask/ci/steps.toml is exceeded") && text.contains("1 passed, 1 failed"),
         "{text}"
     );
     assert!(tree.test(&["--only", "burns"]).0.status.success(), "a step alone has no budget");

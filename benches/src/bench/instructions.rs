@@ -11,7 +11,7 @@ use std::process::Command;
 /// Operations of a path of `counted`.
 const TIMES: f64 = 1000.0;
 
-/// A figure for each path; ci/instructions.sh compares them with what is committed.
+/// A figure for each path; xtask/ci/instructions.sh compares them with what is committed.
 pub(crate) fn run() {
     match measure() {
         Ok(()) => {}

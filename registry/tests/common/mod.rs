@@ -23,7 +23,7 @@ const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
 const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
 /// How registries of these tests hear of changes: from the hooks, or, where the
-/// build's environment asks for it (`ci/tsan.sh`: the sanitizer's runtime calls munmap
+/// build's environment asks for it (`xtask/ci/tsan.sh`: the sanitizer's runtime calls munmap
 /// where its own instrumentation cannot run), from the tests themselves.
 pub fn events() -> Events {
     if option_env!("PINYARD_TEST_NOTIFY").is_some() { Events::NotifyOnly } else { Events::Hooks }

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-/// What a command prints in the root of the tree, such as `ci/block.sh PAGE NAME`.
+/// What a command prints in the root of the tree, such as `xtask/ci/block.sh PAGE NAME`.
 pub(crate) fn page(command: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let output = Command::new("sh").args(["-c", command]).current_dir(root).output().unwrap();

@@ -1,4 +1,4 @@
-//! ci/guards.toml, and whether what it names is there.
+//! xtask/ci/guards.toml, and whether what it names is there.
 
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -98,7 +98,7 @@ impl List {
         struct File {
             guard: Vec<Guard>,
         }
-        let path = "ci/guards.toml";
+        let path = "xtask/ci/guards.toml";
         let File { guard: guards } =
             toml::from_str(&read(root, path)?).map_err(|error| format!("{path}: {error}"))?;
         let mut names = BTreeSet::new();

@@ -48,7 +48,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// The form of the last line of ci/checks.sh, which `cargo xtask test` adds up.
+    /// The form of the last line of xtask/ci/checks.sh, which `cargo xtask test` adds up.
     pub(crate) fn counts(&self) -> String {
         format!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
     }

@@ -1,5 +1,5 @@
 //! Calls of the driver for 1,000 allocations and frees, once a trace has been replayed
-//! before. Every contender's are counted by CUPTI, where its shim (ci/gpu/calls_shim.cpp)
+//! before. Every contender's are counted by CUPTI, where its shim (xtask/ci/gpu/calls_shim.cpp)
 //! is; without it those of the pools and of `cuMemAllocAsync`, which go through here.
 #![allow(unsafe_code)] // the shim's functions are called
 
@@ -23,8 +23,9 @@ impl Counter {
     /// None without the shim.
     fn begin() -> Option<Counter> {
         let Ok(path) = std::env::var(COUNTER) else {
-            let remedy =
-                format!("build ci/gpu/calls_shim.cpp, as ci/gpu/pools.sh does, and name it in {COUNTER}");
+            let remedy = format!(
+                "build xtask/ci/gpu/calls_shim.cpp, as xtask/ci/gpu/pools.sh does, and name it in {COUNTER}"
+            );
             tell::peer("CUPTI", Err(Absence::new(format!("{COUNTER} is not set"), remedy)));
             return None;
         };

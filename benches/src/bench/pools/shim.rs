@@ -1,4 +1,4 @@
-//! Allocators of others behind plain C functions: the shims of `ci/gpu/`, whose `shim.h` has
+//! Allocators of others behind plain C functions: the shims of `xtask/ci/gpu/`, whose `shim.h` has
 //! the same types.
 #![allow(unsafe_code)] // a shim's functions are called
 
@@ -10,7 +10,7 @@ use pinyard_benches::turns::fail;
 use pinyard_driver::Stream;
 use std::ffi::{CStr, c_char, c_void};
 
-/// Whose allocators, the variable that names their shim, and its source in `ci/gpu/`.
+/// Whose allocators, the variable that names their shim, and its source in `xtask/ci/gpu/`.
 type Shim = (&'static str, &'static str, &'static str);
 
 /// Those of device memory.
@@ -118,7 +118,8 @@ pub(super) fn library(path: &str) -> Result<&'static libloading::Library, libloa
 
 fn load(&(peer, variable, source): &Shim, total: u64) -> Vec<Foreign> {
     let Ok(path) = std::env::var(variable) else {
-        let remedy = format!("build ci/gpu/{source}, as ci/gpu/pools.sh does, and name it in {variable}");
+        let remedy =
+            format!("build xtask/ci/gpu/{source}, as xtask/ci/gpu/pools.sh does, and name it in {variable}");
         tell::peer(peer, Err(Absence::new(format!("{variable} is not set"), remedy)));
         return Vec::new();
     };

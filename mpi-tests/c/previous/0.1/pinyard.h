@@ -30,7 +30,7 @@
  *
  * Linux with glibc, on x86-64; on aarch64 run under emulation only so far.
  *
- * Made of src/capi by ci/header.sh.
+ * Made of src/capi by xtask/ci/header.sh.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

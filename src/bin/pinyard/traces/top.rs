@@ -304,7 +304,7 @@ mod tests {
         };
         let seen: Seen = [("a".into(), (of(5_210, 11, 5_200, 110), Some(of(0, 1, 0, 100))))].into();
         let printed = anstream::adapter::strip_str(&table(&seen, 110_000_000_000, 10)).to_string();
-        let shown = crate::shown::page("ci/block.sh docs/src/reports.md table");
+        let shown = crate::shown::page("xtask/ci/block.sh docs/src/reports.md table");
         assert_eq!(shown.trim_end(), printed.trim_end());
     }
 

@@ -24,7 +24,7 @@ fn a_line_that_stands_twice_or_nowhere_is_reported_with_its_file() {
 #[test]
 fn a_name_that_two_guards_have_is_refused() {
     let error = tree(&[("same", NOTICED), ("other", NOTICED), ("same", NOTICED)]).list().err().unwrap();
-    assert_eq!(error, "ci/guards.toml: two guards have the name \"same\"");
+    assert_eq!(error, "xtask/ci/guards.toml: two guards have the name \"same\"");
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn tree(guards: &[(&str, &str)]) -> Tree {
         ("tiny/src/lib.rs", LIMIT),
         ("tiny/tests/adds.rs", "#[test]\nfn at_most_ten() {\n    assert_eq!(tiny::add(1, 20), 11);\n}\n"),
         ("check.sh", SCRIPT),
-        ("ci/guards.toml", &list.collect::<String>()),
+        ("xtask/ci/guards.toml", &list.collect::<String>()),
     ] {
         let path = root.join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();

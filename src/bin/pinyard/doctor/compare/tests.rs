@@ -31,7 +31,7 @@ fn the_book_shows_what_is_printed() {
     let others = (1..=64).filter(|number| *number != 17).map(|number| node(&format!("n{number:02}")));
     let answers = others.chain([odd]).map(answer).collect();
     let text = Comparison::of(answers, &[]).text(Paper { width: 100, ..PAPER });
-    shown::assert_printed(&shown::page("ci/block.sh --printed docs/src/cluster.md nodes"), &text);
+    shown::assert_printed(&shown::page("xtask/ci/block.sh --printed docs/src/cluster.md nodes"), &text);
 }
 
 #[test]

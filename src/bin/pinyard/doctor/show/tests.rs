@@ -151,7 +151,7 @@ fn shown_node() -> Facts {
 
 #[test]
 fn the_book_shows_what_is_printed() {
-    let shown = shown::page("ci/block.sh docs/src/cluster.md screen");
+    let shown = shown::page("xtask/ci/block.sh docs/src/cluster.md screen");
     shown::assert_printed(&shown, &rendered(&shown_node(), Paper { width: 96, ..PLAIN }));
     // Of a node with nothing to fix the page's screen is not.
     let fit = rendered(&good_node(), Paper { width: 96, ..PLAIN });
