@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Miri over what asks little of the kernel: uses of memory that Rust's rules forbid, which no sanitizer
-# sees. The hooks' filter, events and tables, the registry's arithmetic and readers, and whole pools
+# sees. The hooks' filter, events and inbox, the registry's arithmetic and its reader of code, and whole pools
 # on a source of the heap (`BookedSource` in allocator/tests/common).
 #
 # What Miri lacks, the code answers for itself (`cfg!(miri)`): no system call but mmap, no signals, no fork.
@@ -29,8 +29,8 @@ miri() {
     # A filter that chooses nothing checks nothing.
     [ -n "$noted" ] && return $status
 }
-check "hooks" miri "" pinyard-hooks --lib -- filter slots event plain effect
-check "registry" miri "" pinyard-registry --lib -- range times directory trust::instructions::tests machine eviction shards
+check "hooks" miri "" pinyard-hooks --lib -- effect::tests event::tests filter::tests inbox::tests::what
+check "registry" miri "" pinyard-registry --lib -- range::tests times::tests eviction::tests shards::tests trust::instructions::tests
 # Of arrays as large as the hooks' tables, Miri's model of aliasing makes gigabytes; and where two
 # threads want a lock, it stops at parking_lot's call of futex(2): none is interrupted.
 check "pools on the heap" miri "-Zmiri-disable-stacked-borrows -Zmiri-preemption-rate=0" \
