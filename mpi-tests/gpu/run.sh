@@ -262,6 +262,7 @@ for mpi in "$@"; do
 		check "$name: a rank whose program fails: $path" early 3 $path run '^rank 2: input file not found$' 1
 		check "$name: a rank whose program panics: $path" early 3 $path panic '^rank 2: panicked: the input file is empty$' 1
 	done
+	check "$name: a rank whose panic's payload panics" early 3 auto bomb '^rank 2: panicked: a panic without a text$' 1
 	check "$name: a rank that fails without run: ipc" early 3 ipc plain \
 		'(MPI_Bcast|MPI_Allreduce) of device memory: rank 2 ends its communicator|rank 2: input file not found' 5
 	$more check "$name: a rank that fails without run, before an Allgatherv: ipc" early 3 ipc parts \

@@ -3,13 +3,12 @@
 use crate::ending;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::Communicator;
+use pinyard_worker::caught;
 use rustix::fs::{FileType, fstat};
 use rustix::io::ioctl_fionread;
-use std::any::Any;
 use std::fmt::Display;
 use std::io::{Write, stderr, stdout};
 use std::os::fd::AsFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -61,7 +60,7 @@ pub fn run<E: Display>(main: impl FnOnce(&SimpleCommunicator) -> Result<(), E>) 
     let rank = world.rank();
     let is_outermost = ending::hold();
     // What a panic leaves behind is seen by nobody: the process ends.
-    let failed = match catch_unwind(AssertUnwindSafe(|| main(&world).map_err(|error| error.to_string()))) {
+    let failed = match caught(|| main(&world).map_err(|error| error.to_string())) {
         Ok(Ok(())) => {
             if is_outermost {
                 ending::let_go(true);
@@ -70,7 +69,7 @@ pub fn run<E: Display>(main: impl FnOnce(&SimpleCommunicator) -> Result<(), E>) 
             return ExitCode::SUCCESS;
         }
         Ok(Err(error)) => error,
-        Err(panic) => format!("panicked: {}", words(&*panic)),
+        Err(panic) => format!("panicked: {panic}"),
     };
     // MPI_Abort ends the process without that.
     let _ = stdout().flush();
@@ -85,12 +84,6 @@ pub fn run<E: Display>(main: impl FnOnce(&SimpleCommunicator) -> Result<(), E>) 
         return ExitCode::FAILURE;
     }
     world.abort(1)
-}
-
-/// What a panic says.
-fn words(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without words")
 }
 
 /// In one piece, as several ranks may speak at once. A process without stderr goes on.

@@ -1,11 +1,12 @@
 //! The book's first program, in which the last rank meets an error of its own before the first
-//! operation: `gpu-early plain`, `run`, `panic` or `late`, on simulated devices.
+//! operation: `gpu-early MODE`, on simulated devices.
 //!
 //! | | |
 //! | --- | --- |
 //! | `plain` | as `fn main() -> Result`: the rank drops its communicator, and the others are in a Bcast, then in an Allreduce |
 //! | `run` | by `pinyard_mpi::run` |
 //! | `panic` | the same, and it panics |
+//! | `bomb` | the same, and the drop of what it panics with panics |
 //! | `late` | nobody fails, but the other ranks end their communicators when the file of the second argument is there |
 //! | `some` | by `run`: all drop a communicator, and all but the last rank make another; then all meet |
 //! | `parts` | as `plain`, and the others are in an Allgatherv |
@@ -19,7 +20,7 @@ use std::time::Duration;
 
 fn main() -> ExitCode {
     let mode = std::env::args().nth(1).unwrap_or_default();
-    if matches!(&mode[..], "run" | "panic" | "some") {
+    if matches!(&mode[..], "run" | "panic" | "bomb" | "some") {
         return pinyard_mpi::run(|world| program(world, &mode));
     }
     match plain(&mode) {
@@ -40,6 +41,14 @@ fn plain(mode: &str) -> Result<(), Box<dyn Error>> {
 fn say(text: &str) {
     let said = format!("{text}\n");
     eprint!("{said}");
+}
+
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("the drop of a panic's payload");
+    }
 }
 
 fn program(world: &SimpleCommunicator, mode: &str) -> Result<(), Box<dyn Error>> {
@@ -67,6 +76,7 @@ fn program(world: &SimpleCommunicator, mode: &str) -> Result<(), Box<dyn Error>>
             return Ok(());
         }
         "panic" if is_last => panic!("the input file is empty"),
+        "bomb" if is_last => std::panic::panic_any(Bomb),
         _ if is_last => return Err("input file not found".into()),
         _ => {}
     }
