@@ -32,6 +32,14 @@ ranks() {
 	esac
 }
 
+# shown COUNT VARIABLE=VALUE...: ranks, whose words are in $temporary/out, and shown however they end.
+shown() {
+	local status=0
+	ranks "$@" >"$temporary/out" || status=$?
+	cat "$temporary/out"
+	return $status
+}
+
 # More arguments of gpu-ranks.
 flags=()
 yields=$temporary/yield.so
@@ -42,16 +50,14 @@ operations() {
 	local count=$1 path=$2 words=$3
 	shift 3
 	program=("$programs/gpu-ranks" "${flags[@]}")
-	ranks "$count" PINYARD_MPI_PATH="$path" PINYARD_MPI_CHUNK_BYTES=8192 "$@" >"$temporary/out" || { cat "$temporary/out"; return 1; }
-	cat "$temporary/out"
+	shown "$count" PINYARD_MPI_PATH="$path" PINYARD_MPI_CHUNK_BYTES=8192 "$@" || return 1
 	grep -qE "^gpu-ranks: [0-9]{3,4} checks, .*$words" "$temporary/out"
 }
 
 # reset COUNT PATH VARIABLE=VALUE...: the last rank's device, under all that uses it.
 reset() {
 	program=("$programs/gpu-ranks" --reset)
-	ranks "$1" PINYARD_MPI_PATH="$2" "${@:3}" >"$temporary/out" || { cat "$temporary/out"; return 1; }
-	cat "$temporary/out"
+	shown "$1" PINYARD_MPI_PATH="$2" "${@:3}" || return 1
 	[ "$(grep -c '^rank [0-9] knows of the reset$' "$temporary/out")" -eq "$1" ]
 }
 
@@ -90,16 +96,14 @@ says() {
 # soak COUNT: random operations with memory that comes and goes.
 soak() {
 	program=("$programs/gpu-ranks" --soak 300)
-	ranks "$1" PINYARD_MPI_CHUNK_BYTES=65536 >"$temporary/out" || { cat "$temporary/out"; return 1; }
-	cat "$temporary/out"
+	shown "$1" PINYARD_MPI_CHUNK_BYTES=65536 || return 1
 	grep -q '^soak: 300 rounds' "$temporary/out"
 }
 
 # fences LEVEL: blocks that are given up with requests, at that thread level.
 fences() {
 	program=("$programs/gpu-ranks" --fences "$1")
-	ranks 2 X=1 >"$temporary/out" || { cat "$temporary/out"; return 1; }
-	cat "$temporary/out"
+	shown 2 X=1 || return 1
 	[ "$(grep -c "^gpu-ranks: 5 messages, fences with MPI_THREAD_${1^^}\$" "$temporary/out")" -eq 2 ]
 }
 
@@ -108,8 +112,7 @@ fences() {
 apart() {
 	# Over TCP it has no one-sided operations.
 	program=(unshare -p -f "$programs/gpu-ranks" --no-one-sided)
-	ranks 3 PINYARD_MPI_CHUNK_BYTES=8192 OMPI_MCA_btl=self,tcp >"$temporary/out" || { cat "$temporary/out"; return 1; }
-	cat "$temporary/out"
+	shown 3 PINYARD_MPI_CHUNK_BYTES=8192 OMPI_MCA_btl=self,tcp || return 1
 	grep -qE "^gpu-ranks: [0-9]{3,4} checks, staged: .*pinned chunks of 8192 bytes of each rank" "$temporary/out"
 }
 
@@ -130,8 +133,7 @@ refuses() {
 example() {
 	local count=$1
 	program=("$programs/examples/$2")
-	ranks "$count" PINYARD_MPI_PATH=auto >"$temporary/out" || { cat "$temporary/out"; return 1; }
-	cat "$temporary/out"
+	shown "$count" PINYARD_MPI_PATH=auto || return 1
 	[ "$(grep -cE '^rank [0-9]+: .* are right' "$temporary/out")" -eq "$count" ]
 }
 
@@ -193,8 +195,7 @@ with_cudarc() {
 
 table() {
 	program=("$programs/gpu-bandwidth" --quick)
-	ranks 2 PINYARD_MPI_CHUNKS=4 >"$temporary/out" || { cat "$temporary/out"; return 1; }
-	cat "$temporary/out"
+	shown 2 PINYARD_MPI_CHUNKS=4 || return 1
 	local path
 	# Seven sizes of two operations.
 	for path in copy-then-mpi staged ipc; do

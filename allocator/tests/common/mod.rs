@@ -136,6 +136,7 @@ unsafe impl Source for BookedSource {
         self.0.unmaps.fetch_add(1, SeqCst);
         if self.0.mapped.lock().remove(&segment.start) != Some(segment) {
             self.0.fault(format!("{segment:?} unmapped, which is not mapped"));
+            return Ok(());
         }
         // SAFETY: the books know it, so `grow` made it with this layout.
         unsafe { dealloc(with_exposed_provenance_mut(segment.start), layout(segment.bytes)) };
