@@ -123,7 +123,8 @@ begin() {
     [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ] || say "started again, for the ${SLURM_RESTART_COUNT}. time"
 }
 
-# trusted FILE...: whether each, and the folder that it is in, belongs to root or to this user.
+# trusted FILE...: whether each, and the folder that it is in, belongs to root or to this user, and
+# nobody else may put another in its place.
 trusted() {
     local file path owner
     for file in "$@"; do
@@ -131,8 +132,12 @@ trusted() {
             owner=$(stat -Lc %u "$path" 2> /dev/null) || return 1
             [ "$owner" = 0 ] || [ "$owner" = "$(id -u)" ] || return 1
         done
+        [ -z "$(find -L "$path" -maxdepth 0 -perm -o+w ! -perm -1000)" ] || return 1
     done
 }
+
+# Whether PINYARD_PREFIX is nobody's word, but what lies around the templates.
+found_around=no
 
 # find_pinyard: what runs on every node comes from the user's word, from the installation whose
 # templates these are, or from PATH. Folders above a copy of the templates are anybody's.
@@ -145,7 +150,7 @@ find_pinyard() {
         esac
         # One of a third user, such as an account for software, is for PATH or PINYARD_PREFIX to name.
         if [ -n "$own" ] && [ -x "$own/bin/pinyard" ] && trusted "$own/bin/pinyard" "$own"/lib*/libpinyard_preload.so; then
-            PINYARD_PREFIX=$own
+            PINYARD_PREFIX=$own found_around=yes
         else
             pinyard=$(type -P pinyard) || refuse "no pinyard in PATH on $(hostname -s)${own:+, and $own has no bin/pinyard and library that belong to root or $(id -un)}: set PINYARD_PREFIX to where it is installed"
             PINYARD_PREFIX=$(cd "${pinyard%/*}/.." && pwd)
@@ -252,7 +257,10 @@ program_of() {
     # Intel MPI's interface, and its library's name, are those of MPICH.
     [ "$MPI" != intel ] || of=mpich
     for found in "$PINYARD_PREFIX/libexec/pinyard/$of/$1" "$PINYARD_PREFIX/bin/$1" "$(command -v "$1")" "$PINYARD_PREFIX/libexec/pinyard/abi/$1"; do
-        [ -z "$found" ] || [ ! -x "$found" ] || { echo "$found" && return; }
+        if [ -z "$found" ] || [ ! -x "$found" ]; then continue; fi
+        case $found_around:$found in yes:"$PINYARD_PREFIX"/*) trusted "$found" || continue ;; esac
+        echo "$found"
+        return
     done
     return 1
 }

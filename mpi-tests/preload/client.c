@@ -10,6 +10,8 @@
  *   close                  imports a monitor of its own and closes it before the domain
  *   again                  closes everything and starts libfabric anew, three times
  *   idle N                 N buffers are registered and unmapped, and nobody looks again
+ *   asked N libc|number    as rounds, after fi_getparams, which starts libfabric
+ *   unseen N libc|number   as rounds, after fi_getparams by an address from dlsym
  *   hardened N             as rounds, where the kernel refuses writes to text
  *   overflow               20,000 changes between two lookups
  *   pinned N               as rounds, and the kernel pins pages, as it does for a device;
@@ -348,15 +350,34 @@ static void pin(void)
 	CHECK(syscall(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS, &buffer, 1) == 0);
 }
 
+/* libfabric starts, and with it its providers. */
+static void start(bool unseen)
+{
+	int (*ask)(struct fi_param **, int *) = fi_getparams;
+	struct fi_param *parameters;
+	void *libfabric;
+	int count;
+
+	if (unseen) {
+		CHECK((libfabric = dlopen("libfabric.so.1", RTLD_LAZY | RTLD_NOLOAD)) != NULL);
+		CHECK((*(void **) &ask = dlsym(libfabric, "fi_getparams")) != NULL);
+	}
+	CHECK(ask(&parameters, &count) == 0 && count > 0);
+	fi_freeparams(parameters);
+}
+
 int main(int argc, char **argv)
 {
 	const char *mode = argc > 1 ? argv[1] : "";
 	int count = argc > 2 ? atoi(argv[2]) : 0;
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	if (strcmp(mode, "rounds") == 0 || strcmp(mode, "hardened") == 0) {
+	if (strcmp(mode, "rounds") == 0 || strcmp(mode, "hardened") == 0 || strcmp(mode, "asked") == 0 ||
+	    strcmp(mode, "unseen") == 0) {
 		struct opened opened;
 
+		if (strcmp(mode, "asked") == 0 || strcmp(mode, "unseen") == 0)
+			start(strcmp(mode, "unseen") == 0);
 		if (strcmp(mode, "hardened") == 0)
 			harden();
 		opened = open_domain();

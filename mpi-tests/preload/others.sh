@@ -22,17 +22,35 @@ patchers() {
 	rest same_without "UCX opened indirectly, left alone" FI_MR_CACHE_MONITOR=memhooks PINYARD_UCX=off "${plugin[@]}"
 }
 
-# A provider's file with nothing in it but its start, under the names that MPIs ship.
+# A constructor comes to libfabric with the loader's lock: no thread of ours may wait for the
+# loader while another waits for that thread.
+constructors() {
+	expect "a constructor that calls libfabric" 0 'opened 4000 times, asked beside' -- "${with[@]}" "$build/constructor" 4000
+	expect "a constructor that calls libfabric, left alone" 0 'opened 4000 times, asked beside' -- \
+		env FI_MR_CACHE_MONITOR=memhooks "${with[@]}" "$build/constructor" 4000
+}
+
+# A provider's file with nothing in it but its start, which stays loaded, under the names that MPIs ship.
 providers() {
 	local name words=' its cache, if it has one, cannot be reached'
 	hides() {
 		rm -rf "$build/hidden" && mkdir -p "$build/hidden"
-		compile cc "hidden/$1" -shared -fPIC -fvisibility=hidden "$here/provider.c"
+		compile cc "hidden/$1" -shared -fPIC -fvisibility=hidden -Wl,-z,nodelete "$here/provider.c"
 		expect "$1 hides its cache: off" 0 'FI_MR_CACHE_MAX_COUNT 0' 'fresh 50 hits 0 stale 0' "hidden/$1:$words" -- \
 			env FI_PROVIDER_PATH="$build/hidden" "${with[@]}" "$build/client_entries" rounds 50 number
 	}
 	for name in libverbs-fi.so libverbs-1.12-fi.so libverbs-1.1-fi.so; do rest hides $name; done
 	hides libmlx-fi.so
+	ln -sfn "$build" "$out/near"
+	expect "found from the working directory: off" 0 'FI_MR_CACHE_MAX_COUNT 0' 'fresh 50 hits 0 stale 0' "near/hidden/libmlx-fi.so:$words" -- \
+		env FI_PROVIDER_PATH=near/hidden "${with[@]}" "$build/client_entries" rounds 50 number
+	expect "found by LD_LIBRARY_PATH, from there: off" 0 'FI_MR_CACHE_MAX_COUNT 0' 'fresh 50 hits 0 stale 0' "near/hidden/libmlx-fi.so:$words" -- \
+		env LD_LIBRARY_PATH=near/hidden "${with[@]}" "$build/client_entries" rounds 50 number
+	expect "fi_getparams starts libfabric: off" 0 'FI_MR_CACHE_MAX_COUNT 0' 'fresh 50 hits 0 stale 0' "hidden/libmlx-fi.so:$words" -- \
+		env FI_PROVIDER_PATH="$build/hidden" "${with[@]}" "$build/client_entries" asked 50 number
+	expect "libfabric started unseen: said, and nothing that is not so" 0 'FI_MR_CACHE_MAX_COUNT not set' \
+		'libmlx-fi.so: its cache keeps its own monitor' 'fresh 50 hits 50 stale 0' -- \
+		env FI_PROVIDER_PATH="$build/hidden" "${with[@]}" "$build/client_entries" unseen 50 libc
 	rest expect "the user's own FI_MR_CACHE_MAX_COUNT" 0 'FI_MR_CACHE_MAX_COUNT 64' 'fresh 50 hits 50 stale 0' -- \
 		env FI_MR_CACHE_MAX_COUNT=64 FI_PROVIDER_PATH="$build/hidden" "${with[@]}" "$build/client_entries" rounds 50 number
 	expect "a provider that hides its cache, left alone" 0 'FI_MR_CACHE_MAX_COUNT not set' 'fresh 50 hits 50 stale 0' -- \

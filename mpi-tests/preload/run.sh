@@ -36,6 +36,8 @@ compile cc libucp_plugin.so -shared -fPIC $here/ucp_plugin.c -Wl,--as-needed -lu
 compile cc client_entries $here/client.c $here/entries.c -lfabric -pthread
 compile cc patch13 $here/patch13.c
 compile cc libclosedir.so -shared -fPIC $here/closedir.c
+compile cc constructor $here/constructor.c -lfabric -pthread
+compile cc libconstructor.so -DOPENED -shared -fPIC $here/constructor.c -lfabric
 compile cc driver_lock $here/driver_lock.c -lfabric -pthread
 compile cc storm $here/storm.c -lucp -lucs -lucm
 compile cc ucx $here/ucx.c -Wl,--no-as-needed -lucs -lucm -lfabric
@@ -328,7 +330,7 @@ neither() {
 	check "system calls at start" same_calls_at_start
 }
 
-all=(debian providers unattached patchers stubs panics cures openmpi4 of_pages openmpi5 ucx allocators versions neither)
+all=(debian constructors providers unattached patchers stubs panics cures openmpi4 of_pages openmpi5 ucx allocators versions neither)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for group in "$@"; do $group; done
 

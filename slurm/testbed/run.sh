@@ -55,15 +55,22 @@ submit() { job=$(sbatch --parsable "$@") || return 1; }
 # state JOB: its word, of the last task of an array.
 state() { scontrol -o show job "$1" | grep -o 'JobState=[A-Z_]*' | tail -n 1 | cut -d = -f 2; }
 
+# eventually COMMAND...: tries it until it succeeds, 2,000 times at most, 0.1 s apart. A machine under
+# load takes its time.
+eventually() {
+    local left=2000
+    until "$@"; do
+        ((left-- > 0)) || { echo "never: $*; job $job is $(state "$job")"; return 1; }
+        sleep 0.1
+    done
+}
+ended() { [[ $(state "$job") =~ ^(COMPLETED|FAILED|TIMEOUT|CANCELLED|NODE_FAIL)$ ]]; }
+
 # ends STATUS: waits for $job; it must end with the exit status, or one of STATUS|STATUS. Shows its
 # outputs.
 ends() {
-    local end=$((SECONDS + 60)) code
-    while :; do
-        case $(state "$job") in COMPLETED | FAILED | TIMEOUT | CANCELLED | NODE_FAIL) break ;; esac
-        ((SECONDS < end)) || { echo "job $job does not end: $(state "$job")"; scancel "$job"; break; }
-        sleep 0.2
-    done
+    local code
+    eventually ended || scancel "$job"
     code=$(scontrol -o show job "$job" | grep -o ' ExitCode=[0-9]*' | tail -n 1 | cut -d = -f 2)
     out=$(scontrol -o show job "$job" | grep -o ' StdOut=[^ ]*' | tail -n 1 | cut -d = -f 2)
     folder=$(sed -n 's/^job .*: \(\/.*\)/\1/p' "$out" | head -n 1)
@@ -209,9 +216,20 @@ planted() {
             [ "$(head -n 1 "$out")" = "pinyard: $prefix/bin/pinyard, $prefix/lib/libpinyard_preload.so" ] &&
             grep -q '^rank 1 of 2 on n2, .* preloaded: 1' "$folder/output" && [ ! -e "$above/ran" ] || return 1
     done
+    # One of the templates alone, beside an env.sh that somebody else has put there.
+    cp "$templates"/*.sbatch "$above/" && printf 'touch "%s/ran"\n' "$above" > "$above/env.sh" && chown 65534 "$above/env.sh" || return 1
+    for at in "$above"/*.sbatch; do
+        submit --array=1 "$at" ./who && ends 78 && tells "^REFUSED: $above/env.sh, or its folder, can be changed by the user 65534" &&
+            [ ! -e "$above/ran" ] || return 1
+    done
     # The same files, of the user's own: an installation like any other.
     chown -R 0:0 "$above/bin" "$above/lib" && submit "$above/share/pinyard/slurm/host.sbatch" ./who && ends 0 &&
-        tells "^pinyard: $above/bin/pinyard, " && [ -e "$above/ran" ]
+        tells "^pinyard: $above/bin/pinyard, " && [ -e "$above/ran" ] || return 1
+    # With somebody else's programs beside the user's own.
+    rm "$above/ran" && mkdir -p "$above/libexec/pinyard" && cp -r "$above/bin" "$above/libexec/pinyard/openmpi" &&
+        mv "$above/libexec/pinyard/openmpi/pinyard" "$above/libexec/pinyard/openmpi/pinyard-stress" &&
+        cp "$prefix/bin/pinyard" "$above/bin/" && chown -R 65534:65534 "$above/libexec" || return 1
+    submit "$above/share/pinyard/slurm/host.sbatch" && ends 78 && tells '^REFUSED: no pinyard-stress' && [ ! -e "$above/ran" ]
 }
 # A folder of the job's name that somebody else has made, with links out of it, or that is a link.
 planted_folder() { # links|link|open
@@ -444,42 +462,40 @@ limit_ended() {
     job=$limit && ends 75 && tells '^time limit: the ranks get SIGTERM' '^ENDED by the time limit' &&
         [ "$(cat "$folder/status")" = 75 ] && ranks_ended
 }
-# Waits until both ranks of $job have begun.
+# Waits until two ranks of $job have begun, or as many as are named.
 at_work() {
-    local end=$((SECONDS + 30))
     folder=pinyard-host-$job
-    until [ "$(grep -c '^begun' "$folder/output" 2> /dev/null)" = 2 ]; do ((SECONDS < end)) || break; sleep 0.1; done
+    eventually have_begun "${1:-2}"
 }
+have_begun() { [ "$(grep -c '^begun' "$folder/output" 2> /dev/null)" = "$1" ]; }
 ranks_ended() { [ -e "ended-$job-0" ] && [ -e "ended-$job-1" ]; }
 # The same signal, sent by hand once the ranks are at work.
 limit_of_stress() {
-    local end=$((SECONDS + 30))
     BACKEND=io_uring TIME=100 STRESS_OPTIONS="--max-bytes 64K" submit --ntasks-per-node=1 "$templates/ib-stress.sbatch" || return 1
-    until [ "$(od -An -td8 -j16 -N8 "pinyard-ib-stress-$job/ranks/rank-1.progress" 2> /dev/null || echo 0)" -gt 5 ]; do
-        ((SECONDS < end)) || break
-        sleep 0.1
-    done
+    eventually have_done 5
     scancel --batch --signal=USR1 "$job" && ends 75 && tells '^time limit: the ranks get SIGTERM' &&
         document 'len(d["ranks"]) == 2 and d["verdict"]["exit"] == 3' && [ -s "$folder/report.html" ] &&
         grep -q 'rank 1 was ended by signal 15' "$folder/output"
 }
+have_done() { # STEPS
+    [ "$(od -An -td8 -j16 -N8 "pinyard-ib-stress-$job/ranks/rank-1.progress" 2> /dev/null || echo 0)" -gt "$1" ]
+}
+has_restarted() { scontrol -o show job "$job" | grep -q ' Restarts=1 '; }
 requeued() {
-    local end=$((SECONDS + 30))
     REQUEUE=yes submit "$templates/host.sbatch" ./stays || return 1
-    out=pinyard-host-$job.out folder=pinyard-host-$job
-    until [ "$(grep -c '^begun' "$folder/output" 2> /dev/null)" = 2 ]; do ((SECONDS < end)) || break; sleep 0.1; done
+    out=pinyard-host-$job.out
+    at_work
     scancel --batch --signal=USR1 "$job"
-    until scontrol -o show job "$job" | grep -q ' Restarts=1 '; do ((SECONDS < end)) || break; sleep 0.1; done
+    eventually has_restarted
     cat "$out" "$folder/output"
     scontrol -o show job "$job" | grep ' Restarts=1 ' | grep 'JobState=PENDING' && tells '^time limit: queued again' && ranks_ended || return 1
     # Slurm waits two minutes before it starts such a job again.
     scontrol update JobId="$job" StartTime=now || return 1
-    end=$((SECONDS + 30))
-    until [ "$(grep -c '^begun' "$folder/output")" = 4 ]; do ((SECONDS < end)) || break; sleep 0.1; done
+    at_work 4
     scancel "$job"
     echo "---- after the second start"
     cat "$out"
-    tells '^started again, for the 1. time' && [ "$(grep -c '^begun' "$folder/output")" = 4 ] && [ "$(grep -c '^preflight: 2 nodes' "$out")" = 2 ]
+    tells '^started again, for the 1. time' && have_begun 4 && [ "$(grep -c '^preflight: 2 nodes' "$out")" = 2 ]
 }
 # A launcher's own way of telling its ranks.
 limit_by_mpirun() { # SETTINGS
@@ -489,11 +505,10 @@ limit_by_mpirun() { # SETTINGS
 }
 # As users cancel: Slurm tells the batch shell nothing, and the ranks that they end.
 cancelled_plainly() {
-    local end=$((SECONDS + 30))
     submit "$templates/host.sbatch" ./stays || return 1
     at_work
     scancel "$job"
-    until [ "$(state "$job")" = CANCELLED ] && ranks_ended; do ((SECONDS < end)) || return 1; sleep 0.1; done
+    eventually ended && eventually ranks_ended && [ "$(state "$job")" = CANCELLED ]
 }
 cancelled() {
     submit "$templates/host.sbatch" ./stays || return 1
@@ -522,10 +537,10 @@ exec ./who
 PROGRAM
 # signal_while COMMAND STATUS PATTERN...: USR1 while the command of that name is at work.
 signal_while() {
-    local end=$((SECONDS + 30)) status=$2
+    local status=$2
     slow_prefix || return 1
     TRACE=yes SLOW=$1 PINYARD_PREFIX=$temporary/slow submit "$templates/host.sbatch" ./traces || return 1
-    until [ -e "slow-$job" ]; do ((SECONDS < end)) || break; sleep 0.05; done
+    eventually [ -e "slow-$job" ]
     scancel --batch --signal=USR1 "$job" && ends "$status" && tells "${@:3}"
 }
 limit_in_preflight() {
@@ -589,7 +604,7 @@ in_job() {
     [ -n "$block" ] && mkdir "$folder" && ln -s ../bound "$folder/program" &&
         printf '#!/bin/bash\nset -euo pipefail\n%s\n%s\n' "$page_words" "$block" > "$folder/job" &&
         job=$(cd "$folder" && PATH=$prefix/bin:$PATH sbatch --parsable --output=../"$folder.out" "$@" job) || return 1
-    until [[ $(state "$job") =~ ^(COMPLETED|FAILED|CANCELLED|TIMEOUT)$ ]]; do sleep 0.1; done
+    eventually ended
     cat "$folder.out"
     [ "$(state "$job")" = COMPLETED ]
 }

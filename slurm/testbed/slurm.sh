@@ -95,7 +95,7 @@ MpiDefault=none
 GresTypes=gpu
 PropagateResourceLimitsExcept=MEMLOCK
 ReturnToService=2
-KillWait=5
+KillWait=30
 SlurmdParameters=config_overrides
 CONF
         for node in $nodes; do

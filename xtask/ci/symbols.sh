@@ -43,7 +43,7 @@ called() { sed -E 's|//.*||; s/\bfn pny_[a-z_]+\(//' "$@" | grep -oE '\bpny_[a-z
 same "functions of pinyard.h that no fuzz target calls" "" "$(comm -23 <(echo "$declared") <(called mpi-tests/fuzz/src/capi/*.rs))"
 same "functions of pinyard_mpi.h that no fuzz target calls" "" "$(comm -23 <(echo "$mpi") <(called mpi-tests/fuzz/mpi/src/*.rs))"
 # libfabric's and UCX's ways in.
-before="fi_fabric fi_fabric2 fi_getinfo fi_open
+before="fi_fabric fi_fabric2 fi_getinfo fi_getparams fi_open
     ucm_set_event_handler ucm_unset_event_handler ucs_rcache_create ucs_rcache_get"
 exports() { nm -D --defined-only "$1" | awk '{ sub(/@.*/, "", $3); print $3 }' | LC_ALL=C sort -u; }
 same "exports of libpinyard_preload.so" "$(xargs -n 1 <<< "$before")" "$(exports "$library/libpinyard_preload.so")"

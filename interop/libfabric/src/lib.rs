@@ -42,25 +42,47 @@ pub use helper::{PERIOD, every_round};
 pub use import::check_environment;
 pub use monitor::Stats;
 
+use boxcar::Vec as Kept;
 use copy::Copy;
 use import::Imported;
 use pinyard_hooks::Report;
 use std::ffi::OsStr;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::atomic::{AtomicUsize, Ordering::*};
 
 const LIBRARY: &str = "libfabric.so.1";
 
-/// Each copy's identity and the monitor that is under it.
-static IMPORTED: Mutex<Vec<(usize, &'static Imported)>> = Mutex::new(Vec::new());
+/// Each copy's identity and the monitor that is under it. Only ever longer: a thread that
+/// is in the loader, or in libfabric, keeps nobody from the list.
+static IMPORTED: Kept<(usize, &Imported)> = Kept::new();
 
-fn imported() -> MutexGuard<'static, Vec<(usize, &'static Imported)>> {
-    IMPORTED.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+/// Copies by their identity, and how many threads are putting a monitor under each.
+static PLACES: Kept<(usize, AtomicUsize)> = Kept::new();
+
+fn imported() -> impl Iterator<Item = &'static Imported> {
+    IMPORTED.iter().map(|(_, (_, imported))| *imported)
+}
+
+fn is_imported(identity: usize) -> bool {
+    IMPORTED.iter().any(|(_, &(known, _))| known == identity)
+}
+
+/// Of two threads that come first, each may have a place of its own.
+fn place(identity: usize) -> &'static AtomicUsize {
+    let known = PLACES.iter().find(|(_, (known, _))| *known == identity);
+    let (_, (_, threads)) = known.unwrap_or_else(|| {
+        let index = PLACES.push((identity, AtomicUsize::new(0)));
+        (index, &PLACES[index])
+    });
+    threads
+}
+
+fn is_under_way(identity: usize) -> bool {
+    PLACES.iter().any(|(_, (known, threads))| *known == identity && threads.load(SeqCst) > 0)
 }
 
 /// What the helper does for the monitors.
 fn round(complete: bool) {
-    let all: Vec<_> = imported().iter().map(|&(_, imported)| imported).collect();
-    for imported in all {
+    for imported in imported() {
         imported.monitor().trust(complete);
         imported.deliver();
     }
@@ -79,7 +101,7 @@ fn round(complete: bool) {
 /// Hooks that were installed stay.
 pub fn import_monitor() -> Result<(), ImportError> {
     let copy = Copy::core(OsStr::new(LIBRARY))?;
-    if imported().iter().any(|&(known, _)| known == copy.identity()) {
+    if is_imported(copy.identity()) {
         return Ok(());
     }
     check_environment()?;
@@ -125,27 +147,39 @@ pub fn import_monitor_into(name: &OsStr, holder: Holder, report: &Report) -> Res
     import_into(copy, report.is_complete())
 }
 
+/// Under no lock: opening the library, and its cache, may wait for the loader, and a
+/// constructor that the loader runs may come here. Of two threads that put a monitor in at
+/// once, libfabric refuses one, or keeps the later one; both have found a monitor of ours
+/// under the copy when they return.
 fn import_into(copy: Copy, trusted: bool) -> Result<Import, ImportError> {
-    let mut imported = imported();
     let (identity, version) = (copy.identity(), copy.version);
-    let first = !imported.iter().any(|&(known, _)| known == identity);
-    if first {
-        check_environment()?;
-        imported.push((identity, import::import(copy, trusted)?));
+    let found = |first| Ok(Import { version, first });
+    if is_imported(identity) {
+        return found(false);
     }
-    Ok(Import { version, first })
+    check_environment()?;
+    let threads = place(identity);
+    threads.fetch_add(1, SeqCst);
+    let result = import::import(copy, trusted).map(|imported| IMPORTED.push((identity, imported)));
+    // SeqCst: before it looks for the others. The last of them says what is wrong.
+    threads.fetch_sub(1, SeqCst);
+    match result {
+        Ok(_) => found(true),
+        Err(ImportError::Busy { .. }) if is_imported(identity) || is_under_way(identity) => found(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// What the monitors have done so far, together; `None` before the first import.
 pub fn monitor_stats() -> Option<Stats> {
-    imported().iter().map(|(_, imported)| imported.monitor().stats()).reduce(|sum, next| sum + next)
+    imported().map(|imported| imported.monitor().stats()).reduce(|sum, next| sum + next)
 }
 
 /// Whether a cache of libfabric's has been attached to a monitor of ours, which a domain
 /// does before it registers anything. False in a process whose domains cache nothing, or
 /// cache under another monitor.
 pub fn monitor_is_attached() -> bool {
-    imported().iter().any(|(_, imported)| imported.monitor().is_attached())
+    imported().any(|imported| imported.monitor().is_attached())
 }
 
 /// Looks whether the hooks are still in place and repairs what another library
@@ -156,7 +190,7 @@ pub fn monitor_is_attached() -> bool {
 /// Not for hooks and signal handlers, and not from inside libfabric.
 pub fn verify_hooks() -> bool {
     let complete = pinyard_hooks::verify();
-    for (_, imported) in imported().iter() {
+    for imported in imported() {
         imported.monitor().trust(complete);
     }
     complete

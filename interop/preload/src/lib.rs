@@ -2,7 +2,7 @@
 //!
 //! At start it makes no system call, patches nothing and starts no thread. It
 //! exports the functions through which a program comes to libfabric (`fi_getinfo`,
-//! `fi_fabric`, `fi_fabric2`, `fi_open`) and through which UCX comes to its hooks
+//! `fi_getparams`, `fi_fabric`, `fi_fabric2`, `fi_open`) and through which UCX comes to its hooks
 //! (`ucm_set_event_handler`): the first call of one is when work begins. The loader
 //! binds calls to a preloaded library before any other, also those from objects that
 //! were opened with `RTLD_LOCAL`, as Open MPI opens its components.
@@ -20,6 +20,7 @@
 mod caller;
 mod elf;
 mod libfabric;
+mod loader;
 mod pages;
 mod process;
 mod providers;
@@ -30,10 +31,8 @@ mod ucx;
 mod ucx_cache;
 mod unattached;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 /// Does what must not end the program, whatever happens in it.
 fn guarded(work: impl FnOnce()) {
-    // Each lock's state is whole between its statements: see `process`.
-    let _ = catch_unwind(AssertUnwindSafe(work));
+    // What std's panic hook has printed is all that is said.
+    let _ = pinyard_worker::caught(work);
 }

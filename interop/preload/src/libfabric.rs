@@ -3,6 +3,7 @@
 
 use crate::caller;
 use crate::guarded;
+use crate::loader;
 use crate::process;
 use crate::providers;
 use crate::say::say;
@@ -10,36 +11,23 @@ use crate::settings::{Level, settings};
 use crate::stubs::Seven;
 use crate::unattached;
 use core::ffi::CStr;
-use pinyard_libfabric::{Holder, ImportError, check_environment, import_monitor_into, monitor_stats};
+use pinyard_libfabric::{Holder, Import, ImportError, check_environment, import_monitor_into, monitor_stats};
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::*};
-use std::sync::{Mutex, MutexGuard};
 
 /// `-FI_ENOSYS`: there is no libfabric behind us.
 const NO_FUNCTION: isize = -(libc::ENOSYS as isize);
 
-/// The objects that have been looked at, by the loader's name for them. Held while a
-/// monitor goes in: no thread opens a domain in between.
-static SEEN: Mutex<Vec<CString>> = Mutex::new(Vec::new());
+/// The objects that need no more of us, by the loader's name for them. Who does not find
+/// his there does all that is to be done before he goes on, whoever else is at it: no
+/// thread waits for another, which may be in the loader, and no thread opens a domain
+/// before a monitor is in.
+static DONE: boxcar::Vec<CString> = boxcar::Vec::new();
 
-/// Who looks at objects.
-struct AtWork(MutexGuard<'static, Vec<CString>>);
-
-fn at_work() -> AtWork {
-    AtWork(SEEN.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
-}
-
-impl AtWork {
-    /// Whether `object` is seen for the first time.
-    fn is_new(&mut self, object: &CStr) -> bool {
-        let new = !self.0.iter().any(|known| known.as_c_str() == object);
-        if new {
-            self.0.push(object.to_owned());
-        }
-        new
-    }
+fn is_done(object: &CStr) -> bool {
+    DONE.iter().any(|(_, known)| known.as_c_str() == object)
 }
 
 macro_rules! intercepted {
@@ -49,54 +37,70 @@ macro_rules! intercepted {
             a: usize, b: usize, c: usize, d: usize, e: usize, f: usize, g: usize, caller: usize,
         ) -> isize {
             let Some(real) = caller::real($name, caller) else { return NO_FUNCTION };
-            guarded(|| before(real, at_work()));
+            guarded(|| before(real));
             // SAFETY: the function that the caller would have called without us, which
             // reads of these arguments those that it has.
             let real = unsafe { core::mem::transmute::<usize, Seven>(real) };
             let result = real(a, b, c, d, e, f, g);
-            guarded(|| after(at_work()));
+            guarded(after);
             guarded(|| opened($name, a, result));
             result
         }
     )*};
 }
 
+// All that start libfabric, or open its cache.
 intercepted! {
     getinfo = c"fi_getinfo"
+    getparams = c"fi_getparams"
     fabric = c"fi_fabric"
     fabric2 = c"fi_fabric2"
     open = c"fi_open"
 }
 
 /// libfabric's function at `real` is about to run.
-fn before(real: usize, mut work: AtWork) {
+fn before(real: usize) {
     let settings = settings();
     if !settings.on || !settings.libfabric {
         return;
     }
-    if let Some(object) = caller::object_name(real)
-        && work.is_new(object)
-    {
-        let path = Path::new(OsStr::from_bytes(object.to_bytes()));
+    let Some(object) = caller::object_name(real).filter(|object| !is_done(object)) else { return };
+    let path = Path::new(OsStr::from_bytes(object.to_bytes()));
+    match check_environment() {
         // Before anything is installed: what is left alone finds libc as it was.
-        if let Err(error) = check_environment() {
-            return say(Level::Error, format_args!("{}: left alone: {error}", path.display()));
+        Err(error) => say(Level::Error, format_args!("{}: left alone: {error}", path.display())),
+        Ok(()) => {
+            import(object, Holder::Core);
+            // Of a libfabric that started unseen, by an address from dlsym.
+            after();
+            providers::switch_off_unreachable(object, is_loaded);
         }
-        import(object, Holder::Core);
-        providers::switch_off_unreachable(path);
     }
+    DONE.push(object.to_owned());
+}
+
+/// Whether the loader has loaded `file`, under whatever name.
+fn is_loaded(file: &Path) -> bool {
+    let file = file.canonicalize();
+    let mut known = DONE.iter().map(|(_, object)| Path::new(OsStr::from_bytes(object.to_bytes())));
+    file.is_ok_and(|file| known.any(|known| known.canonicalize().is_ok_and(|known| known == file)))
 }
 
 /// A function of libfabric's has run: it may have loaded providers.
-fn after(mut work: AtWork) {
+fn after() {
     let settings = settings();
-    if settings.on && settings.libfabric && check_environment().is_ok() {
-        for provider in providers::loaded_since() {
-            if work.is_new(&provider) {
-                import(&provider, Holder::Provider);
-            }
+    if !settings.on || !settings.libfabric || check_environment().is_err() {
+        return;
+    }
+    let Some(loaded) = loader::loaded_since(providers::is_provider) else { return };
+    for provider in loaded.names() {
+        if !is_done(provider) {
+            import(provider, Holder::Provider);
+            DONE.push(provider.to_owned());
         }
     }
+    // Who comes meanwhile looks himself.
+    loaded.all_are_done();
 }
 
 /// `function` has returned `result`; `first` is its first argument.
@@ -119,6 +123,8 @@ fn import(object: &CStr, holder: Holder) {
     let name = OsStr::from_bytes(object.to_bytes());
     let path = name.display();
     match (import_monitor_into(name, holder, &report), holder) {
+        // Another thread's, which says so.
+        (Ok(Import { first: false, .. }), _) => {}
         (Ok(import), Holder::Core) => {
             let (major, minor) = import.version;
             if report.is_complete() {

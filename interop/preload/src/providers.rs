@@ -8,15 +8,15 @@
 //! setting that every copy reads then.
 
 use crate::elf::exports;
+use crate::loader::searched_by;
 use crate::say::say;
 use crate::settings::Level;
-use core::ffi::{CStr, c_int, c_void};
-use std::ffi::{CString, OsStr};
+use core::ffi::CStr;
+use std::ffi::OsStr;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::*};
 
 /// What libfabric takes for a provider's file (`src/fabric.c`, `FI_LIB_SUFFIX`).
 const SUFFIX: &str = "-fi.so";
@@ -28,11 +28,8 @@ const NEVER_CACHING: [&str; 11] =
 /// How many registrations a cache may hold; 0 is none.
 const MAX_COUNT: &CStr = c"FI_MR_CACHE_MAX_COUNT";
 
-/// Objects that the loader had loaded, ever, when providers were last looked for.
-static LOADED: AtomicU64 = AtomicU64::new(0);
-
 /// Whether libfabric takes the file for a provider's, whatever stands before the suffix.
-fn is_provider(file: &Path) -> bool {
+pub(crate) fn is_provider(file: &Path) -> bool {
     file.file_name().is_some_and(|name| name.as_bytes().ends_with(SUFFIX.as_bytes()))
 }
 
@@ -57,79 +54,49 @@ pub(crate) fn are_off() -> bool {
     value.to_str().is_ok_and(|value| value.trim().parse() == Ok(0_u32))
 }
 
-/// The names of providers' files that are loaded, if any object has been loaded
-/// since the last time.
-pub(crate) fn loaded_since() -> Vec<CString> {
-    struct Found {
-        loaded: u64,
-        providers: Vec<CString>,
-    }
-    extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, found: *mut c_void) -> c_int {
-        // SAFETY: the loader's record and the `Found` below, for the time of the call.
-        let (info, found) = unsafe { (&*info, &mut *found.cast::<Found>()) };
-        found.loaded = info.dlpi_adds;
-        if LOADED.load(Acquire) == info.dlpi_adds {
-            return 1;
-        }
-        if !info.dlpi_name.is_null() {
-            // SAFETY: the loader's own string.
-            let name = unsafe { CStr::from_ptr(info.dlpi_name) };
-            if is_provider(Path::new(OsStr::from_bytes(name.to_bytes()))) {
-                found.providers.push(name.to_owned());
-            }
-        }
-        0
-    }
-    let mut found = Found { loaded: 0, providers: Vec::new() };
-    // SAFETY: `each` has this signature and uses `found` while the call lasts.
-    unsafe { libc::dl_iterate_phdr(Some(each), (&raw mut found).cast()) };
-    LOADED.store(found.loaded, Release);
-    found.providers
-}
-
 /// The providers' files that libfabric will load, and some that it will not. It goes where
 /// `said` (`FI_PROVIDER_PATH`) leads. Where that names no folder, it looks in a folder of its
 /// own (`PROVDLDIR` is `$libdir/libfabric`), and asks the loader for each by its name:
-/// Intel MPI's lie beside libfabric, and what `library_path` (`LD_LIBRARY_PATH`) leads to is
-/// found as well. What a folder holds is a provider's by its name, what is named itself
-/// (`+FILE`) by whatever name. Nobody opens what lies somewhere below the working directory.
-fn files(libfabric: &Path, said: Option<&OsStr>, library_path: Option<&OsStr>) -> Vec<PathBuf> {
+/// Intel MPI's lie beside libfabric, others in the folders that the loader has `searched`.
+/// What a folder holds is a provider's by its name, what is named itself (`+FILE`, with a
+/// leading slash) by whatever name.
+fn files(libfabric: &Path, said: Option<&OsStr>, searched: Vec<PathBuf>) -> Vec<PathBuf> {
     let path = |bytes| PathBuf::from(OsStr::from_bytes(bytes));
     let said = said.unwrap_or_default().as_bytes();
     let said = said.strip_prefix(b"@").unwrap_or(said).split(|&byte| byte == b':');
-    let (named, mut folders): (Vec<&[u8]>, Vec<&[u8]>) =
+    let (named, folders): (Vec<&[u8]>, Vec<&[u8]>) =
         said.filter(|part| !part.is_empty()).partition(|part| part.starts_with(b"+"));
     let mut files: Vec<PathBuf> = named.into_iter().map(|part| path(&part[1..])).collect();
-    let own = libfabric.parent().map(|folder| folder.join("libfabric"));
+    files.retain(|file| file.is_absolute());
+    let mut folders: Vec<PathBuf> = folders.into_iter().map(path).collect();
     if folders.is_empty() {
-        folders.extend(own.as_deref().map(|own| own.as_os_str().as_bytes()));
-        folders.extend(libfabric.parent().map(|folder| folder.as_os_str().as_bytes()));
-        let searched = library_path.unwrap_or_default().as_bytes();
-        folders.extend(searched.split(|&byte| byte == b':' || byte == b';'));
+        folders.extend(libfabric.parent().map(|folder| folder.join("libfabric")));
+        folders.extend(libfabric.parent().map(Path::to_owned));
+        folders.extend(searched);
     }
-    for folder in folders.into_iter().map(path).filter(|folder| folder.is_absolute()) {
+    for folder in folders {
         // A folder that is not there has no providers.
         let all = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
         files.extend(all.filter(|file| is_provider(file)));
     }
-    files.retain(|file| file.is_absolute());
     files
 }
 
-/// Before libfabric starts its providers: where one has no way to its cache, no
-/// registration is cached in this process.
-pub(crate) fn switch_off_unreachable(libfabric: &Path) {
+/// Before `libfabric` starts its providers: where one has no way to its cache, none of its
+/// copies of the cache holds a registration. What is `loaded` has read its settings.
+pub(crate) fn switch_off_unreachable(libfabric: &CStr, loaded: impl Fn(&Path) -> bool) {
     // SAFETY: a NUL-terminated name.
     if !unsafe { libc::getenv(MAX_COUNT.as_ptr()) }.is_null() {
         return;
     }
     // A program that runs with more rights than its caller opens nothing that the
     // environment names.
-    let heeded = |name| std::env::var_os(name).filter(|_| !pinyard_hooks::is_privileged());
-    let (said, library_path) = (heeded("FI_PROVIDER_PATH"), heeded("LD_LIBRARY_PATH"));
+    let said = std::env::var_os("FI_PROVIDER_PATH").filter(|_| !pinyard_hooks::is_privileged());
     // One of another name is not found by `loaded_since`, so nothing goes into it.
-    let is_closed = |file: &PathBuf| may_cache(file) && (!is_provider(file) || !has_way_in(file));
-    let mut files = files(libfabric, said.as_deref(), library_path.as_deref()).into_iter();
+    let is_closed =
+        |file: &PathBuf| may_cache(file) && (!is_provider(file) || !has_way_in(file)) && !loaded(file);
+    let path = Path::new(OsStr::from_bytes(libfabric.to_bytes()));
+    let mut files = files(path, said.as_deref(), searched_by(libfabric)).into_iter();
     let Some(closed) = files.find(is_closed) else { return };
     // SAFETY: NUL-terminated texts. Another thread that reads the environment at this
     // moment may read a table that is being replaced, as beside any setenv; libfabric's
@@ -139,9 +106,10 @@ pub(crate) fn switch_off_unreachable(libfabric: &Path) {
         Level::Error,
         format_args!(
             "{}: its cache, if it has one, cannot be reached, because it hides ofi_open_mr_cache or is no \
-             lib…-fi.so: FI_MR_CACHE_MAX_COUNT set to 0, so libfabric caches no registration in this process; \
-             set it yourself to keep that provider's own monitor",
-            closed.display()
+             lib…-fi.so: FI_MR_CACHE_MAX_COUNT set to 0, so what {} starts from here on caches no \
+             registration; set it yourself to keep that provider's own monitor",
+            closed.display(),
+            path.display()
         ),
     );
 }
@@ -223,28 +191,31 @@ mod tests {
         {
             std::fs::write(folder.join(file), "").unwrap();
         }
-        let looked_at = |said: Option<&str>, library_path: Option<&str>| {
-            let core = folder.join("libfabric.so.1");
-            let mut files = files(&core, said.map(OsStr::new), library_path.map(OsStr::new));
+        let looked_at = |said: Option<&str>, searched: &[&Path]| {
+            let searched = searched.iter().map(|folder| folder.to_path_buf()).collect();
+            let mut files = files(&folder.join("libfabric.so.1"), said.map(OsStr::new), searched);
             files.sort();
             files
         };
         let (efa, verbs) = (own.join("libefa-fi.so"), folder.join("libverbs-1.12-fi.so"));
         let x = other.join("libx-fi.so");
         let beside = [efa.clone(), verbs.clone()];
-        for nothing in [None, Some(""), Some("@")] {
-            assert_eq!(looked_at(nothing, None), beside, "{nothing:?}");
+        for nothing in [None, Some(""), Some("@"), Some("+below/it-fi.so")] {
+            assert_eq!(looked_at(nothing, &[]), beside, "{nothing:?}");
         }
+        let all = [efa, verbs, x.clone()];
+        assert_eq!(looked_at(None, &[Path::new("/nowhere"), &other]), all);
         let path = other.to_str().unwrap();
-        assert_eq!(looked_at(None, Some(&format!(":below;{path}"))), [efa.clone(), verbs.clone(), x.clone()]);
-        assert_eq!(looked_at(Some(path), None), std::slice::from_ref(&x));
-        assert_eq!(
-            looked_at(Some(&format!("@{path}:/nowhere:below")), Some("/lib")),
-            std::slice::from_ref(&x)
-        );
+        assert_eq!(looked_at(Some(path), &[]), std::slice::from_ref(&x));
+        assert_eq!(looked_at(Some(&format!("@{path}:/nowhere:below")), &[&folder]), std::slice::from_ref(&x));
         let named = Path::new("/opt/verbs.so");
-        assert_eq!(looked_at(Some(&format!("+/opt/verbs.so:{path}")), None), [named.to_owned(), x]);
-        assert_eq!(looked_at(Some("+/opt/verbs.so:+below/it-fi.so"), None), [named.to_owned(), efa, verbs]);
+        assert_eq!(looked_at(Some(&format!("+/opt/verbs.so:{path}")), &[]), [named.to_owned(), x]);
+        // From the working directory, which is where libfabric looks.
+        let here = std::env::current_dir().unwrap();
+        let up: PathBuf = here.components().skip(1).map(|_| "..").collect();
+        let relative = up.join(other.strip_prefix("/").unwrap());
+        let found = looked_at(relative.to_str(), &[]);
+        assert_eq!(found, [relative.join("libx-fi.so")], "from {}", here.display());
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -83,16 +83,18 @@ fn read(variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> (Settings, Vec
 }
 
 /// The process's settings, read at the first call, which complains of what it cannot
-/// read.
+/// read. Of two threads that come first both read, and none waits.
 pub(crate) fn settings() -> Settings {
-    static SETTINGS: OnceLock<(Settings, Vec<String>)> = OnceLock::new();
-    static COMPLAINED: OnceLock<()> = OnceLock::new();
+    static SETTINGS: OnceLock<Settings> = OnceLock::new();
+    if let Some(settings) = SETTINGS.get() {
+        return *settings;
+    }
     let heeded = |name: &str| if pinyard_hooks::is_privileged() { None } else { std::env::var_os(name) };
-    let (settings, complaints) = SETTINGS.get_or_init(|| read(heeded));
-    if !complaints.is_empty() && COMPLAINED.set(()).is_ok() {
+    let (settings, complaints) = read(heeded);
+    if SETTINGS.set(settings).is_ok() {
         for complaint in complaints {
             say(Level::Error, format_args!("{complaint}"));
         }
     }
-    *settings
+    settings
 }

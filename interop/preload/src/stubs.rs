@@ -50,6 +50,7 @@ macro_rules! stub {
 
 stub! {
     fi_getinfo -> libfabric::getinfo
+    fi_getparams -> libfabric::getparams
     fi_fabric -> libfabric::fabric
     fi_fabric2 -> libfabric::fabric2
     fi_open -> libfabric::open

@@ -15,7 +15,8 @@ use std::time::Duration;
 
 const BUILD_LIMIT: Duration = Duration::from_secs(1800);
 const TEST_LIMIT: Duration = Duration::from_secs(240);
-const SCRIPT_LIMIT: Duration = Duration::from_secs(400);
+/// Builds first.
+const SCRIPT_LIMIT: Duration = Duration::from_secs(2200);
 
 pub(crate) enum Outcome {
     Passed,
@@ -136,7 +137,7 @@ impl Lane {
             NoticedBy::Script(script) => {
                 let words: Vec<_> = script.script.split(' ').collect();
                 let mut command = self.command(self.tree.join(words[0]));
-                self.run(with_mpi(command.args(&words[1..])), SCRIPT_LIMIT)?;
+                let status = self.run(with_mpi(command.args(&words[1..])), SCRIPT_LIMIT)?;
                 let said = self.said()?;
                 if said.lines().any(|line| {
                     line.strip_prefix("FAILED  ").is_some_and(|rest| rest.starts_with(&script.says))
@@ -145,7 +146,7 @@ impl Lane {
                 } else if let Some(reason) = said.lines().find_map(|line| line.strip_prefix("skipped: ")) {
                     return Ok(Outcome::Skipped(reason.to_owned()));
                 }
-                format!("{} does not notice that the guard in {} is gone", words[0], guard.file)
+                format!("{} does not notice that the guard in {} is gone: {status}", words[0], guard.file)
             }
         };
         Ok(Outcome::Failed(format!("{failed}\n{}", self.last_words()?)))
