@@ -37,10 +37,14 @@ fn a_storm_of_100k_disjoint_events_is_bounded_and_loses_nothing() {
     let device = Device::new();
     let registry = registry_of_addresses(&device);
     let keys: Vec<_> = (0..COUNT).map(|number| read(&registry, region(number)).lkey()).collect();
+    // The reaper may list what is retired meanwhile, some ten bytes a region. Ten storms that were
+    // kept, at the sixteen bytes of a range, would take fifteen times that.
     let before = resident();
-    (0..COUNT).for_each(|number| announce(region(number)));
+    for _ in 0..10 {
+        (0..COUNT).for_each(|number| announce(region(number)));
+    }
     let grown = resident().saturating_sub(before);
-    assert!(grown < 1 << 20, "resident memory grew by {grown} bytes during the storm");
+    assert!(grown < 4 << 20, "resident memory grew by {grown} bytes during ten storms");
     for (number, old) in keys.into_iter().enumerate() {
         assert_ne!(read(&registry, region(number)).lkey(), old, "event {number} was lost");
     }
