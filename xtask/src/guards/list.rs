@@ -143,16 +143,13 @@ impl List {
                 let exists = |path: &String| self.root.join(path).exists();
                 [format!("{beside}.rs"), beside].into_iter().filter(exists).collect()
             }
-            ["--lib", filter] | ["--bin", _, filter] => self.sources_of(folder, filter)?,
-            _ => {
-                let forms = "\"--lib FILTER\", \"--bin NAME FILTER\" or \"--test NAME [FILTER]\"";
-                return Err(format!("{test:?} is neither {forms}"));
-            }
+            ["--lib", filter] => self.sources_of(folder, filter)?,
+            _ => return Err(format!("{test:?} is neither \"--lib FILTER\" nor \"--test NAME [FILTER]\"")),
         };
         if found.is_empty() { Err(format!("{package} has no test {test:?}")) } else { Ok(found) }
     }
 
-    /// The sources with a test that `cargo test --lib FILTER`, or of a binary, would run, by the names of files
+    /// The sources with a test that `cargo test --lib FILTER` would run, by the names of files
     /// and functions.
     fn sources_of(&self, folder: &str, filter: &str) -> Result<Vec<String>, String> {
         let mut modules: Vec<_> = filter.split("::").collect();
