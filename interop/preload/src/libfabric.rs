@@ -20,9 +20,9 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 /// `-FI_ENOSYS`: there is no libfabric behind us.
 const NO_FUNCTION: isize = -(libc::ENOSYS as isize);
 
-/// The objects that need no more of us, by the loader's name for them. Who does not find
-/// his there does all that is to be done before he goes on, whoever else is at it: no
-/// thread waits for another, which may be in the loader, and no thread opens a domain
+/// The objects whose import is finished, by the loader's name for them. A thread whose
+/// object is missing here does the whole import itself, even while another thread does it.
+/// So no thread waits for another, which may be in the loader, and no thread opens a domain
 /// before a monitor is in.
 static DONE: boxcar::Vec<CString> = boxcar::Vec::new();
 
@@ -99,7 +99,7 @@ fn after() {
             DONE.push(provider.to_owned());
         }
     }
-    // Who comes meanwhile looks himself.
+    // Not before: a thread that comes meanwhile looks itself.
     loaded.all_are_done();
 }
 
