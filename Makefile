@@ -14,7 +14,7 @@ export DESTDIR ?=
 # Installs what is missing, builds, and runs the main job.
 demo:
 	@xtask/ci/deps.sh demo
-	@MPICC=$(MPICC) cargo build --release --quiet -p pinyard --features cli --bin pinyard
+	@MPICC=$(MPICC) cargo build --release --quiet -p pinyard-cli
 	@MPICC=$(MPICC) cargo build --release --quiet --target-dir $(TARGET)/openmpi -p pinyard-mpi-tests --bins
 	@$(TARGET)/release/pinyard demo --mpirun mpirun.openmpi --programs $(TARGET)/openmpi/release $(DEMO_ARGS)
 

@@ -35,7 +35,7 @@ made_up() {
 
 # ---- The programs' own tests -------------------------------------------------------------
 # No other step runs them: the step `unit` leaves this crate out.
-own() { timeout -k 5 600 cargo test --quiet --release -p pinyard-benches --features pinyard/cli --bins; }
+own() { timeout -k 5 600 cargo test --quiet --release -p pinyard-benches -p pinyard-cli --bins; }
 check "the programs' own tests" own
 
 # ---- What there is -----------------------------------------------------------------------

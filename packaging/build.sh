@@ -21,7 +21,7 @@ target=${package%/package}
 build() { release --target-dir "$target" "$@"; }
 
 # The command's own dependencies make no part of the library: each is built by itself.
-build -p pinyard --features cli --bin pinyard
+build -p pinyard-cli
 cp "$target/release/pinyard" "$package/"
 # What `pinyard bench` runs; beside UCX where its headers are.
 build -p pinyard-benches "${bench_programs[@]/#/--bin=}"

@@ -1,6 +1,6 @@
 //! What is replayed: sequences of allocations, frees and work of a device.
 
-use pinyard_bench_report::Axis;
+use pinyard_cli::bench::Axis;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;

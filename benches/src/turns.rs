@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use hdrhistogram::Histogram;
-use pinyard_bench_report::Summary;
+use pinyard_cli::bench::Summary;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::time::Instant;
 

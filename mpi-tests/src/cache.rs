@@ -6,7 +6,7 @@ use pinyard_registry::{Access, Events, Registry};
 use std::fmt;
 use std::ops::DerefMut;
 
-pub use crate::report::Counts;
+pub use pinyard_cli::demo::Counts;
 
 /// Why a rank cannot go on, and what the user can do about it.
 #[derive(Clone, Debug)]

@@ -15,8 +15,3 @@ pub mod rounds;
 pub mod verify;
 pub mod watchdog;
 pub mod wire;
-
-/// What a rank reports. The launcher reads the same file: one definition, two
-/// packages, no dependency of the `pinyard` command on an MPI.
-#[path = "../../src/bin/pinyard/report.rs"]
-pub mod report;

@@ -3,11 +3,11 @@
 use crate::cache::{Cache, Counts, Failure};
 use crate::options::Options;
 use crate::progress::Progress;
-use crate::report::HitTime;
 use crate::verify;
 use crate::wire::Wire;
 use mpi::collective::Root;
 use mpi::topology::Communicator;
+use pinyard_cli::demo::HitTime;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
 

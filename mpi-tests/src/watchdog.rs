@@ -7,7 +7,7 @@
 
 use crate::cache::{Counts, Failure};
 use crate::progress::Progress;
-use crate::report::{Frame, Outcome, RankReport};
+use pinyard_cli::demo::{Frame, Outcome, RankReport};
 use std::backtrace::Backtrace;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;

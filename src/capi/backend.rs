@@ -3,7 +3,7 @@
 
 use super::callbacks::calling;
 use super::sized::{self, Sized_};
-use super::status::{Failure, pny_status::*};
+use super::status::{Failure, IntoFailure, failed, pny_status::*};
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr::NonNull;
 use pinyard_registry::backend::{
@@ -250,16 +250,16 @@ pub(super) struct Wanted {
     pub(super) flags: pny_flags,
 }
 
-impl From<OpenError> for Failure {
-    fn from(error: OpenError) -> Failure {
-        let status = match &error {
+impl IntoFailure for OpenError {
+    fn into_failure(self) -> Failure {
+        let status = match &self {
             OpenError::Call(_)
             | OpenError::Denied { .. }
             | OpenError::PortDown { .. }
             | OpenError::Relative { .. } => PNY_ERR_REFUSED,
             _ => PNY_ERR_ABSENT,
         };
-        Failure::new(status, error.to_string())
+        Failure::new(status, self.to_string())
     }
 }
 
@@ -322,14 +322,14 @@ impl Wanted {
                 }
                 builder.backend(match object {
                     // SAFETY: the caller's contract.
-                    Some(pd) => unsafe { options.borrow(pd) }?,
-                    None => options.open()?,
+                    Some(pd) => unsafe { options.borrow(pd) }.map_err(failed)?,
+                    None => options.open().map_err(failed)?,
                 })
             }
             PNY_BACKEND_UCX => builder.backend(match object {
                 // SAFETY: the caller's contract.
-                Some(context) => unsafe { Ucx::options().borrow(context) }?,
-                None => Ucx::open()?,
+                Some(context) => unsafe { Ucx::options().borrow(context) }.map_err(failed)?,
+                None => Ucx::open().map_err(failed)?,
             }),
             PNY_BACKEND_LIBFABRIC => {
                 let mut options = Libfabric::options();
@@ -338,8 +338,8 @@ impl Wanted {
                 }
                 builder.backend(match object {
                     // SAFETY: the caller's contract.
-                    Some(domain) => unsafe { options.borrow(domain) }?,
-                    None => options.open()?,
+                    Some(domain) => unsafe { options.borrow(domain) }.map_err(failed)?,
+                    None => options.open().map_err(failed)?,
                 })
             }
             other => return Err(invalid(&format!("backend is {other}, which is no PNY_BACKEND_ constant"))),

@@ -9,7 +9,7 @@
 //! frees a block twice after somebody else was given the same address is not found out.
 
 use super::pools::{Memory, Pooled};
-use super::status::{Failure, pny_status::*};
+use super::status::{Failure, failed, pny_status::*};
 use pinyard_allocator::device::{DeviceBuf, PoolStream};
 use pinyard_allocator::{Fence, PoolBuf};
 use pinyard_registry::MemoryKey;
@@ -84,7 +84,7 @@ impl Pooled {
         stream: Option<&PoolStream>,
     ) -> Result<Block, Failure> {
         match (&self.memory, stream) {
-            (Memory::Host(pool), _) => Ok(Block::on_host(pool.alloc_aligned(bytes, align)?)),
+            (Memory::Host(pool), _) => Ok(Block::on_host(pool.alloc_aligned(bytes, align).map_err(failed)?)),
             (Memory::Device { .. }, Some(stream)) => {
                 if !align.is_power_of_two() || align > LARGEST_ALIGN {
                     let cause = format!(
@@ -93,7 +93,7 @@ impl Pooled {
                     return Err(Failure::new(PNY_ERR_INVALID, cause));
                 }
                 if bytes == 0 {
-                    return Err(pinyard_allocator::device::DeviceError::Empty.into());
+                    return Err(failed(pinyard_allocator::device::DeviceError::Empty));
                 }
                 // What the pool's own alignment lacks is room at the beginning.
                 let room = align.saturating_sub(DEVICE_ALIGN);
@@ -103,7 +103,7 @@ impl Pooled {
                         format!("{bytes} bytes exceed the address space: check the size"),
                     )
                 })?;
-                Ok(Block::on_device(stream.alloc(whole)?, bytes, align))
+                Ok(Block::on_device(stream.alloc(whole).map_err(failed)?, bytes, align))
             }
             (Memory::Device { .. }, None) => Err(Failure::null("stream")),
         }
@@ -112,9 +112,11 @@ impl Pooled {
     /// A block of each size, or none.
     pub(super) fn batch(&self, sizes: &[usize], stream: Option<&PoolStream>) -> Result<Vec<Block>, Failure> {
         match (&self.memory, stream) {
-            (Memory::Host(pool), _) => Ok(pool.alloc_batch(sizes)?.into_iter().map(Block::on_host).collect()),
+            (Memory::Host(pool), _) => {
+                Ok(pool.alloc_batch(sizes).map_err(failed)?.into_iter().map(Block::on_host).collect())
+            }
             (Memory::Device { .. }, Some(stream)) => {
-                let blocks = stream.alloc_batch(sizes)?.into_iter().zip(sizes);
+                let blocks = stream.alloc_batch(sizes).map_err(failed)?.into_iter().zip(sizes);
                 Ok(blocks.map(|(block, &bytes)| Block::on_device(block, bytes, 1)).collect())
             }
             (Memory::Device { .. }, None) => Err(Failure::null("stream")),

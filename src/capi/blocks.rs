@@ -4,13 +4,13 @@
 use super::backend::pny_key;
 use super::block_table::Block;
 use super::callbacks::calling;
-use super::handles::from_pointer;
 use super::pools::{POOLS, pny_pool};
 use super::sized::{self, Sized_};
-use super::status::{Failure, at_boundary, pny_status, pny_status::*};
+use super::status::{Failure, at_boundary, failed, pny_status, pny_status::*};
 use super::streams::{self, STREAMS, pny_stream};
 use core::ffi::{c_int, c_void};
 use pinyard_allocator::{Fence, Poll};
+use pinyard_boundary::from_pointer;
 
 /// A block of `bytes`, stored in `*block`: registered already, its contents unspecified.
 /// Of a device pool it is for work on `stream`, and may be what that stream's earlier work
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn pny_pool_free_after(
 ) -> pny_status {
     at_boundary("pny_pool_free_after", || {
         let pool = POOLS.get(from_pointer(pool))?.own()?;
-        let fence = STREAMS.get(from_pointer(stream))?.stream.fence()?;
+        let fence = STREAMS.get(from_pointer(stream))?.stream.fence().map_err(failed)?;
         pool.blocks.remove(block.addr())?.defer_until(fence);
         Ok(())
     })

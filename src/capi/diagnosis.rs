@@ -3,11 +3,11 @@
 
 use super::backend::pny_access;
 use super::get::access_of;
-use super::handles::from_pointer;
 use super::registry::{REGISTRIES, pny_registry};
 use super::sized::{self, Sized_};
 use super::status::{at_boundary, pny_status};
 use core::ffi::{c_char, c_void};
+use pinyard_boundary::from_pointer;
 
 /// Counters of a registry. All but the last three only grow.
 #[repr(C)]

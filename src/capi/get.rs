@@ -2,12 +2,12 @@
 #![allow(unsafe_code, non_camel_case_types)]
 
 use super::backend::{pny_access, pny_key};
-use super::handles::from_pointer;
 use super::leases::{self, Deposited};
 use super::registry::{REGISTRIES, pny_registry};
 use super::sized;
-use super::status::{Failure, at_boundary, pny_status, pny_status::*};
+use super::status::{Failure, IntoFailure, at_boundary, failed, pny_status, pny_status::*};
 use core::ffi::c_void;
+use pinyard_boundary::from_pointer;
 use pinyard_registry::{Access, GetError, Lease};
 
 /// A registration that is held. Filled by pny_get; read it, do not write it. A copy is the
@@ -26,10 +26,10 @@ pub struct pny_lease {
     pub length: u64,
 }
 
-impl From<GetError> for Failure {
+impl IntoFailure for GetError {
     #[cold]
-    fn from(error: GetError) -> Failure {
-        let status = match &error {
+    fn into_failure(self) -> Failure {
+        let status = match &self {
             GetError::Range(_) | GetError::TooLong { .. } => PNY_ERR_INVALID,
             GetError::Unmapped { .. } => PNY_ERR_UNMAPPED,
             GetError::ReadOnly { .. } => PNY_ERR_READ_ONLY,
@@ -41,7 +41,7 @@ impl From<GetError> for Failure {
             GetError::Forked => PNY_ERR_FORKED,
             _ => PNY_ERR_BACKEND,
         };
-        Failure::new(status, error.to_string())
+        Failure::new(status, self.to_string())
     }
 }
 
@@ -90,7 +90,11 @@ pub unsafe extern "C" fn pny_get(
         // SAFETY: the caller's contract.
         unsafe { lease.write(pny_lease::default()) };
         let owner = from_pointer(registry);
-        let got = REGISTRIES.get(owner)?.registry.get((address.cast::<u8>(), length), access_of(access)?)?;
+        let got = REGISTRIES
+            .get(owner)?
+            .registry
+            .get((address.cast::<u8>(), length), access_of(access)?)
+            .map_err(failed)?;
         let (key, base, length) = (got.key().into(), got.base() as u64, got.len() as u64);
         let raw = got.into_raw();
         let Some(ticket) = leases::give(Deposited { registry: owner, lease: raw }) else {

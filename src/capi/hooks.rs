@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::sized;
-use super::status::{Failure, at_boundary, pny_status, pny_status::*};
+use super::status::{Failure, at_boundary, failed, pny_status, pny_status::*};
 use crate::libfabric;
 use core::ffi::{c_char, c_void};
 use pinyard_hooks::Report;
@@ -78,5 +78,5 @@ pub(super) fn complete(report: &Report) -> Result<(), Failure> {
     if report.is_complete() {
         return Ok(());
     }
-    Err(libfabric::ImportError::HooksIncomplete { report: Box::new(*report) }.into())
+    Err(failed(libfabric::ImportError::HooksIncomplete { report: Box::new(*report) }))
 }

@@ -2,19 +2,19 @@
 #![allow(unsafe_code, non_camel_case_types)]
 
 use super::sized::{self, Sized_};
-use super::status::{Failure, at_boundary, pny_status, pny_status::*};
+use super::status::{Failure, IntoFailure, at_boundary, failed, pny_status, pny_status::*};
 use crate::libfabric::{self, ImportError};
 
-impl From<ImportError> for Failure {
-    fn from(error: ImportError) -> Failure {
-        let status = match &error {
+impl IntoFailure for ImportError {
+    fn into_failure(self) -> Failure {
+        let status = match &self {
             ImportError::Absent { .. } | ImportError::TooOld { .. } => PNY_ERR_ABSENT,
             ImportError::MonitorChosen { .. } | ImportError::Call { .. } => PNY_ERR_REFUSED,
             ImportError::HooksIncomplete { .. } => PNY_ERR_HOOKS_INCOMPLETE,
             ImportError::Busy { .. } => PNY_ERR_BUSY,
             ImportError::NoSink | ImportError::Thread(_) => PNY_ERR_RESOURCES,
         };
-        Failure::new(status, error.to_string())
+        Failure::new(status, self.to_string())
     }
 }
 
@@ -60,7 +60,7 @@ unsafe impl Sized_ for pny_libfabric_monitor_counts {
 /// PNY_ERR_RESOURCES         no thread or no subscriber's place
 #[unsafe(no_mangle)]
 pub extern "C" fn pny_libfabric_import_monitor() -> pny_status {
-    at_boundary("pny_libfabric_import_monitor", || Ok(libfabric::import_monitor()?))
+    at_boundary("pny_libfabric_import_monitor", || libfabric::import_monitor().map_err(failed))
 }
 
 /// Fills `*counts`, whose `size` the caller has set.

@@ -2,7 +2,7 @@
 //! names and documentation here are C's.
 //!
 //! ```text
-//! call    pny_* -> boundary::at_boundary -> handles::Handles -> the Rust interface
+//! call    pny_* -> pinyard_boundary::at_boundary -> Handles -> the Rust interface
 //! result  Failure -> pny_status, and the thread's pny_last_error
 //! ```
 //!
@@ -14,13 +14,10 @@
 mod backend;
 mod block_table;
 mod blocks;
-mod boundary;
 mod callbacks;
-mod codes;
 mod diagnosis;
 mod find;
 mod get;
-mod handles;
 mod hooks;
 mod leases;
 mod libfabric;

@@ -13,7 +13,7 @@
 use super::blocks::pny_block_place;
 use super::pools::{counts_of_device, pny_pool_counts, trim_device};
 use super::sized;
-use super::status::{Failure, at_boundary, pny_last_error, pny_status, pny_status::*};
+use super::status::{Failure, at_boundary, failed, pny_last_error, pny_status, pny_status::*};
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr::null_mut;
 use pinyard_allocator::device::{DeviceError, DevicePool, PoolStream, RawPool};
@@ -47,7 +47,7 @@ impl Shared {
         let chosen = Chosen::from_environment();
         let driver: Arc<dyn Driver> =
             match chosen.map_err(|error| Failure::new(PNY_ERR_REFUSED, error.to_string()))? {
-                Chosen::Cuda => Arc::new(Cuda::open(device as i32)?),
+                Chosen::Cuda => Arc::new(Cuda::open(device as i32).map_err(failed)?),
                 Chosen::Simulated if device == 0 => Simulated::new(SIMULATED).running(),
                 Chosen::Simulated => {
                     let cause = "the simulated driver has one device, number 0";
@@ -58,7 +58,7 @@ impl Shared {
     }
 
     fn over(driver: Arc<dyn Driver>) -> Result<Shared, Failure> {
-        let pool = DevicePool::builder(driver.clone()).patience(PATIENCE).build()?;
+        let pool = DevicePool::builder(driver.clone()).patience(PATIENCE).build().map_err(failed)?;
         let forks = pinyard_hooks::fork_generation();
         Ok(Shared { pool: RawPool::new(pool), driver, streams: RwLock::default(), forks })
     }
@@ -67,7 +67,7 @@ impl Shared {
     fn own(&self) -> Result<(), Failure> {
         match self.forks == pinyard_hooks::fork_generation() {
             true => Ok(()),
-            false => Err(DeviceError::Forked.into()),
+            false => Err(failed(DeviceError::Forked)),
         }
     }
 
@@ -78,7 +78,7 @@ impl Shared {
     unsafe fn number(&self, native: *mut c_void) -> Result<(Stream, u64), Failure> {
         // SAFETY: the caller's contract; what the pool keeps of it is its users'.
         let stream = unsafe { Stream::from_raw(native.addr()) };
-        Ok((stream, self.driver.stream_id(stream, &DriverToken::at_entry())?))
+        Ok((stream, self.driver.stream_id(stream, &DriverToken::at_entry()).map_err(failed)?))
     }
 
     /// The pool's handle of the stream.
@@ -92,7 +92,7 @@ impl Shared {
         if let Some(known) = self.of_number(id) {
             return Ok(known);
         }
-        let new = self.pool.pool().stream(stream)?;
+        let new = self.pool.pool().stream(stream).map_err(failed)?;
         self.streams.write().unwrap_or_else(PoisonError::into_inner).insert(id, new.clone());
         Ok(new)
     }
@@ -157,7 +157,7 @@ unsafe fn alloc(name: &'static str, bytes: usize, device: c_int, stream: *mut c_
             let shared = shared(device)?;
             // SAFETY: the caller's contract.
             let stream = unsafe { shared.stream(stream) }?;
-            let at = shared.pool.alloc(bytes, &stream)?;
+            let at = shared.pool.alloc(bytes, &stream).map_err(failed)?;
             block = core::ptr::with_exposed_provenance_mut(at.0 as usize);
             Ok(())
         });
@@ -348,7 +348,7 @@ pub unsafe extern "C" fn pny_plug_retire(device: c_int, stream: *mut c_void) -> 
         // SAFETY: the caller's contract.
         let (_, id) = unsafe { shared.number(stream) }?;
         let known = shared.streams.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
-        Ok(known.map_or(Ok(()), PoolStream::retire)?)
+        known.map_or(Ok(()), PoolStream::retire).map_err(failed)
     })
 }
 

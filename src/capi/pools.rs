@@ -5,12 +5,12 @@ use super::backend::pny_access;
 use super::block_table::Blocks;
 use super::callbacks::may_destroy;
 use super::get::access_of;
-use super::handles::{Handles, from_pointer, to_pointer};
 use super::registry::{REGISTRIES, pny_registry};
 use super::sized::{self, Sized_};
-use super::status::{Failure, at_boundary, pny_status, pny_status::*};
+use super::status::{Failure, IntoFailure, at_boundary, failed, pny_status, pny_status::*};
 use pinyard_allocator::device::{DeviceError, DevicePool};
 use pinyard_allocator::{AllocError, BuildError, Pool};
+use pinyard_boundary::{Handles, from_pointer, to_pointer};
 use pinyard_driver::{Absent, Cuda, Driver, DriverError, Simulated};
 use pinyard_registry::{Access, Registry};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -186,27 +186,27 @@ pub(super) fn counts_of_device(pool: &DevicePool) -> pny_pool_counts {
     }
 }
 
-impl From<AllocError> for Failure {
+impl IntoFailure for AllocError {
     #[cold]
-    fn from(error: AllocError) -> Failure {
-        let text = error.to_string();
-        match error {
+    fn into_failure(self) -> Failure {
+        let text = self.to_string();
+        match self {
             AllocError::Empty { .. } | AllocError::Overflow { .. } | AllocError::Alignment { .. } => {
                 Failure::new(PNY_ERR_INVALID, text)
             }
             AllocError::Limit { .. } | AllocError::Share { .. } | AllocError::TooManyBlocks { .. } => {
                 Failure::new(PNY_ERR_LIMIT, text)
             }
-            AllocError::Registration { source, .. } => Failure { cause: text, ..Failure::from(*source) },
+            AllocError::Registration { source, .. } => Failure { cause: text, ..source.into_failure() },
             AllocError::Forked => Failure::new(PNY_ERR_FORKED, text),
             _ => Failure::new(PNY_ERR_RESOURCES, text),
         }
     }
 }
 
-impl From<DeviceError> for Failure {
+impl IntoFailure for DeviceError {
     #[cold]
-    fn from(error: DeviceError) -> Failure {
+    fn into_failure(self) -> Failure {
         fn status(error: &DeviceError) -> pny_status {
             match error {
                 DeviceError::Empty
@@ -221,31 +221,31 @@ impl From<DeviceError> for Failure {
                 _ => PNY_ERR_RESOURCES,
             }
         }
-        Failure::new(status(&error), error.to_string())
+        Failure::new(status(&self), self.to_string())
     }
 }
 
-impl From<DriverError> for Failure {
-    fn from(error: DriverError) -> Failure {
-        Failure::new(PNY_ERR_BACKEND, error.to_string())
+impl IntoFailure for DriverError {
+    fn into_failure(self) -> Failure {
+        Failure::new(PNY_ERR_BACKEND, self.to_string())
     }
 }
 
-impl From<BuildError> for Failure {
-    fn from(error: BuildError) -> Failure {
-        let status = match &error {
+impl IntoFailure for BuildError {
+    fn into_failure(self) -> Failure {
+        let status = match &self {
             BuildError::Config(_) | BuildError::Trace(_) => PNY_ERR_REFUSED,
             BuildError::Driver(_) => PNY_ERR_BACKEND,
             BuildError::Thread { .. } | BuildError::Memory(_) => PNY_ERR_RESOURCES,
             _ => PNY_ERR_INVALID,
         };
-        Failure::new(status, error.to_string())
+        Failure::new(status, self.to_string())
     }
 }
 
-impl From<Absent> for Failure {
-    fn from(error: Absent) -> Failure {
-        Failure::new(PNY_ERR_ABSENT, error.to_string())
+impl IntoFailure for Absent {
+    fn into_failure(self) -> Failure {
+        Failure::new(PNY_ERR_ABSENT, self.to_string())
     }
 }
 
@@ -294,7 +294,7 @@ impl pny_pool_config {
             return Ok(Simulated::new(bytes).running());
         }
         let ordinal = i32::try_from(self.device).map_err(|_| invalid("device is above 2147483647"))?;
-        Ok(Arc::new(Cuda::open(ordinal)?))
+        Ok(Arc::new(Cuda::open(ordinal).map_err(failed)?))
     }
 
     fn host(&self, registry: &Registry, access: Access) -> Result<Memory, Failure> {
@@ -309,7 +309,7 @@ impl pny_pool_config {
         if self.limit != 0 {
             builder = builder.limit(self.limit);
         }
-        Ok(Memory::Host(builder.access(access).build()?))
+        Ok(Memory::Host(builder.access(access).build().map_err(failed)?))
     }
 
     fn on_device(&self, registry: Option<&Registry>, access: Access) -> Result<Memory, Failure> {
@@ -325,7 +325,7 @@ impl pny_pool_config {
             builder = builder.registry(registry, access);
         }
         let simulated = self.driver == PNY_DRIVER_SIMULATED;
-        Ok(Memory::Device { pool: builder.build()?, driver, simulated })
+        Ok(Memory::Device { pool: builder.build().map_err(failed)?, driver, simulated })
     }
 
     fn patience(&self) -> Duration {

@@ -5,10 +5,10 @@ use super::backend::{
     FLAGS, PNY_NOTIFY_ONLY, PNY_TRUST_SHARED_MEMORY, Release, Wanted, pny_backend, pny_backend_ops, pny_flags,
 };
 use super::callbacks::may_destroy;
-use super::handles::{Handles, from_pointer, to_pointer};
 use super::sized::{self, Sized_};
-use super::status::{Failure, at_boundary, pny_status, pny_status::*};
+use super::status::{Failure, IntoFailure, at_boundary, failed, pny_status, pny_status::*};
 use core::ffi::{c_char, c_void};
+use pinyard_boundary::{Handles, from_pointer, to_pointer};
 use pinyard_registry::{BuildError, Coarsen, Events, Registry};
 use std::sync::Arc;
 
@@ -98,9 +98,9 @@ unsafe impl Sized_ for pny_registry_config {
     const FIRST: usize = 88;
 }
 
-impl From<BuildError> for Failure {
-    fn from(error: BuildError) -> Failure {
-        let status = match &error {
+impl IntoFailure for BuildError {
+    fn into_failure(self) -> Failure {
+        let status = match &self {
             BuildError::HooksIncomplete(_) => PNY_ERR_HOOKS_INCOMPLETE,
             BuildError::UnknownMechanism { .. } | BuildError::Mechanism { .. } | BuildError::Trace(_) => {
                 PNY_ERR_REFUSED
@@ -108,7 +108,7 @@ impl From<BuildError> for Failure {
             BuildError::NoBackend => PNY_ERR_INVALID,
             _ => PNY_ERR_RESOURCES,
         };
-        Failure::new(status, error.to_string())
+        Failure::new(status, self.to_string())
     }
 }
 
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn pny_registry_create(
         };
         // SAFETY: the caller's contract.
         let (builder, release) = unsafe { wanted.give_to(builder) }?;
-        let registry_made = builder.build()?;
+        let registry_made = builder.build().map_err(failed)?;
         let forks = pinyard_hooks::fork_generation();
         let handle =
             REGISTRIES.insert(Kept { registry: registry_made, release, users: Arc::new(()), forks })?;
@@ -247,7 +247,11 @@ pub unsafe extern "C" fn pny_invalidate(
     length: usize,
 ) -> pny_status {
     at_boundary("pny_invalidate", || {
-        Ok(REGISTRIES.get(from_pointer(registry))?.registry.invalidate((address.cast::<u8>(), length))?)
+        REGISTRIES
+            .get(from_pointer(registry))?
+            .registry
+            .invalidate((address.cast::<u8>(), length))
+            .map_err(failed)
     })
 }
 
@@ -260,5 +264,5 @@ pub unsafe extern "C" fn pny_invalidate(
 /// Nobody destroys the registry meanwhile.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pny_flush(registry: pny_registry) -> pny_status {
-    at_boundary("pny_flush", || Ok(REGISTRIES.get(from_pointer(registry))?.registry.flush()?))
+    at_boundary("pny_flush", || REGISTRIES.get(from_pointer(registry))?.registry.flush().map_err(failed))
 }

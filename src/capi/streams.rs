@@ -2,12 +2,12 @@
 #![allow(unsafe_code, non_camel_case_types)]
 
 use super::callbacks::may_destroy;
-use super::handles::{Handles, from_pointer, to_pointer};
 use super::pools::{Memory, POOLS, Pooled, pny_pool};
 use super::sized;
-use super::status::{Failure, at_boundary, pny_status, pny_status::*};
+use super::status::{Failure, at_boundary, failed, pny_status, pny_status::*};
 use core::ffi::c_void;
 use pinyard_allocator::device::PoolStream;
+use pinyard_boundary::{Handles, from_pointer, to_pointer};
 use pinyard_driver::{Driver, DriverToken, Stream};
 use std::sync::Arc;
 
@@ -48,12 +48,12 @@ impl Streamed {
         let retired = self.stream.retire();
         if let Some(driver) = self.made {
             // SAFETY: made by `pny_stream_create`, which alone knows it.
-            unsafe { driver.stream_destroy(native, &DriverToken::at_entry()) }?;
+            unsafe { driver.stream_destroy(native, &DriverToken::at_entry()) }.map_err(failed)?;
         }
         if let Ok(pool) = POOLS.get_held(self.pool) {
             pool.streams().retain(|&id| id != number);
         }
-        Ok(retired?)
+        retired.map_err(failed)
     }
 }
 
@@ -115,11 +115,11 @@ pub unsafe extern "C" fn pny_stream_create(
         }
         let token = DriverToken::at_entry();
         let native = match simulated {
-            true => driver.stream_create(&token)?,
+            true => driver.stream_create(&token).map_err(failed)?,
             // SAFETY: the caller's contract.
             false => unsafe { Stream::from_raw(native.addr()) },
         };
-        let stream = pool.stream(native)?;
+        let stream = pool.stream(native).map_err(failed)?;
         // Held until the stream is entered: one of two that ask for the same gets it.
         let mut known = kept.streams();
         if known.contains(&stream.id()) {

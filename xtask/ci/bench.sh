@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../.."
 target=${CARGO_TARGET_DIR:-target}
 out=${BENCH_OUT:-docs/benchmarks}
 cargo build --quiet --release -p pinyard-benches
-cargo build --quiet --release -p pinyard --features cli --bin pinyard
+cargo build --quiet --release -p pinyard-cli
 mkdir -p "$out"
 "$target/release/pinyard" bench cache hooks backends pools.host instructions \
     --save "$out/bench.json" --plot "${BENCH_PLOTS:-docs/src/benchmarks}" "$@"

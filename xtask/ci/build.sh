@@ -12,8 +12,8 @@ cd "$(dirname "$0")/../.."
 export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
 target=${CARGO_TARGET_DIR:-target}
 of_mpi=(pinyard-mpi pinyard-mpi-c pinyard-mpi-tests pinyard-gpu-tests pinyard-stress)
-measured=(pinyard pinyard-preload pinyard-soak pinyard-neighbours pinyard-benches)
-without_mpi=(--workspace --exclude pinyard-fuzz --exclude pinyard-mpi-fuzz "${of_mpi[@]/#/--exclude=}" --features pinyard/cli)
+measured=(pinyard pinyard-cli pinyard-preload pinyard-soak pinyard-neighbours pinyard-benches)
+without_mpi=(--workspace --exclude pinyard-fuzz --exclude pinyard-mpi-fuzz "${of_mpi[@]/#/--exclude=}")
 
 # Compiled crates hold no path of their folder: another starts with those that need no MPI.
 seed() { # from, to
@@ -37,7 +37,7 @@ exec 9> "$target/.build.lock"
 flock 9
 case ${1:-} in
     debug) cargo build --quiet "${without_mpi[@]}" --all-targets "${@:2}" ;;
-    release) cargo build --quiet --release "${measured[@]/#/-p=}" --features pinyard/cli --lib --bins --examples ;;
+    release) cargo build --quiet --release "${measured[@]/#/-p=}" --lib --bins --examples ;;
     # The other MPI's programs are built as most are, without cudarc.
     openmpi) seed release openmpi && with_mpi openmpi --features pinyard-gpu-tests/cudarc ;;
     mpich) seed openmpi/release mpich && with_mpi mpich ;;

@@ -7,6 +7,6 @@ cd "$(dirname "$0")/../.."
 xtask/ci/build.sh release
 built=${CARGO_TARGET_DIR:-target}/release
 status=0
-cli/trace/tests/book.sh "$built" || status=1
-python3 cli/trace/tests/browser.py "$built/pinyard" "$@" || status=1
+cli/tests/book.sh "$built" || status=1
+python3 cli/tests/browser.py "$built/pinyard" "$@" || status=1
 exit $status

@@ -3,9 +3,9 @@
 
 use crate::peer::Memory;
 use crate::{Settings, tell};
-use pinyard_bench_report::row::OURS;
-use pinyard_bench_report::{Absence, Axis, Row};
 use pinyard_benches::turns::{Turns, fail, or_fail};
+use pinyard_cli::bench::row::OURS;
+use pinyard_cli::bench::{Absence, Axis, Row};
 use pinyard_registry::backend::{Backend, IoUring, Mlock};
 use pinyard_registry::{Access, Registry};
 use std::sync::Arc;

@@ -2,9 +2,9 @@
 //! counts its own. Both lie beside this program, as cargo builds them.
 
 use crate::tell;
-use pinyard_bench_report::row::OURS;
-use pinyard_bench_report::{Absence, Row, Summary, Unit};
 use pinyard_benches::turns::fail;
+use pinyard_cli::bench::row::OURS;
+use pinyard_cli::bench::{Absence, Row, Summary, Unit};
 use std::path::Path;
 use std::process::Command;
 

@@ -81,7 +81,7 @@ impl Settings {
 
     /// The numbers of threads to measure with.
     fn thread_counts(&self) -> Vec<usize> {
-        let most = self.threads.unwrap_or_else(|| pinyard_bench_report::machine::cores().max(2));
+        let most = self.threads.unwrap_or_else(|| pinyard_cli::bench::machine::cores().max(2));
         [1, 2, 4, 8, 16].into_iter().filter(|&threads| threads <= most).collect()
     }
 }
@@ -141,7 +141,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use clap::CommandFactory;
-    use pinyard_bench_report::catalogue::ALL;
+    use pinyard_cli::bench::catalogue::ALL;
 
     #[test]
     fn the_help_has_examples_that_are_taken() {

@@ -1,6 +1,6 @@
 //! What the command reads on standard output.
 
-use pinyard_bench_report::{Absence, Row, Word};
+use pinyard_cli::bench::{Absence, Row, Word};
 use std::io::Write;
 
 fn tell(word: &Word) {

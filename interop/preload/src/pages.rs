@@ -118,3 +118,6 @@ impl Drop for Pages {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

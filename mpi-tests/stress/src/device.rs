@@ -5,9 +5,9 @@
 #[cfg(feature = "verbs")]
 use crate::loopback::Loopback;
 use crate::payload::Pattern;
+use pinyard_cli::stress::options::{self, Options};
 use pinyard_registry::Registry;
 use pinyard_registry::backend::{Backend, IoUring, MemoryKey, Mlock};
-use pinyard_stress_report::options::{self, Options};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, FromRawFd};

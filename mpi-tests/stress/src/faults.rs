@@ -4,8 +4,8 @@
 
 use crate::machine;
 use crate::shared::Shared;
-use pinyard_stress_report::Fault;
-use pinyard_stress_report::record::Injected;
+use pinyard_cli::stress::Fault;
+use pinyard_cli::stress::record::Injected;
 use std::io;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::thread;

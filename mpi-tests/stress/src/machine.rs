@@ -1,7 +1,7 @@
 //! The machine that a rank runs on, and the limit that it may lower.
 #![allow(unsafe_code)]
 
-use pinyard_stress_report::record::Machine;
+use pinyard_cli::stress::record::Machine;
 use std::fs;
 use std::io;
 

@@ -1,8 +1,8 @@
 //! The command line of a rank.
 
 use clap::Parser;
-use pinyard_stress_report::Options;
-use pinyard_stress_report::options::Outputs;
+use pinyard_cli::stress::Options;
+use pinyard_cli::stress::options::Outputs;
 use std::path::PathBuf;
 
 const AFTER_HELP: &str = "\

@@ -3,8 +3,8 @@
 
 use crate::memory::Change;
 use crate::rma::Windows;
-use pinyard_stress_report::record::PLAN_STEPS;
-use pinyard_stress_report::{Operation, Options};
+use pinyard_cli::stress::record::PLAN_STEPS;
+use pinyard_cli::stress::{Operation, Options};
 use rand_xoshiro::Xoshiro256StarStar;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 

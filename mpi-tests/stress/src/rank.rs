@@ -15,11 +15,11 @@ use mpi::datatype::PartitionMut;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, CommunicatorCollectives};
 use pinyard_allocator::Pool;
-use pinyard_registry::{Events, Registry};
-use pinyard_stress_report::record::{Outcome, Rank, Run};
-use pinyard_stress_report::{
+use pinyard_cli::stress::record::{Outcome, Rank, Run};
+use pinyard_cli::stress::{
     Fault, Operation, Options, Phase, document, folder, place, verdict, write_reports,
 };
+use pinyard_registry::{Events, Registry};
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
@@ -97,7 +97,7 @@ fn share(cli: &Cli, world: &SimpleCommunicator) -> Result<(&'static Shared, Plan
     let Mix { operations, windows, left_out } = mix(&cli.options, world)?;
     let options = Options { operations, ..cli.options.clone() };
     let words = Words::create(&folder, rank)?;
-    words.set(pinyard_stress_report::progress::Word::Pid, u64::from(std::process::id()));
+    words.set(pinyard_cli::stress::progress::Word::Pid, u64::from(std::process::id()));
     words.enter(Phase::Prepare);
     let plan = Plan::new(&options, ranks, windows);
     let record = Rank {

@@ -2,10 +2,10 @@
 
 use crate::shared::Shared;
 use indicatif::{ProgressBar, ProgressStyle};
+use pinyard_cli::stress::progress::Word;
+use pinyard_cli::stress::record::{self, SAMPLE_SECONDS, Sample};
+use pinyard_cli::stress::{folder, place, text};
 use pinyard_registry::Times;
-use pinyard_stress_report::progress::Word;
-use pinyard_stress_report::record::{self, SAMPLE_SECONDS, Sample};
-use pinyard_stress_report::{folder, place, text};
 use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -3,10 +3,10 @@
 use crate::memory::{Change, Kind};
 use crate::words::Words;
 use parking_lot::Mutex;
+use pinyard_cli::stress::progress::Word;
+use pinyard_cli::stress::record::{Counts, MOST_WRONG, Outcome, Rank, Refusal, Wrong};
+use pinyard_cli::stress::{Options, folder};
 use pinyard_registry::{Registry, Stats};
-use pinyard_stress_report::progress::Word;
-use pinyard_stress_report::record::{Counts, MOST_WRONG, Outcome, Rank, Refusal, Wrong};
-use pinyard_stress_report::{Options, folder};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64};

@@ -14,9 +14,9 @@ use mpi::point_to_point::send_receive_into;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, CommunicatorCollectives};
 use pinyard_allocator::Pool;
+use pinyard_cli::stress::progress::Word;
+use pinyard_cli::stress::{Fault, Operation, Phase};
 use pinyard_registry::{Access, GetError, Lease, Registry};
-use pinyard_stress_report::progress::Word;
-use pinyard_stress_report::{Fault, Operation, Phase};
 use std::time::{Duration, Instant};
 
 /// Steps between two agreements on whether to go on.

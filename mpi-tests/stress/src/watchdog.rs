@@ -6,10 +6,10 @@
 #![allow(unsafe_code)]
 
 use crate::shared::Shared;
+use pinyard_cli::stress::progress::Word;
+use pinyard_cli::stress::record::{Outcome, Stall};
+use pinyard_cli::stress::{Fault, verdict};
 use pinyard_mpi_tests::purging;
-use pinyard_stress_report::progress::Word;
-use pinyard_stress_report::record::{Outcome, Stall};
-use pinyard_stress_report::{Fault, verdict};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::*};
 use std::thread;
 use std::time::{Duration, Instant};

@@ -4,8 +4,8 @@
 //! The file is written, not mapped: shared mappings are late or refused on the network
 //! file systems that several machines share.
 
-use pinyard_stress_report::progress::{self, LEN, WORDS, Word};
-use pinyard_stress_report::{Operation, Phase, place};
+use pinyard_cli::stress::progress::{self, LEN, WORDS, Word};
+use pinyard_cli::stress::{Operation, Phase, place};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;

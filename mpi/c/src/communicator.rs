@@ -2,8 +2,7 @@
 #![allow(unsafe_code, non_camel_case_types)]
 
 use super::devices::{self, Loan, Opened, Owner, readable};
-use super::handles::{Handles, from_pointer, to_pointer};
-use super::status::{Failure, at_boundary, pny_status, pny_status::*};
+use super::status::{Failure, at_boundary, failed, pny_status, pny_status::*};
 use super::straight::{Own, check};
 use super::types::Span;
 use core::ffi::{c_char, c_int, c_void};
@@ -12,6 +11,7 @@ use mpi::raw::FromRaw;
 use mpi::topology::SimpleCommunicator;
 use parking_lot::Mutex;
 use pinyard_allocator::device::PoolStream;
+use pinyard_boundary::{Handles, from_pointer, to_pointer};
 use pinyard_mpi::{DeviceBuf, DeviceCommunicator, Path};
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -259,8 +259,8 @@ fn create(own: Own, device: c_int) -> Result<u64, Failure> {
     let (opened, seat) = together(&own, ready)?;
     // SAFETY: ours, of which the builder takes a duplicate; not freed by this value.
     let ranks = ManuallyDrop::new(unsafe { SimpleCommunicator::from_raw(own.raw()) });
-    let device = DeviceCommunicator::builder(&opened.gpu).build(&*ranks)?;
-    let stream = together(&own, opened.gpu.stream().map_err(Failure::from))?;
+    let device = DeviceCommunicator::builder(&opened.gpu).build(&*ranks).map_err(failed)?;
+    let stream = together(&own, opened.gpu.stream().map_err(failed))?;
     let forks = pinyard_hooks::fork_generation();
     let held = Ranks { device, own, opened, stream, bounce: None };
     let made = COMMUNICATORS.insert(Entry { ranks: Mutex::new(held), _seat: seat, forks })?;

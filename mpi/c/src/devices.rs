@@ -1,7 +1,7 @@
 //! Devices, and whose memory an address is.
 #![allow(unsafe_code)]
 
-use super::status::{Failure, pny_status::*};
+use super::status::{Failure, failed, pny_status::*};
 use core::ffi::{c_int, c_void};
 use libloading::os::unix::{Library, RTLD_LAZY};
 use pinyard_allocator::DriverToken;
@@ -76,7 +76,7 @@ impl Opened {
             Kind::Cuda(driver) => driver.clone(),
             Kind::Simulated(driver) => driver.clone(),
         };
-        let gpu = Gpu::new(driver)?;
+        let gpu = Gpu::new(driver).map_err(failed)?;
         Ok(Opened { gpu, kind, forks: pinyard_hooks::fork_generation() })
     }
 
@@ -85,7 +85,7 @@ impl Opened {
         match &self.kind {
             Kind::Cuda(driver) => {
                 let token = DriverToken::at_entry();
-                let found = driver.device_at(DevicePtr(at.addr() as u64), &token)?;
+                let found = driver.device_at(DevicePtr(at.addr() as u64), &token).map_err(failed)?;
                 let own = self.gpu.device().ordinal;
                 match found {
                     None => Ok(Owner::Host),
@@ -116,7 +116,7 @@ impl Opened {
             Kind::Cuda(driver) => {
                 // SAFETY: the caller's contract.
                 let stream = unsafe { Stream::from_raw(stream.addr()) };
-                Ok(driver.stream_synchronize(stream, &DriverToken::at_entry())?)
+                driver.stream_synchronize(stream, &DriverToken::at_entry()).map_err(failed)
             }
             Kind::Simulated(_) if stream.is_null() => Ok(()),
             Kind::Simulated(_) => {
@@ -135,7 +135,8 @@ impl Opened {
             let token = DriverToken::at_entry();
             // SAFETY: a slab of a block in use (`pny_device_find`), which its user does not
             // free during the call; taken back by the loan.
-            unsafe { loan.driver.host_register(std::ptr::with_exposed_provenance_mut(at), bytes, &token) }?;
+            unsafe { loan.driver.host_register(std::ptr::with_exposed_provenance_mut(at), bytes, &token) }
+                .map_err(failed)?;
             loan.slabs.push(at);
         }
         Ok(loan)

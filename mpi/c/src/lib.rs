@@ -2,7 +2,7 @@
 //! Names and documentation are C's.
 //!
 //! ```text
-//! call    pny_mpi_* -> boundary::at_boundary -> communicator::within -> Ranks::way
+//! call    pny_mpi_* -> pinyard_boundary::at_boundary -> communicator::within -> Ranks::way
 //! device  -> transfers, reductions, shares -> pinyard_mpi::DeviceCommunicator
 //! host, or an MPI that takes device pointers -> straight -> MPI
 //! ```
@@ -14,18 +14,8 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 #![allow(unreachable_pub)] // what C calls is public
 
-// libpinyard's, which has more uses for them.
-#[allow(dead_code)]
-#[path = "../../../src/capi/boundary.rs"]
-mod boundary;
-#[allow(dead_code)]
-#[path = "../../../src/capi/codes.rs"]
-mod codes;
 mod communicator;
 mod devices;
-#[allow(dead_code)]
-#[path = "../../../src/capi/handles.rs"]
-mod handles;
 mod reductions;
 mod shares;
 mod status;

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::communicator::{Ranks, pny_mpi_comm, within};
-use super::status::{Failure, at_boundary, pny_status};
+use super::status::{Failure, at_boundary, failed, pny_status};
 use super::transfers::{FEW, PIECE, device_ptr};
 use super::types::{Span, in_place, reduction};
 use core::ffi::{c_int, c_void};
@@ -105,8 +105,10 @@ impl Ranks {
         };
         let (from, mut to) = (from.slice(..count), to.slice_mut(..count));
         match root {
-            None => self.device.all_reduce_into(&from, &mut to, by)?,
-            Some(root) => self.device.reduce_into(root, &from, places.to.map(|_| &mut to), by)?,
+            None => self.device.all_reduce_into(&from, &mut to, by).map_err(failed)?,
+            Some(root) => {
+                self.device.reduce_into(root, &from, places.to.map(|_| &mut to), by).map_err(failed)?
+            }
         }
         match places.to {
             // SAFETY: as above.
@@ -130,11 +132,11 @@ impl Ranks {
         // SAFETY: as above.
         let mut to = places.to.map(|to| unsafe { SettledMut::<T>::from_raw(gpu, to, count) });
         match (root, &mut to) {
-            (Some(root), to) => self.device.reduce_into(root, &from, to.as_mut(), by)?,
+            (Some(root), to) => self.device.reduce_into(root, &from, to.as_mut(), by).map_err(failed)?,
             (None, Some(all)) if places.to == Some(places.from) => {
-                self.device.all_reduce_in_place(all, by)?
+                self.device.all_reduce_in_place(all, by).map_err(failed)?
             }
-            (None, Some(all)) => self.device.all_reduce_into(&from, all, by)?,
+            (None, Some(all)) => self.device.all_reduce_into(&from, all, by).map_err(failed)?,
             (None, None) => {}
         }
         Ok(())

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::communicator::{Ranks, pny_mpi_comm, within};
-use super::status::{Failure, at_boundary, pny_status};
+use super::status::{Failure, at_boundary, failed, pny_status};
 use super::types::{Span, in_place};
 use core::ffi::{c_int, c_void};
 use mpi::ffi::{self, MPI_Datatype};
@@ -80,7 +80,10 @@ pub unsafe extern "C" fn pny_mpi_gather(
             // it was.
             let device = || unsafe {
                 let (copy, mut all) = (ranks.copied(&from), all.map(|all| ranks.settled_mut(&all)));
-                Ok(ranks.device.gather_into(root, &ranks.settled_copy(&from, &copy), all.as_mut())?)
+                ranks
+                    .device
+                    .gather_into(root, &ranks.settled_copy(&from, &copy), all.as_mut())
+                    .map_err(failed)
             };
             // SAFETY: as above.
             let straight = |raw| unsafe {
@@ -126,7 +129,7 @@ pub unsafe extern "C" fn pny_mpi_scatter(
             let device = || unsafe {
                 let copy = all.as_ref().and_then(|all| ranks.copied(all));
                 let all = all.as_ref().map(|all| ranks.settled_copy(all, &copy));
-                Ok(ranks.device.scatter_into(root, all.as_ref(), &mut ranks.settled_mut(&to))?)
+                ranks.device.scatter_into(root, all.as_ref(), &mut ranks.settled_mut(&to)).map_err(failed)
             };
             // SAFETY: as above.
             let straight = |raw| unsafe {
@@ -170,7 +173,7 @@ pub unsafe extern "C" fn pny_mpi_allgather(
                 let Some(all) = all else { return Ok(()) };
                 let copy = ranks.copied(&from);
                 let mine = ranks.settled_copy(&from, &copy);
-                Ok(ranks.device.all_gather_into(&mine, &mut ranks.settled_mut(&all))?)
+                ranks.device.all_gather_into(&mine, &mut ranks.settled_mut(&all)).map_err(failed)
             };
             // SAFETY: as above.
             let straight = |raw| unsafe {
@@ -224,7 +227,7 @@ pub unsafe extern "C" fn pny_mpi_alltoall(
                 let (copy, mut theirs) = unsafe { (ranks.copied(&from), ranks.settled_mut(&to)) };
                 // SAFETY: as above.
                 let mine = unsafe { ranks.settled_copy(&from, &copy) };
-                Ok(ranks.device.all_to_all_into(&mine, &mut theirs)?)
+                ranks.device.all_to_all_into(&mine, &mut theirs).map_err(failed)
             };
             // SAFETY: as above.
             let straight = |raw| unsafe {

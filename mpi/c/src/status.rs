@@ -1,23 +1,26 @@
 //! The text of a thread's last error, and what a failure of the Rust side is in C.
 #![allow(unsafe_code)] // names that C links to
 
-use super::boundary::last_error;
-pub(super) use super::boundary::{Failure, at_boundary};
-pub(super) use super::codes::pny_status;
 use core::ffi::c_char;
+use pinyard_boundary::last_error;
+pub(super) use pinyard_boundary::{Failure, at_boundary, pny_status};
 use pinyard_mpi::{BufferError, CommunicatorError, Error, OpenError};
 use pny_status::*;
 
-impl Failure {
-    /// An argument that cannot be used.
-    pub(super) fn invalid(cause: impl Into<String>) -> Failure {
-        Failure::new(PNY_ERR_INVALID, cause)
-    }
+/// An error of a layer below, as C has it.
+pub(super) trait IntoFailure {
+    fn into_failure(self) -> Failure;
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
-        let status = match &error {
+/// For `map_err`.
+#[cold]
+pub(super) fn failed(error: impl IntoFailure) -> Failure {
+    error.into_failure()
+}
+
+impl IntoFailure for Error {
+    fn into_failure(self) -> Failure {
+        let status = match &self {
             Error::Finalized { .. } => PNY_ERR_NOT_READY,
             Error::Mpi { .. } | Error::Driver { .. } | Error::Context { .. } | Error::Peer { .. } => {
                 PNY_ERR_BACKEND
@@ -25,43 +28,42 @@ impl From<Error> for Failure {
             Error::Staging { .. } => PNY_ERR_RESOURCES,
             _ => PNY_ERR_INVALID,
         };
-        Failure::new(status, error.to_string())
+        Failure::new(status, self.to_string())
     }
 }
 
-impl From<CommunicatorError> for Failure {
-    fn from(error: CommunicatorError) -> Failure {
-        let status = match &error {
+impl IntoFailure for CommunicatorError {
+    fn into_failure(self) -> Failure {
+        let status = match &self {
             CommunicatorError::NoMpi => PNY_ERR_NOT_READY,
             CommunicatorError::Staging { .. } => PNY_ERR_RESOURCES,
             CommunicatorError::Environment { .. } | CommunicatorError::Path { .. } => PNY_ERR_REFUSED,
             _ => PNY_ERR_BACKEND,
         };
-        Failure::new(status, error.to_string())
+        Failure::new(status, self.to_string())
     }
 }
 
-impl From<OpenError> for Failure {
-    fn from(error: OpenError) -> Failure {
-        let status = match &error {
+impl IntoFailure for OpenError {
+    fn into_failure(self) -> Failure {
+        let status = match &self {
             OpenError::Absent(_) => PNY_ERR_ABSENT,
             _ => PNY_ERR_RESOURCES,
         };
-        Failure::new(status, error.to_string())
+        Failure::new(status, self.to_string())
     }
 }
 
-impl From<BufferError> for Failure {
-    fn from(error: BufferError) -> Failure {
-        let status =
-            if matches!(error, BufferError::Driver(_)) { PNY_ERR_BACKEND } else { PNY_ERR_RESOURCES };
-        Failure::new(status, error.to_string())
+impl IntoFailure for BufferError {
+    fn into_failure(self) -> Failure {
+        let status = if matches!(self, BufferError::Driver(_)) { PNY_ERR_BACKEND } else { PNY_ERR_RESOURCES };
+        Failure::new(status, self.to_string())
     }
 }
 
-impl From<pinyard_driver::DriverError> for Failure {
-    fn from(error: pinyard_driver::DriverError) -> Failure {
-        Failure::new(PNY_ERR_BACKEND, error.to_string())
+impl IntoFailure for pinyard_driver::DriverError {
+    fn into_failure(self) -> Failure {
+        Failure::new(PNY_ERR_BACKEND, self.to_string())
     }
 }
 

@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use super::communicator::{Ranks, Way, pny_mpi_comm, within};
-use super::status::{Failure, at_boundary, pny_status};
+use super::status::{Failure, at_boundary, failed, pny_status};
 use super::straight::check;
 use super::types::{Span, tell};
 use core::ffi::{c_int, c_void};
@@ -47,8 +47,8 @@ impl Ranks {
         // SAFETY: the caller's contract; waited for here.
         let queued = unsafe { driver.copy_on_device(to, from, bytes, stream, &token) };
         // A copy that was refused may still have begun.
-        driver.stream_synchronize(stream, &token)?;
-        Ok(queued?)
+        driver.stream_synchronize(stream, &token).map_err(failed)?;
+        queued.map_err(failed)
     }
 
     /// A block of the communicator's own with a copy of the span, for others to open. None
@@ -79,7 +79,7 @@ impl Ranks {
         if !self.opens() || bytes <= FEW {
             // SAFETY: the caller's contract.
             let mut buffer = unsafe { self.settled_mut(span) };
-            return Ok(self.device.broadcast_into(root, &mut buffer)?);
+            return self.device.broadcast_into(root, &mut buffer).map_err(failed);
         }
         let mut bounce = self.bounce.take().filter(|block| block.len() >= bytes.min(PIECE));
         let mut mine = Ok(());
@@ -87,7 +87,7 @@ impl Ranks {
             let wanted = bytes.next_power_of_two().min(PIECE);
             match self.opened.gpu.alloc::<u8>(wanted, &self.stream) {
                 Ok(block) => bounce = Some(block),
-                Err(error) => mine = Err(error.into()),
+                Err(error) => mine = Err(failed(error)),
             }
         }
         // SAFETY: the caller's contract.
@@ -116,7 +116,7 @@ impl Ranks {
             let settled = match bounce.as_deref_mut().filter(|_| mine.is_ok()).map(DeviceBuf::settle_mut) {
                 Some(Ok(settled)) => Some(settled),
                 Some(Err(error)) => {
-                    mine = Err(error.into());
+                    mine = Err(failed(error));
                     None
                 }
                 None => None,
@@ -130,7 +130,7 @@ impl Ranks {
                 }
             };
             // Its own cause comes before what the others made of it.
-            mine = mine.and(told.map_err(Failure::from));
+            mine = mine.and(told.map_err(failed));
             mine.as_ref().map_err(|failure| Failure::new(failure.status, failure.cause.clone()))?;
             if let (false, Some(block)) = (sends, &bounce) {
                 // SAFETY: as above.
@@ -161,14 +161,14 @@ impl Ranks {
         // SAFETY: the caller's contract.
         let copy = unsafe { self.copied(span) };
         // SAFETY: as above.
-        Ok(self.device.send(to, tag, &unsafe { self.settled_copy(span, &copy) })?)
+        self.device.send(to, tag, &unsafe { self.settled_copy(span, &copy) }).map_err(failed)
     }
 
     /// Bytes received.
     unsafe fn receive(&self, from: c_int, tag: c_int, span: &Span) -> Result<usize, Failure> {
         // SAFETY: the caller's contract.
         let mut buffer = unsafe { self.settled_mut(span) };
-        Ok(self.device.receive_into(from, tag, &mut buffer)?)
+        self.device.receive_into(from, tag, &mut buffer).map_err(failed)
     }
 
     unsafe fn exchange(
@@ -181,7 +181,7 @@ impl Ranks {
         let (copy, mut into) = unsafe { (self.copied(sent), self.settled_mut(received)) };
         // SAFETY: as above.
         let out = unsafe { self.settled_copy(sent, &copy) };
-        Ok(self.device.exchange(to, &out, from, &mut into, tag)?)
+        self.device.exchange(to, &out, from, &mut into, tag).map_err(failed)
     }
 }
 

@@ -9,7 +9,7 @@ out=carried
 cargo build --quiet --release -p pinyard-benches
 rm -rf "$out" && mkdir -p "$out/lib"
 cp "$target"/release/pinyard-bench{,-watched} "$out/"
-MPICC=${MPICC:-/usr/bin/mpicc.openmpi} cargo build --quiet --release -p pinyard --features cli --bin pinyard
+MPICC=${MPICC:-/usr/bin/mpicc.openmpi} cargo build --quiet --release -p pinyard-cli
 cp "$target/release/pinyard" "$out/"
 for test in flips forks; do
     built=$(cargo test --quiet --release --no-run --message-format json -p pinyard-hooks --test "$test" |

@@ -16,7 +16,7 @@ binary driver test --release -p pinyard-driver --test cuda
 binary conformance test --release -p pinyard-allocator --test device_conformance
 binary random test --release -p pinyard-allocator --test device_random
 cargo build --quiet --release -p pinyard-benches --bin pinyard-bench
-cargo build --quiet --release -p pinyard --features cli --bin pinyard
+cargo build --quiet --release -p pinyard-cli
 for program in pinyard pinyard-bench; do
     cp "${CARGO_TARGET_DIR:-target}/release/$program" "$out/" && strip --strip-debug "$out/$program"
 done

@@ -12,9 +12,9 @@ use cbindgen::{Builder, Config, DocumentationStyle, Language, SortKey, Style};
 use std::path::Path;
 use std::process::ExitCode;
 
-/// The files of `src/capi` in the header's order, under headings.
+/// The files of `src/capi`, from there, in the header's order, under headings.
 const SECTIONS: [(&str, &str); 13] = [
-    ("codes status", "Errors"),
+    ("../boundary/src/codes status", "Errors"),
     ("process", "Beginning and end"),
     ("hooks", "Hooks"),
     ("backend", "Backends: who registers"),

@@ -3,8 +3,8 @@
 use super::{Caches, Present, fill};
 use crate::peer::{Libfabric, Memory, Peer, Ucx, registrations_take};
 use crate::{Settings, tell};
-use pinyard_bench_report::Row;
 use pinyard_benches::turns::{REGION, STRIDE, Turns, involuntary_switches, or_fail};
+use pinyard_cli::bench::Row;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 

@@ -3,8 +3,8 @@
 use super::{Caches, Present};
 use crate::peer::{Libfabric, Memory, Ours, Peer, Ucx};
 use crate::{Settings, tell};
-use pinyard_bench_report::{Axis, Row};
 use pinyard_benches::turns::{REGION, STRIDE, Turns, fail, or_fail};
+use pinyard_cli::bench::{Axis, Row};
 
 /// Events timed in a turn, of regions of their own each.
 const TIMED: usize = 64;

@@ -3,8 +3,8 @@
 use super::{Caches, Present, fill};
 use crate::peer::{Cache, Libfabric, Memory, Ours, Peer, Ucx};
 use crate::{Settings, tell};
-use pinyard_bench_report::{Axis, Row};
 use pinyard_benches::turns::{REGION, STRIDE, Turns, fail, keep_to_processor, or_fail, sequence};
+use pinyard_cli::bench::{Axis, Row};
 use std::sync::Barrier;
 
 /// Hits and lookups among 1 to 100,000 regions.

@@ -4,9 +4,9 @@ use super::{Caches, Present};
 use crate::peer::libfabric::{self, Monitor};
 use crate::peer::{Cache, Libfabric, Memory, Ours, Peer, Ucx};
 use crate::{Settings, tell};
-use pinyard_bench_report::{Axis, Row, Summary, Unit};
 use pinyard_benches::turns::{REGION, STRIDE, Turns, fail, involuntary_switches, or_fail};
 use pinyard_benches::worker::{Worker, answer};
+use pinyard_cli::bench::{Axis, Row, Summary, Unit};
 use std::time::Instant;
 
 const INSERTS: usize = 10_000;

@@ -5,8 +5,8 @@ use super::{NO_LIMIT, Present, fill};
 use crate::peer::libfabric::{self, Monitor};
 use crate::peer::{Libfabric, Memory, Ours, Peer, Ucx, ucx};
 use crate::tell;
-use pinyard_bench_report::{Row, Summary, Unit};
 use pinyard_benches::turns::{REGION, STRIDE, or_fail};
+use pinyard_cli::bench::{Row, Summary, Unit};
 use std::process::Command;
 
 const REGIONS: usize = 100_000;

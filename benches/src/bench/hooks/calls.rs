@@ -6,9 +6,9 @@ use crate::cache::{NO_LIMIT, Present};
 use crate::peer::libfabric::{self, Monitor};
 use crate::peer::{Libfabric, Memory, Ours, Peer, Ucx, ucx};
 use crate::{Settings, tell};
-use pinyard_bench_report::{Axis, Row, Summary};
 use pinyard_benches::turns::{STRIDE, fail, or_fail};
 use pinyard_benches::worker::{Worker, answer};
+use pinyard_cli::bench::{Axis, Row, Summary};
 use std::sync::Barrier;
 use std::time::Instant;
 

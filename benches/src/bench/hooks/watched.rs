@@ -3,10 +3,10 @@
 //! set-up, which watches a program that makes raw calls.
 
 use crate::{Settings, tell};
-use pinyard_bench_report::row::OURS;
-use pinyard_bench_report::{Absence, Axis, Row, Summary};
 use pinyard_benches::turns::or_fail;
 use pinyard_benches::worker::Worker;
+use pinyard_cli::bench::row::OURS;
+use pinyard_cli::bench::{Absence, Axis, Row, Summary};
 use pinyard_registry::MECHANISM_VARIABLE;
 use pinyard_registry::backend::IoUring;
 use std::process::Command;

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::{Cache, Peer};
-use pinyard_bench_report::Absence;
+use pinyard_cli::bench::Absence;
 use std::ffi::{CStr, c_char, c_ulong, c_void};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

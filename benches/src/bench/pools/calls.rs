@@ -7,9 +7,9 @@ use super::contenders::Contender;
 use super::device::{Stage, replay};
 use super::shim::library;
 use crate::{Settings, tell};
-use pinyard_bench_report::{Absence, Row, Summary, Unit};
 use pinyard_benches::traces::{self, Trace};
 use pinyard_benches::turns::fail;
+use pinyard_cli::bench::{Absence, Row, Summary, Unit};
 
 /// Names the shim over CUPTI.
 const COUNTER: &str = "PINYARD_BENCH_CALLS";

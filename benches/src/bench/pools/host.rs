@@ -4,10 +4,10 @@
 
 use crate::{Settings, tell};
 use pinyard_allocator::Pool;
-use pinyard_bench_report::row::OURS;
-use pinyard_bench_report::{Absence, Axis, Row, Summary};
 use pinyard_benches::turns::{fail, or_fail};
 use pinyard_benches::worker::{Worker, answer};
+use pinyard_cli::bench::row::OURS;
+use pinyard_cli::bench::{Absence, Axis, Row, Summary};
 use pinyard_registry::{Events, MemoryKey, Registry, backend::Custom};
 use std::ffi::CStr;
 use std::hint::black_box;

@@ -14,8 +14,8 @@ mod ticks;
 
 use crate::tell;
 use contenders::token;
-use pinyard_bench_report::Absence;
 use pinyard_benches::turns::or_fail;
+use pinyard_cli::bench::Absence;
 use pinyard_driver::{Cuda, Driver, Simulated};
 use std::sync::Arc;
 

@@ -3,10 +3,10 @@
 
 use crate::{Settings, tell};
 use pinyard_allocator::device::{DeviceBuf, DevicePool};
-use pinyard_bench_report::row::OURS;
-use pinyard_bench_report::{Row, Summary, Unit};
 use pinyard_benches::traces::{self, Op, Trace};
 use pinyard_benches::turns::or_fail;
+use pinyard_cli::bench::row::OURS;
+use pinyard_cli::bench::{Row, Summary, Unit};
 use pinyard_driver::{Driver, DriverToken, Simulated};
 use pinyard_registry::{Access, Events, MemoryKey, Registry, backend::Custom};
 use std::sync::Arc;

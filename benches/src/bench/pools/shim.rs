@@ -5,8 +5,8 @@
 use super::Device;
 use super::contenders::{Block, Contender, Own};
 use crate::tell;
-use pinyard_bench_report::Absence;
 use pinyard_benches::turns::fail;
+use pinyard_cli::bench::Absence;
 use pinyard_driver::Stream;
 use std::ffi::{CStr, c_char, c_void};
 

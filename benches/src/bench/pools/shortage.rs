@@ -5,7 +5,7 @@ use super::contenders::{Block, Contender};
 use super::device::Stage;
 use super::ticks::{Clock, ticks};
 use crate::{Settings, tell};
-use pinyard_bench_report::{Row, Summary, Unit};
+use pinyard_cli::bench::{Row, Summary, Unit};
 
 const MIB: usize = 1 << 20;
 /// What a contender may reserve.
