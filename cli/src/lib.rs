@@ -6,5 +6,6 @@ pub mod bench;
 pub mod demo;
 #[cfg(feature = "stress")]
 pub mod stress;
+pub mod text;
 #[cfg(feature = "trace")]
 pub mod trace;

@@ -1,6 +1,7 @@
 //! Figures as text, short enough for a column.
 
 use crate::bench::row::{At, Axis, Unit};
+use crate::text::grouped;
 
 /// Three digits that count, or the whole number above a thousand, with commas.
 pub fn plain(value: f64) -> String {
@@ -11,19 +12,6 @@ pub fn plain(value: f64) -> String {
         value if value >= 0.005 => format!("{value:.2}"),
         value => format!("{value:.1e}"),
     }
-}
-
-/// `1234567` as `1,234,567`.
-pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index != 0 && (digits.len() - index).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
 }
 
 /// A figure with its unit, the time in the one that fits: `27.8 ns`, `3.99 ms`.

@@ -1,11 +1,12 @@
 //! The JSON document, and where reports go.
 
 use crate::stress::options::Outputs;
+use crate::stress::page;
 use crate::stress::place::put_in_place;
 use crate::stress::record::{Rank, Run};
 use crate::stress::series::{self, Point};
 use crate::stress::verdict::Verdict;
-use crate::stress::{page, text};
+use crate::text;
 use serde::Serialize;
 use std::io::{self, Write};
 use std::path::Path;

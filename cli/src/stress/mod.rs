@@ -19,7 +19,6 @@ pub mod plot;
 pub mod progress;
 pub mod record;
 pub mod series;
-pub mod text;
 pub mod verdict;
 
 pub use document::write_reports;

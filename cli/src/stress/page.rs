@@ -8,16 +8,11 @@ use crate::stress::document::SCHEMA;
 use crate::stress::options::word;
 use crate::stress::record::{Rank, Run};
 use crate::stress::series::Point;
-use crate::stress::text::{bytes, grouped, percent};
 use crate::stress::verdict::Verdict;
+use crate::text::{bytes, escaped, grouped, percent};
 
 /// The page's style.
 const STYLE: &str = include_str!("page.css");
-
-/// Text in HTML.
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
 
 /// The page of a run.
 ///

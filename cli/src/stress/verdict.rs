@@ -2,7 +2,7 @@
 
 use crate::stress::options::Fault;
 use crate::stress::record::{Outcome, Rank, Refusal, Run};
-use crate::stress::text::counted;
+use crate::text::counted;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;

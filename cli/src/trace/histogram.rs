@@ -1,6 +1,6 @@
 //! How long things took, in buckets of half a doubling.
 
-use crate::trace::text::{escaped, grouped, time};
+use crate::text::{escaped, grouped, time};
 use std::fmt::Write;
 
 /// Buckets: up to 2^41 ns, half an hour, and what is longer.

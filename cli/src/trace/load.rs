@@ -1,7 +1,7 @@
 //! Files into a run.
 
+use crate::text::{short, shown};
 use crate::trace::run::Run;
-use crate::trace::text::{short, shown};
 use pinyard_trace::Reader;
 use std::collections::BTreeSet;
 use std::fs::{self, File};

@@ -16,7 +16,6 @@ mod page;
 mod perfetto;
 mod run;
 mod series;
-mod text;
 
 pub use self::{
     load::{LoadError, load},

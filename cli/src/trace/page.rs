@@ -6,8 +6,8 @@
 //! they are few, and else from groups of 64, so that a picture costs about as much
 //! whatever the number of events.
 
+use crate::text::{bytes, counted, escaped, grouped, time};
 use crate::trace::run::{Lane, Row, Run};
-use crate::trace::text::{bytes, counted, escaped, grouped, time};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use pinyard_trace::Kind;
@@ -66,7 +66,7 @@ struct SlabMeta<'a> {
 impl Run {
     /// One HTML page. `paths` is where the traces were.
     pub fn page(&mut self, paths: &str) -> String {
-        let (title, paths) = (escaped(&self.title()), escaped(&crate::trace::text::short(paths)));
+        let (title, paths) = (escaped(&self.title()), escaped(&crate::text::short(paths)));
         let mut page = format!(
             "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}, pinyard report</title>\n<style>\n{STYLE}</style>\n<main>\n\
@@ -166,7 +166,7 @@ impl Run {
         let processes = || self.ranks.iter().filter_map(|rank| rank.process.as_ref());
         let programs: BTreeSet<&str> = processes().map(|process| process.program.as_str()).collect();
         let programs: Vec<String> =
-            programs.into_iter().filter(|name| !name.is_empty()).map(crate::trace::text::short).collect();
+            programs.into_iter().filter(|name| !name.is_empty()).map(crate::text::short).collect();
         let name = match &programs[..] {
             [] => "A run".to_owned(),
             [first, second, rest @ ..] if !rest.is_empty() => {
@@ -263,7 +263,7 @@ impl Run {
         });
         for rank in &self.ranks {
             let (host, program) = rank.process.as_ref().map_or((String::new(), String::new()), |of| {
-                (crate::trace::text::short(&of.host), crate::trace::text::short(&of.program))
+                (crate::text::short(&of.host), crate::text::short(&of.program))
             });
             let _ = write!(
                 html,

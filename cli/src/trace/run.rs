@@ -1,8 +1,8 @@
 //! A run: ranks, lanes of events, slabs, and what is derived from them.
 
+use crate::text::short;
 use crate::trace::histogram::Histogram;
 use crate::trace::series::Series;
-use crate::trace::text::short;
 use pinyard_trace::{Event, Kind, Process};
 use std::collections::{BTreeMap, HashMap};
 

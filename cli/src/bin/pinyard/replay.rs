@@ -1,10 +1,10 @@
 //! `pinyard replay`: a pool's trace through other configurations, side by side.
 
-use crate::demo::table::grouped;
 use crate::terminal::{complain, print};
 use comfy_table::{CellAlignment, Table, TableStyle};
 use pinyard::allocator::replay::{self, Configuration, Outcome, ReplayError};
 use pinyard::allocator::trace::{ReadError, Reader};
+use pinyard_cli::text::grouped;
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{self, BufReader};

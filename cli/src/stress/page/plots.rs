@@ -1,10 +1,9 @@
 //! The plots over time.
 
-use super::escaped;
 use crate::stress::plot::{Line, Mark, Plot};
 use crate::stress::record::Run;
 use crate::stress::series::Point;
-use crate::stress::text;
+use crate::text::{self, escaped};
 
 /// How far a line may go without a point; a longer gap is drawn as it is.
 type Value = fn(&Point) -> f64;

@@ -1,10 +1,9 @@
 //! The tables of the page.
 
-use super::escaped;
 use crate::stress::operation::Operation;
 use crate::stress::options::word;
 use crate::stress::record::{Machine, Outcome, PerOperation, Rank, Run};
-use crate::stress::text::{bytes, grouped, microseconds, percent};
+use crate::text::{bytes, escaped, grouped, microseconds, percent};
 use std::collections::BTreeMap;
 
 /// A table; columns whose heading starts with `'` are text.

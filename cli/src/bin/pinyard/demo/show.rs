@@ -4,9 +4,9 @@
 use super::mpi::Mpirun;
 use super::row::{End, Row};
 use super::rows::{Kind, Spec};
-use super::table::grouped;
 use crate::terminal::complain;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use pinyard_cli::text::grouped;
 use std::io::IsTerminal;
 use std::time::Duration;
 

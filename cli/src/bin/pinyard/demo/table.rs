@@ -2,6 +2,7 @@
 
 use super::row::Row;
 use comfy_table::{CellAlignment, Table, TableStyle};
+use pinyard_cli::text::grouped;
 
 const HEADER: [&str; 10] = [
     "",
@@ -15,19 +16,6 @@ const HEADER: [&str; 10] = [
     "hangs",
     "ns per\nhit",
 ];
-
-/// `1234567` as `1,234,567`.
-pub(crate) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index != 0 && (digits.len() - index).is_multiple_of(3) {
-            grouped.push(',');
-        }
-        grouped.push(digit);
-    }
-    grouped
-}
 
 /// All rows side by side.
 pub(crate) fn of(rows: &[Row]) -> String {

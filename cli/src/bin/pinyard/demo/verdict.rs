@@ -3,7 +3,7 @@
 use super::row::{End, Row};
 use super::rows::Kind;
 use super::stack;
-use super::table::grouped;
+use pinyard_cli::text::grouped;
 use std::fmt;
 
 /// The end of it.

@@ -3,9 +3,10 @@
 
 use super::Answer;
 use super::judge::{Finding, Weight};
-use super::lines::{counted, lines};
+use super::lines::lines;
 use super::show::{Paper, of_finding};
 use anstyle::Style;
+use pinyard_cli::text::counted;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};

@@ -6,6 +6,7 @@ use super::facts::{CudaAware, Facility, Facts, Library, Nic, Port};
 use super::known::{self, Of};
 use super::nearness::{Nearness, pairs};
 use super::settings;
+use pinyard_cli::text::bytes;
 use serde::{Deserialize, Serialize};
 
 /// Whether something is to be done.
@@ -88,19 +89,6 @@ impl Findings {
             remedy: remedy.into(),
         });
     }
-}
-
-/// `64 KiB`, `1.5 GiB`.
-pub(crate) fn bytes(number: u64) -> String {
-    let units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
-    let mut value = number as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < units.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    let text = format!("{value:.1}");
-    format!("{} {}", text.trim_end_matches(".0"), units[unit])
 }
 
 fn memory(facts: &Facts, findings: &mut Findings) {

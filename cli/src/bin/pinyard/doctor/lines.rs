@@ -2,10 +2,11 @@
 //! holds beside another node's. Pure.
 
 use super::facts::{CudaAware, Facility, Facts, Gpu, Hooks, Library, Mpi, Nic, Version};
-use super::judge::{Finding, Weight, bytes, subject};
+use super::judge::{Finding, Weight, subject};
 use super::known::{self, Of};
 use super::nearness::{distance, pairs};
 use super::settings;
+use pinyard_cli::text::{bytes, counted};
 
 /// How a line begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -287,9 +288,4 @@ fn words(facility: &Facility) -> String {
         Facility::Untried => "not tried".to_owned(),
         Facility::Refused(why) => why.clone(),
     }
-}
-
-/// `1 node`, `2 nodes`.
-pub(crate) fn counted(number: u64, what: &str) -> String {
-    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }

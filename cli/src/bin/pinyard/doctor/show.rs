@@ -3,8 +3,9 @@
 
 use super::facts::Facts;
 use super::judge::{Finding, Weight};
-use super::lines::{Line, Mark, Section, counted};
+use super::lines::{Line, Mark, Section};
 use anstyle::{AnsiColor, Style};
+use pinyard_cli::text::counted;
 use std::io;
 
 /// How to write.

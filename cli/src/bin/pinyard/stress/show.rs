@@ -6,7 +6,7 @@ use crate::terminal::complain;
 use indicatif::{ProgressBar, ProgressStyle};
 use pinyard_cli::stress::options::word;
 use pinyard_cli::stress::progress::{Progress, Word};
-use pinyard_cli::stress::text;
+use pinyard_cli::text;
 use std::cell::Cell;
 use std::io::IsTerminal;
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! `pinyard report`: the traces of a run as one page.
 
-use crate::demo::table::grouped;
 use crate::terminal::{complain, print};
 use pinyard_cli::stress::place;
+use pinyard_cli::text::grouped;
 use pinyard_cli::trace::{Run, load};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};

@@ -3,12 +3,12 @@
 //! It reads the small files that the processes write every half second at most
 //! (`pinyard_trace::counters`), and asks no process anything.
 
-use crate::demo::table::grouped;
 use crate::terminal::{complain, print, visible};
 use anstyle::{AnsiColor, Style};
 use comfy_table::{CellAlignment, Table, TableStyle};
 use pinyard::prometheus::Page;
 use pinyard_cli::stress::place;
+use pinyard_cli::text::{bytes, grouped};
 use pinyard_trace::counters::{Counters, Document, SIGN_OF_LIFE};
 use std::collections::BTreeMap;
 use std::fs;
@@ -151,15 +151,6 @@ fn look(folder: &Path, seen: &mut Seen) -> Result<(), String> {
     Ok(())
 }
 
-fn bytes(bytes: u64) -> String {
-    match bytes {
-        0 => "0".to_owned(),
-        1..0x10_0000 => format!("{:.0} KiB", bytes as f64 / 1024.0),
-        0x10_0000..0x4000_0000 => format!("{:.1} MiB", bytes as f64 / 1048576.0),
-        _ => format!("{:.2} GiB", bytes as f64 / 1073741824.0),
-    }
-}
-
 /// What a counter grew by in a second.
 fn rate(document: &Document, before: Option<&Document>, of: fn(&Counters) -> u64, now: u64) -> Option<f64> {
     let before = before?;
@@ -287,7 +278,7 @@ mod tests {
         assert_eq!(rows[1][..6], ["2", "n1", "7", "runs", "5,000", "2000"], "{text}");
         assert!(rows[2].iter().any(|word| word.contains("silent")), "{text}");
         assert_eq!(rows[3][..6], ["10", "n1", "7", "ended", "1", "-"], "{text}");
-        assert!(text.contains("1 run, 1 ended, 1 silent; 9.0 MiB pinned"), "{text}");
+        assert!(text.contains("1 run, 1 ended, 1 silent; 9 MiB pinned"), "{text}");
         assert!(table(&seen, 0, 1).contains("and 2 more"));
     }
 

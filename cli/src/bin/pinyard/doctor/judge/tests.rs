@@ -356,15 +356,6 @@ fn the_heaviest_comes_first() {
     assert!(weights.is_sorted_by(|one, other| one >= other) && weights.len() > 2, "{weights:?}");
 }
 
-#[test]
-fn bytes_read_well() {
-    for (number, text) in
-        [(0, "0 bytes"), (65536, "64 KiB"), (8 << 20, "8 MiB"), (3 << 29, "1.5 GiB"), (10 << 30, "10 GiB")]
-    {
-        assert_eq!(bytes(number), text);
-    }
-}
-
 /// A registry fails with such a value: doctor, which made none, must say so.
 #[test]
 fn a_value_that_pinyard_refuses_is_a_failure() {

@@ -1,9 +1,9 @@
-//! Numbers and names as text.
+//! Numbers and names as people read them.
 
 use std::path::Path;
 
 /// `1234567` as `1,234,567`.
-pub(crate) fn grouped(number: u64) -> String {
+pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
@@ -16,23 +16,45 @@ pub(crate) fn grouped(number: u64) -> String {
 }
 
 /// `1 node`, `2 nodes`.
-pub(crate) fn counted(number: u64, what: &str) -> String {
+pub fn counted(number: u64, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{} {what}s", grouped(number)) }
 }
 
-pub(crate) fn bytes(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < UNITS.len() {
+/// Bytes with a unit of 1024s: `812 B`, `64 KiB`, `1.4 MiB`.
+pub fn bytes(number: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let (mut value, mut unit) = (number as f64, 0);
+    // 1023.96 would be written as 1024.0.
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
         value /= 1024.0;
         unit += 1;
     }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+    let value = format!("{value:.1}");
+    format!("{} {}", value.trim_end_matches(".0"), UNITS[unit])
+}
+
+/// `hits` of `hits + misses` in percent.
+pub fn percent(hits: u64, misses: u64) -> String {
+    match hits + misses {
+        0 => "–".to_owned(),
+        all => format!("{:.1} %", 100.0 * hits as f64 / all as f64),
+    }
+}
+
+/// Microseconds with a unit: `3.1 µs`, `12 ms`.
+pub fn microseconds(us: f64) -> String {
+    match us {
+        us if us <= 0.0 => "–".to_owned(),
+        us if us < 10.0 => format!("{us:.1} µs"),
+        us if us < 1e3 => format!("{us:.0} µs"),
+        us if us < 1e4 => format!("{:.1} ms", us / 1e3),
+        us if us < 1e6 => format!("{:.0} ms", us / 1e3),
+        us => format!("{:.1} s", us / 1e6),
+    }
 }
 
 /// A duration with three digits.
-pub(crate) fn time(ns: u64) -> String {
+pub fn time(ns: u64) -> String {
     let (value, unit) = match ns {
         0..1_000 => return format!("{ns} ns"),
         1_000..1_000_000 => (ns as f64 / 1e3, "µs"),
@@ -44,7 +66,7 @@ pub(crate) fn time(ns: u64) -> String {
 }
 
 /// Text in HTML.
-pub(crate) fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {
@@ -64,12 +86,12 @@ fn visible(letter: char) -> char {
 }
 
 /// A path, in one line, whatever others have named their files.
-pub(crate) fn shown(path: &Path) -> String {
+pub fn shown(path: &Path) -> String {
     path.to_string_lossy().chars().map(visible).collect()
 }
 
 /// Some of a name that may be of any length.
-pub(crate) fn short(text: &str) -> String {
+pub fn short(text: &str) -> String {
     const MOST: usize = 80;
     let mut short: String = text.chars().take(MOST).map(visible).collect();
     if text.chars().nth(MOST).is_some() {
@@ -84,11 +106,21 @@ mod tests {
 
     #[test]
     fn numbers_are_legible() {
-        assert_eq!(grouped(1_234_567), "1,234,567");
-        assert_eq!(
-            (bytes(17), bytes(1536), bytes(5 << 30)),
-            ("17 B".into(), "1.5 KiB".into(), "5.0 GiB".into())
-        );
+        assert_eq!((grouped(7), grouped(1_234_567)), ("7".into(), "1,234,567".into()));
+        assert_eq!((counted(1, "rank"), counted(2000, "rank")), ("1 rank".into(), "2,000 ranks".into()));
+        for (number, text) in [
+            (0, "0 B"),
+            (812, "812 B"),
+            (1536, "1.5 KiB"),
+            (65536, "64 KiB"),
+            ((1 << 20) - 1, "1 MiB"),
+            (3 << 29, "1.5 GiB"),
+            (10 << 30, "10 GiB"),
+        ] {
+            assert_eq!(bytes(number), text);
+        }
+        assert_eq!((percent(1, 3), percent(0, 0)), ("25.0 %".into(), "–".into()));
+        assert_eq!((microseconds(3.25), microseconds(12_000.0)), ("3.2 µs".into(), "12 ms".into()));
         assert_eq!(
             (time(999), time(1500), time(12_340_000)),
             ("999 ns".into(), "1.50 µs".into(), "12.3 ms".into())
