@@ -66,28 +66,48 @@ refuse() {
     exit $REFUSED
 }
 
-# own_folder FOLDER: makes a folder that only this user can enter. One that exists is taken where it
-# is the user's (a job that was queued again, the tasks of an array): files that are written below
-# somebody else's folder may be links to files of this user.
+# own_folder FOLDER: makes a folder that only this user can enter, and holds it open as descriptor 4.
+# One that exists is taken where it is the user's (a job that was queued again, the tasks of an array):
+# files that are written below somebody else's folder may be links to files of this user.
 own_folder() {
-    mkdir -p "$(dirname "$1")" && mkdir -m 700 "$1" 2> /dev/null && return
-    [ -d "$1" ] || refuse "no folder for the output: mkdir $1 failed on $(hostname -s)"
-    { [ -O "$1" ] && [ ! -L "$1" ]; } ||
-        refuse "$1 is not a folder of $(id -un)'s own, and nothing is written there: remove it, or set RESULTS"
-    [ -z "$(find "$1" -maxdepth 0 -perm -o+w)" ] ||
-        refuse "everybody may write to $1, and nothing is written there: chmod o-w $1, or set RESULTS"
+    local at mode owner
+    mkdir -p "${1%/*}" || refuse "no folder for the output: mkdir ${1%/*} failed on $(hostname -s)"
+    at=$(readlink -e "${1%/*}")
+    while [ -n "$at" ]; do
+        read -r owner mode < <(stat -c '%u %a' "$at")
+        ((!(0$mode & 02))) || { ((0$mode & 01000)) && case $owner in 0 | "$EUID") ;; *) false ;; esac } ||
+            refuse "everybody may replace what is in $at, and nothing is written there: chmod o-w $at, or set RESULTS"
+        at=${at%/*}
+    done
+    if ! mkdir -m 700 "$1" 2> /dev/null; then
+        [ -d "$1" ] || refuse "no folder for the output: mkdir $1 failed on $(hostname -s)"
+        { [ -O "$1" ] && [ ! -L "$1" ]; } ||
+            refuse "$1 is not a folder of $(id -un)'s own, and nothing is written there: remove it, or set RESULTS"
+        # Of an array's tasks, one makes it, and the others find it.
+        at=$(ours "$1") || [ "${at#"$(readlink -e "$1") "}" = "$at" ] ||
+            refuse "$at, and nothing is written there: chmod go-w $1, or set RESULTS"
+    fi
+    exec 4< "$1"
+    # Nobody has put another in its place since.
+    { [ -O /proc/self/fd/4 ] && [ "$1" -ef /proc/self/fd/4 ]; } || refuse "$1 has been replaced, and nothing is written there"
 }
 
 # begin: makes the job's folder. All output goes there from here on.
 begin() {
     case $RESULTS in /*) ;; *) RESULTS=$PWD/$RESULTS ;; esac
-    RESULTS=${RESULTS%/}
+    while :; do
+        case $RESULTS in
+            */..) refuse "RESULTS is $RESULTS, and must end with the name of a folder" ;;
+            */ | */.) RESULTS=${RESULTS%/*} ;;
+            *) break ;;
+        esac
+    done
     find_pinyard
     # Before anything of it runs.
     say "pinyard: $pinyard, $preload"
     own_folder "$RESULTS"
     # Kept: what the job wrote before it was queued again.
-    exec 3>&1 >> "$RESULTS/output" 2>&1
+    exec 3>&1 >> /proc/self/fd/4/output 2>&1
     collecting=yes
     trap finish EXIT
     trap 'limited=yes; interrupted=yes; end_ranks "time limit"' USR1
@@ -110,6 +130,9 @@ begin() {
             ;;
         *) refuse "MPI is $MPI, and must be openmpi, mpich or intel" ;;
     esac
+    # With its other way of bringing ranks together, by which it chooses between tree and ring, a rank
+    # may leave MPI_Init while another has not begun to listen: that one crashes (docs/src/cluster.md).
+    case $mpi_type in pmix*) export SLURM_PMIX_FENCE=${SLURM_PMIX_FENCE:-tree} ;; esac
     case $PREFLIGHT in strict | fail | warn | off) ;; *) refuse "PREFLIGHT is $PREFLIGHT, and must be strict, fail, warn or off" ;; esac
     case $LAUNCH in srun | mpirun) ;; *) refuse "LAUNCH is $LAUNCH, and must be srun or mpirun" ;; esac
     case $TRACE in
@@ -123,43 +146,60 @@ begin() {
     [ "${SLURM_RESTART_COUNT:-0}" -eq 0 ] || say "started again, for the ${SLURM_RESTART_COUNT}. time"
 }
 
-# trusted FILE...: whether each, and the folder that it is in, belongs to root or to this user, and
-# nobody else may put another in its place.
-trusted() {
-    local file path owner
-    for file in "$@"; do
-        for path in "$file" "${file%/*}"; do
-            owner=$(stat -Lc %u "$path" 2> /dev/null) || return 1
-            [ "$owner" = 0 ] || [ "$owner" = "$(id -u)" ] || return 1
-        done
-        [ -z "$(find -L "$path" -maxdepth 0 -perm -o+w ! -perm -1000)" ] || return 1
-    done
+# Who may have put files into the installation, beside root and this user: a user's number, or anybody
+# where PINYARD_PREFIX is the user's word.
+whose=0
+
+# installed FILE: the real path of what the installation has there, unless others may have put it there.
+installed() {
+    if [ "$whose" != anybody ]; then
+        ours "$PINYARD_PREFIX/$1" "$whose"
+    else
+        [ -e "$PINYARD_PREFIX/$1" ] && echo "$PINYARD_PREFIX/$1"
+    fi
 }
 
-# Whether PINYARD_PREFIX is nobody's word, but what lies around the templates.
-found_around=no
+# installed_library: the preload library of the installation; where there is none, why.
+installed_library() {
+    local folder why=none
+    for folder in lib lib64 "lib/$(uname -m)-linux-gnu"; do
+        [ -e "$PINYARD_PREFIX/$folder/libpinyard_preload.so" ] || continue
+        why=$(installed "$folder/libpinyard_preload.so") && echo "$why" && return
+    done
+    echo "$why"
+    return 1
+}
 
 # find_pinyard: what runs on every node comes from the user's word, from the installation whose
 # templates these are, or from PATH. Folders above a copy of the templates are anybody's.
 find_pinyard() {
-    local own
-    if [ -z "$PINYARD_PREFIX" ]; then
-        case $(cd "${PINYARD_SLURM:-.}" 2> /dev/null && pwd -P) in
-            */share/pinyard/slurm) own=$(cd "$PINYARD_SLURM" && cd -P ../../.. && pwd) ;;
-            *) own= ;;
-        esac
-        # One of a third user, such as an account for software, is for PATH or PINYARD_PREFIX to name.
-        if [ -n "$own" ] && [ -x "$own/bin/pinyard" ] && trusted "$own/bin/pinyard" "$own"/lib*/libpinyard_preload.so; then
-            PINYARD_PREFIX=$own found_around=yes
-        else
-            pinyard=$(type -P pinyard) || refuse "no pinyard in PATH on $(hostname -s)${own:+, and $own has no bin/pinyard and library that belong to root or $(id -un)}: set PINYARD_PREFIX to where it is installed"
-            PINYARD_PREFIX=$(cd "${pinyard%/*}/.." && pwd)
-        fi
+    local own why
+    preload=''
+    if [ -n "$PINYARD_PREFIX" ]; then
+        whose=anybody pinyard=$PINYARD_PREFIX/bin/pinyard
+        [ -x "$pinyard" ] || refuse "no $pinyard on $(hostname -s): set PINYARD_PREFIX to where pinyard is installed"
+        preload=$(installed_library) || preload=$PINYARD_PREFIX/lib/libpinyard_preload.so
+        return
     fi
-    pinyard=$PINYARD_PREFIX/bin/pinyard
-    preload=$PINYARD_PREFIX/lib/libpinyard_preload.so
-    [ -e "$preload" ] || preload=$PINYARD_PREFIX/lib64/libpinyard_preload.so
-    [ -x "$pinyard" ] || refuse "no $pinyard on $(hostname -s): set PINYARD_PREFIX to where pinyard is installed"
+    own=$(cd "${PINYARD_SLURM:-.}" 2> /dev/null && pwd -P)
+    case $own in
+        */share/pinyard/slurm)
+            PINYARD_PREFIX=${own%/share/pinyard/slurm}
+            pinyard=$(installed bin/pinyard) && [ -x "$pinyard" ] && preload=$(installed_library) && return
+            why=", and what is installed around the templates is not taken (${preload:-$pinyard})"
+            ;;
+    esac
+    # This very file, wherever a link in PATH leads: one of a third user, such as an account for
+    # software, as well. What is beside it may be that user's, too.
+    pinyard=$(type -P pinyard) || refuse "no pinyard in PATH on $(hostname -s)${why:-}: set PINYARD_PREFIX to where it is installed"
+    pinyard=$(readlink -e "$pinyard")
+    whose=$(stat -c %u "$pinyard") PINYARD_PREFIX=${pinyard%/*}
+    case $PINYARD_PREFIX in
+        */bin) PINYARD_PREFIX=${PINYARD_PREFIX%/bin} ;;
+        # Of no installation.
+        *) PINYARD_PREFIX=/nonexistent ;;
+    esac
+    preload=$(installed_library) || preload="no library: $preload"
 }
 
 # ---- Before the program starts ------------------------------------------------------
@@ -215,7 +255,7 @@ node_check() {
 }
 
 # path_of PROGRAM: where it is, as the ranks' PATH says, for one that has no path of its own.
-path_of() { command -v -- "$1" || echo "$1"; }
+path_of() { type -P -- "$1" || echo "$1"; }
 
 # preflight FILE...: looks at every node; the files must be there on each.
 preflight() {
@@ -256,11 +296,8 @@ program_of() {
     local found of=$MPI
     # Intel MPI's interface, and its library's name, are those of MPICH.
     [ "$MPI" != intel ] || of=mpich
-    for found in "$PINYARD_PREFIX/libexec/pinyard/$of/$1" "$PINYARD_PREFIX/bin/$1" "$(command -v "$1")" "$PINYARD_PREFIX/libexec/pinyard/abi/$1"; do
-        if [ -z "$found" ] || [ ! -x "$found" ]; then continue; fi
-        case $found_around:$found in yes:"$PINYARD_PREFIX"/*) trusted "$found" || continue ;; esac
-        echo "$found"
-        return
+    for found in "$(installed "libexec/pinyard/$of/$1")" "$(installed "bin/$1")" "$(type -P "$1")" "$(installed "libexec/pinyard/abi/$1")"; do
+        [ ! -x "$found" ] || { echo "$found"; return; }
     done
     return 1
 }
@@ -402,7 +439,7 @@ finish() {
         status=$LIMIT
         if [ "$REQUEUE" = yes ]; then
             say "time limit: queued again"
-            echo "$status" > "$RESULTS/status"
+            echo "$status" > /proc/self/fd/4/status
             scontrol requeue "$SLURM_JOB_ID" || say "scontrol requeue failed: the job ends here"
             exit $status
         fi
@@ -413,6 +450,6 @@ finish() {
     elif [ $status -eq 0 ]; then
         say "COMPLETED"
     fi
-    echo $status > "$RESULTS/status"
+    echo $status > /proc/self/fd/4/status
     exit $status
 }

@@ -30,6 +30,18 @@ constructors() {
 		env FI_MR_CACHE_MONITOR=memhooks "${with[@]}" "$build/constructor" 4000
 }
 
+# What the host does to a program ends it no sooner with the preload library than without.
+guests() {
+	local mode
+	for mode in PINYARD_PRELOAD=on FI_MR_CACHE_MONITOR=memhooks PINYARD_PRELOAD=off; do
+		expect "a standard error that nobody reads, $mode" 0 completed -- env $mode PINYARD_LOG=info "${with[@]}" "$build/guest" unread
+		expect "a cancellation that is pending, $mode" 0 completed -- env $mode "${with[@]}" "$build/guest" cancelled
+	done
+	for mode in FI_MR_CACHE_MONITOR=memhooks PINYARD_PRELOAD=off; do
+		expect "a plugin that is unloaded, $mode" 0 completed -- env $mode "${with[@]}" "$build/guest_host" unloaded "$build/libguest.so"
+	done
+}
+
 # A provider's file with nothing in it but its start, which stays loaded, under the names that MPIs ship.
 providers() {
 	local name words=' its cache, if it has one, cannot be reached'

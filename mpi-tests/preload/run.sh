@@ -38,6 +38,9 @@ compile cc patch13 $here/patch13.c
 compile cc libclosedir.so -shared -fPIC $here/closedir.c
 compile cc constructor $here/constructor.c -lfabric -pthread
 compile cc libconstructor.so -DOPENED -shared -fPIC $here/constructor.c -lfabric
+compile cc guest $here/guest.c -lfabric -pthread
+compile cc guest_host -DHOST $here/guest.c -ldl
+compile cc libguest.so -DPLUGIN -shared -fPIC $here/guest.c -lfabric
 compile cc driver_lock $here/driver_lock.c -lfabric -pthread
 compile cc storm $here/storm.c -lucp -lucs -lucm
 compile cc ucx $here/ucx.c -Wl,--no-as-needed -lucs -lucm -lfabric
@@ -330,7 +333,7 @@ neither() {
 	check "system calls at start" same_calls_at_start
 }
 
-all=(debian constructors providers unattached patchers stubs panics cures openmpi4 of_pages openmpi5 ucx allocators versions neither)
+all=(debian constructors guests providers unattached patchers stubs panics cures openmpi4 of_pages openmpi5 ucx allocators versions neither)
 [ $# -gt 0 ] || set -- "${all[@]}"
 for group in "$@"; do $group; done
 

@@ -45,6 +45,8 @@ cd "$temporary/work" || exit 2
 # choose pt2pt by itself there, and has no other windows over TCP.
 export OMPI_MCA_btl_tcp_if_include=lo OMPI_MCA_oob_tcp_if_include=lo OMPI_MCA_osc=pt2pt
 export UCX_NET_DEVICES=lo OMPI_MCA_pml=ob1 OMPI_MCA_mpi_yield_when_idle=1
+# As env.sh does for what the templates start.
+export SLURM_PMIX_FENCE=tree
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 # for mpirun in a job
 export PATH=$PATH:/usr/sbin
 few="--steps 20 --max-bytes 64K --patience 60"
@@ -219,7 +221,7 @@ planted() {
     # One of the templates alone, beside an env.sh that somebody else has put there.
     cp "$templates"/*.sbatch "$above/" && printf 'touch "%s/ran"\n' "$above" > "$above/env.sh" && chown 65534 "$above/env.sh" || return 1
     for at in "$above"/*.sbatch; do
-        submit --array=1 "$at" ./who && ends 78 && tells "^REFUSED: $above/env.sh, or its folder, can be changed by the user 65534" &&
+        submit --array=1 "$at" ./who && ends 78 && tells "^REFUSED: $above/env.sh belongs to the user 65534" &&
             [ ! -e "$above/ran" ] || return 1
     done
     # The same files, of the user's own: an installation like any other.
@@ -230,6 +232,62 @@ planted() {
         mv "$above/libexec/pinyard/openmpi/pinyard" "$above/libexec/pinyard/openmpi/pinyard-stress" &&
         cp "$prefix/bin/pinyard" "$above/bin/" && chown -R 65534:65534 "$above/libexec" || return 1
     submit "$above/share/pinyard/slurm/host.sbatch" && ends 78 && tells '^REFUSED: no pinyard-stress' && [ ! -e "$above/ran" ]
+}
+# ours, of the templates: whose a file is. Each template has the same.
+what_is_ours() {
+    local at=$temporary/ours template
+    for template in "$templates"/*.sbatch; do
+        cmp <(sed -n '/^# Slurm runs a copy/,/^fi$/p' "$template") <(sed -n '/^# Slurm runs a copy/,/^fi$/p' "$templates/host.sbatch") || return 1
+    done
+    eval "$(sed -n '/^ours() {$/,/^}$/p' "$templates/host.sbatch")"
+    mkdir -p "$at"/{mine,open,group,sticky,theirs/inner} && touch "$at"/{mine/{file,open,group},open/file,group/file,sticky/{file,theirs},theirs/inner/file} || return 1
+    ln -s file "$at/mine/link" && ln -s ../open/file "$at/mine/out" && chmod 777 "$at/open" && chmod 666 "$at/mine/open" &&
+        chmod 775 "$at/group" && chmod 664 "$at/mine/group" && chgrp 65534 "$at/group" "$at/mine/group" && chmod 1777 "$at/sticky" &&
+        chown 65534 "$at/theirs" "$at/sticky/theirs" || return 1
+    for file in mine/file mine/link sticky/file; do
+        [ "$(ours "$at/$file")" = "$at/${file/link/file}" ] || { echo "not ours: $file"; return 1; }
+    done
+    for file in mine/open mine/group mine/out open/file group/file sticky/theirs theirs/inner/file mine/none; do
+        ! ours "$at/$file" || { echo "ours: $file"; return 1; }
+    done
+    ours "$at/theirs/inner/file" 65534 && ! ours "$at/theirs/inner/file" 65533 && ! ours "$at/open/file" 65534
+}
+# A template and its env.sh that another user has put in the place of this user's, while the job
+# waited; an env.sh that everybody may write to.
+replaced() {
+    local at=$temporary/replaced
+    mkdir -p "$at" && cp -r "$templates" "$at/slurm" && submit --hold "$at/slurm/host.sbatch" ./who || return 1
+    printf 'touch "%s/ran"\n' "$at" > "$at/slurm/env.sh" && chown -R 65534 "$at/slurm" && scontrol release "$job" && ends 78 &&
+        tells "^REFUSED: $at/slurm/env.sh belongs to the user 65534" || return 1
+    chown -R 0 "$at/slurm" && chmod 666 "$at/slurm/env.sh" && submit "$at/slurm/host.sbatch" ./who && ends 78 &&
+        tells "^REFUSED: $at/slurm/env.sh can be changed by other users" && [ ! -e "$at/ran" ]
+}
+# A pinyard in PATH by a link, and one whose file, or library, others may write to, around the templates.
+linked() {
+    local at=$temporary/linked
+    mkdir -p "$at/bin" "$at/lib" "$at/share/pinyard" && cp -r "$templates" "$at/share/pinyard/" && ln -s "$prefix/bin/pinyard" "$temporary/work/pinyard" &&
+        cp "$prefix/bin/pinyard" "$at/bin/" && cp "$prefix/lib/libpinyard_preload.so" "$at/lib/" && chmod 777 "$at/bin/pinyard" || return 1
+    PATH=$temporary/work:$PATH submit "$at/share/pinyard/slurm/preload-existing-app.sbatch" ./who && ends 0 &&
+        tells "^pinyard: $prefix/bin/pinyard, $prefix/lib/libpinyard_preload.so" || return 1
+    chmod 755 "$at/bin/pinyard" && chmod 666 "$at/lib/libpinyard_preload.so" && submit "$at/share/pinyard/slurm/host.sbatch" ./who && ends 78 &&
+        tells "^REFUSED: no pinyard in PATH .*$at/lib/libpinyard_preload.so can be changed by other users"
+}
+# A template's path and its arguments may have the ends of other templates; programs the names of
+# the shell's own.
+named() {
+    local at="$temporary/work/of mine"
+    cp -r "$templates" "$at" && mv "$at/host.sbatch" "$at/my job" && cp who other.sbatch &&
+        PATH=$prefix/bin:$PATH submit "$at/my job" ./other.sbatch /nowhere/x.sbatch && ends 0 &&
+        grep -q '^rank 1 of 2 on n2, arguments: /nowhere/x.sbatch, ' "$folder/output" || return 1
+    submit "$templates/host.sbatch" printf 'printed\n' && ends 0 && [ "$(grep -c '^printed' "$folder/output")" = 2 ]
+}
+# RESULTS that leads out of the user's folders: by a link with a slash behind it, or below a folder
+# where everybody may replace it.
+results_elsewhere() {
+    mkdir -p "$temporary/outside/mine" "$temporary/outside/open" && chmod 777 "$temporary/outside/open" && ln -sfn mine "$temporary/outside/link" || return 1
+    RESULTS=$temporary/outside/link/.// submit "$templates/host.sbatch" ./who && ends 78 && tells "^REFUSED: $temporary/outside/link is not a folder of" || return 1
+    RESULTS=$temporary/outside/open/one submit "$templates/host.sbatch" ./who && ends 78 && tells "^REFUSED: everybody may replace what is in $temporary/outside/open" &&
+        [ -z "$(ls "$temporary/outside/mine")" ] && [ -z "$(ls "$temporary/outside/open")" ]
 }
 # A folder of the job's name that somebody else has made, with links out of it, or that is a link.
 planted_folder() { # links|link|open
@@ -581,7 +639,11 @@ as_shown() {
 page_words='sbatch() {
     local id
     id=$(command sbatch --parsable "$@")
-    until scontrol -o show job "$id" | grep -qE "JobState=(COMPLETED|FAILED|CANCELLED|TIMEOUT)"; do sleep 0.1; done
+    for _ in {1..2000}; do
+        ! scontrol -o show job "$id" | grep -qE "JobState=(COMPLETED|FAILED|CANCELLED|TIMEOUT)" || return 0
+        sleep 0.1
+    done
+    return 1
 }
 pinyard() { command pinyard "$@" || [ $? -eq 1 ]; }'
 page_first() {
@@ -644,6 +706,11 @@ check "ib-stress.sbatch: four ranks, clean" stress
 check "ib-stress.sbatch: refused where a node has no InfiniBand" no_infiniband
 rest check "ib-stress.sbatch: refused where no InfiniBand opens" with_devices no_verbs
 check "a pinyard of somebody else's above the templates is not run" planted
+check "whose a file is, by its owner, its mode, its folders and links" what_is_ours
+check "a template that another user has replaced meanwhile, or may write to: refused" replaced
+rest check "a pinyard in PATH by a link; one that others may write to is not run" linked
+rest check "a template of another name, in a folder with a space; a program called as a builtin" named
+rest check "RESULTS by a link, or below a folder of everybody's: refused" results_elsewhere
 rest check "the job's folder is its user's alone" own_folder
 check "a folder of somebody else's in its place: refused, and nothing is written" planted_folder links
 rest check "a link in its place: refused, and nothing is written" planted_folder link

@@ -162,8 +162,22 @@ pub(crate) fn real(name: &CStr, caller: usize) -> Option<usize> {
         let object = object.filter(|object| !object.name.is_null())?;
         // SAFETY: the loader's own name of a loaded object; NOLOAD loads none.
         let handle = unsafe { libc::dlopen(object.name, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-        if handle.is_null() { None } else { look_up(handle, name, version) }
+        if handle.is_null() {
+            return None;
+        }
+        let found = look_up(handle, name, version);
+        // SAFETY: the handle from above, used no more. The caller itself keeps what was found.
+        unsafe { libc::dlclose(handle) };
+        found
     })
+}
+
+/// Keeps the object that has the code at `address` loaded until the process ends.
+pub(crate) fn keep(address: usize) {
+    if let Some(name) = object_name(address) {
+        // SAFETY: the loader's own name of a loaded object; NOLOAD loads none.
+        unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) };
+    }
 }
 
 /// Not ours: a handle of the program itself begins with the preloaded libraries.

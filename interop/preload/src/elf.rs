@@ -12,12 +12,17 @@ const DYNSYM: u64 = 11;
 const SECTION: usize = 64;
 const SYMBOL: usize = 24;
 
-/// Whether `file` defines `name` among its dynamic symbols; `None` where it is no shared
-/// library of this machine's kind.
+/// Whether `file` defines `name` among its dynamic symbols, as far as its section headers say: the
+/// loader needs none, and a file without them defines nothing here. `None` where it is no shared library
+/// of this machine's kind.
 pub(crate) fn exports(file: &[u8], name: &str) -> Option<bool> {
     if !file.starts_with(b"\x7fELF\x02\x01") || number(file, 0x12, 2)? != u64::from(machine()) {
         return None;
     }
+    Some(defines(file, name).unwrap_or(false))
+}
+
+fn defines(file: &[u8], name: &str) -> Option<bool> {
     let sections = usize::try_from(number(file, 0x28, 8)?).ok()?;
     let count = number(file, 0x3c, 2)? as usize;
     let section = |index: usize| file.get(sections.checked_add(index * SECTION)?..)?.get(..SECTION);
@@ -61,6 +66,11 @@ mod tests {
         // The loader's, which libc asks for.
         assert_eq!(exports(&libc, "__tls_get_addr"), Some(false));
         assert_eq!(exports(b"not a library", "munmap"), None);
+        // Without section headers, as after `strip --strip-section-headers`.
+        let mut bare = libc.clone();
+        bare[0x28..0x30].fill(0);
+        bare[0x3c..0x3e].fill(0);
+        assert_eq!(exports(&bare, "munmap"), Some(false));
         // Of whatever is cut off or torn, nothing is read past its end.
         for len in (0..libc.len()).step_by(99_991) {
             let _ = exports(&libc[..len], "munmap");

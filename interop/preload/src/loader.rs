@@ -93,7 +93,8 @@ unsafe extern "C" {
 
 /// The folders in which the loader looks for what `object` opens by a name without a slash,
 /// in its words (dlinfo(3), `RTLD_DI_SERINFO`): run paths, the `LD_LIBRARY_PATH` that the
-/// process began with, the system's. The loader's cache (ldconfig(8)) is not among them.
+/// process began with, the system's; and the folders of each for newer processors (ld.so(8),
+/// glibc-hwcaps). The loader's cache (ldconfig(8)) is not among them.
 pub(crate) fn searched_by(object: &CStr) -> Vec<PathBuf> {
     const SERINFO: c_int = 4;
     const SERINFO_SIZE: c_int = 5;
@@ -120,8 +121,16 @@ pub(crate) fn searched_by(object: &CStr) -> Vec<PathBuf> {
         }
         let paths = (&raw const (*info).paths).cast::<SearchPath>();
         let folder = |index| CStr::from_ptr((*paths.add(index)).name).to_bytes();
-        (0..wanted.count as usize).map(|index| PathBuf::from(OsStr::from_bytes(folder(index)))).collect()
+        let folders = (0..wanted.count as usize).map(|index| PathBuf::from(OsStr::from_bytes(folder(index))));
+        folders.flat_map(|folder| for_processors(&folder).into_iter().chain([folder])).collect()
     }
+}
+
+/// The folders below `folder` for newer processors, all of them: which this one is does not matter to
+/// who only reads files.
+fn for_processors(folder: &Path) -> Vec<PathBuf> {
+    let found = std::fs::read_dir(folder.join("glibc-hwcaps")).into_iter().flatten();
+    found.flatten().map(|entry| entry.path()).collect()
 }
 
 #[cfg(test)]

@@ -115,7 +115,7 @@ pub(crate) fn switch_off_unreachable(libfabric: &CStr, loaded: impl Fn(&Path) ->
 }
 
 /// Whether the provider exports the way to its cache. What is no library of this machine's kind
-/// has no cache.
+/// has no cache; a library that does not say has no way to one.
 fn has_way_in(file: &Path) -> bool {
     contents(file).ok().and_then(|file| exports(&file, "ofi_open_mr_cache")).unwrap_or(true)
 }

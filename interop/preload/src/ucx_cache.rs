@@ -201,7 +201,8 @@ pub(crate) extern "C" fn get(
 }
 
 /// UCX's own `ucs_rcache_get` for the code at `caller`, looked up once for each place:
-/// before 1.17 this is the way of every hit.
+/// before 1.17 this is the way of every hit. UCX stays loaded from then on, since another
+/// library may come to lie at `caller`.
 fn real_get(caller: usize) -> Option<usize> {
     static KNOWN: [(AtomicUsize, AtomicUsize); 32] =
         [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; 32];
@@ -212,6 +213,7 @@ fn real_get(caller: usize) -> Option<usize> {
     let real = caller::real(c"ucs_rcache_get", caller)?;
     let free = KNOWN.iter().find(|(place, _)| place.compare_exchange(0, TAKEN, AcqRel, Relaxed).is_ok());
     if let Some((place, function)) = free {
+        caller::keep(real);
         function.store(real, Relaxed);
         place.store(caller, Release);
     }
