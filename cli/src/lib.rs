@@ -5,6 +5,8 @@
 pub mod bench;
 pub mod demo;
 #[cfg(feature = "stress")]
+pub mod place;
+#[cfg(feature = "stress")]
 pub mod stress;
 pub mod text;
 #[cfg(feature = "trace")]

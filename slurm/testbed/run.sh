@@ -68,6 +68,8 @@ eventually() {
 }
 ended() { [[ $(state "$job") =~ ^(COMPLETED|FAILED|TIMEOUT|CANCELLED|NODE_FAIL)$ ]]; }
 
+running() { [ "$(state "$job")" = RUNNING ]; }
+
 # ends STATUS: waits for $job; it must end with the exit status, or one of STATUS|STATUS. Shows its
 # outputs.
 ends() {
@@ -365,7 +367,8 @@ with_devices() { # COMMAND...
 bound() {
     local other status=0 node
     other=$(sbatch --parsable --nodes=2 --ntasks-per-node=1 --gpus-per-node=1 --output=/dev/null --wrap 'sleep 60') || return 1
-    until [ "$(state "$other")" = RUNNING ]; do sleep 0.1; done
+    job=$other
+    eventually running || { scancel "$job"; return 1; }
     env -u UCX_NET_DEVICES sbatch --parsable --gpus-per-node=2 --ntasks-per-node=2 "$templates/gpu-bcast.sbatch" ./bound > job.id &&
         job=$(cat job.id) && ends 0 || status=1
     scancel "$other"

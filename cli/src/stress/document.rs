@@ -1,8 +1,8 @@
 //! The JSON document, and where reports go.
 
+use crate::place::put_in_place;
 use crate::stress::options::Outputs;
 use crate::stress::page;
-use crate::stress::place::put_in_place;
 use crate::stress::record::{Rank, Run};
 use crate::stress::series::{self, Point};
 use crate::stress::verdict::Verdict;

@@ -1,7 +1,7 @@
 //! The files of a run: progress words, samples and a record per rank.
 
+use crate::place::{UNFINISHED, put_in_place};
 use crate::stress::options::Options;
-use crate::stress::place::{UNFINISHED, put_in_place};
 use crate::stress::progress::{self, Progress, Word};
 use crate::stress::record::{Counts, Injected, Outcome, Rank, Run, Sample};
 use serde::{Deserialize, Serialize};

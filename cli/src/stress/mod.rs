@@ -14,7 +14,6 @@ pub mod folder;
 pub mod operation;
 pub mod options;
 pub mod page;
-pub mod place;
 pub mod plot;
 pub mod progress;
 pub mod record;

@@ -8,6 +8,7 @@
 //!
 //! Sources: the gABI's chapter on dynamic linking, `elf.h`, `link.h`, dlvsym(3).
 
+use crate::loader;
 use core::ffi::{CStr, c_void};
 use core::ptr::{null, null_mut};
 
@@ -160,24 +161,18 @@ pub(crate) fn real(name: &CStr, caller: usize) -> Option<usize> {
     let next = look_up(libc::RTLD_NEXT, name, version);
     next.or_else(|| {
         let object = object.filter(|object| !object.name.is_null())?;
-        // SAFETY: the loader's own name of a loaded object; NOLOAD loads none.
-        let handle = unsafe { libc::dlopen(object.name, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-        if handle.is_null() {
-            return None;
-        }
-        let found = look_up(handle, name, version);
+        // SAFETY: the loader's own string, which lives as long as the object is loaded.
+        let handle = loader::handle_of(unsafe { CStr::from_ptr(object.name) }, 0)?;
+        let found = look_up(handle.as_ptr(), name, version);
         // SAFETY: the handle from above, used no more. The caller itself keeps what was found.
-        unsafe { libc::dlclose(handle) };
+        unsafe { libc::dlclose(handle.as_ptr()) };
         found
     })
 }
 
 /// Keeps the object that has the code at `address` loaded until the process ends.
 pub(crate) fn keep(address: usize) {
-    if let Some(name) = object_name(address) {
-        // SAFETY: the loader's own name of a loaded object; NOLOAD loads none.
-        unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) };
-    }
+    let _ = object_name(address).and_then(|name| loader::handle_of(name, libc::RTLD_NODELETE));
 }
 
 /// Not ours: a handle of the program itself begins with the preloaded libraries.
@@ -196,13 +191,10 @@ fn look_up(handle: *mut c_void, name: &CStr, version: Option<&CStr>) -> Option<u
 
 /// The function `name` of the object that the loader calls `object`.
 pub(crate) fn in_object(object: &CStr, name: &CStr) -> Option<usize> {
-    // SAFETY: NUL-terminated names; NOLOAD loads none. NODELETE: what is found is
-    // called until the process ends.
-    let found = unsafe {
-        let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
-        let handle = libc::dlopen(object.as_ptr(), flags);
-        if handle.is_null() { null_mut() } else { libc::dlsym(handle, name.as_ptr()) }
-    };
+    // What is found is called until the process ends.
+    let handle = loader::handle_of(object, libc::RTLD_NODELETE)?;
+    // SAFETY: a live handle and a NUL-terminated name.
+    let found = unsafe { libc::dlsym(handle.as_ptr(), name.as_ptr()) };
     (!found.is_null()).then_some(found.addr())
 }
 

@@ -3,6 +3,7 @@
 //! Asked with no lock of ours: a constructor runs with the loader's.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ptr::NonNull;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -73,6 +74,13 @@ pub(crate) fn loaded_since(wanted: fn(&Path) -> bool) -> Option<Loaded> {
     }
 }
 
+/// A handle of the object that the loader calls `object`, which counts until it is closed; `None` where
+/// it is not loaded. `flags` are further ones of dlopen(3).
+pub(crate) fn handle_of(object: &CStr, flags: c_int) -> Option<NonNull<c_void>> {
+    // SAFETY: a NUL-terminated name; NOLOAD loads nothing, so it runs no constructor.
+    NonNull::new(unsafe { libc::dlopen(object.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD | flags) })
+}
+
 /// `Dl_serpath` and `Dl_serinfo` (`dlfcn.h`).
 #[repr(C)]
 struct SearchPath {
@@ -98,12 +106,8 @@ unsafe extern "C" {
 pub(crate) fn searched_by(object: &CStr) -> Vec<PathBuf> {
     const SERINFO: c_int = 4;
     const SERINFO_SIZE: c_int = 5;
-    // SAFETY: the loader's own name of a loaded object; NOLOAD loads none. The handle counts
-    // for ever: libfabric is never unloaded once a monitor is in.
-    let handle = unsafe { libc::dlopen(object.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    if handle.is_null() {
-        return Vec::new();
-    }
+    // The handle counts for ever: libfabric is never unloaded once a monitor is in.
+    let Some(handle) = handle_of(object, 0).map(NonNull::as_ptr) else { return Vec::new() };
     let mut wanted = SearchInfo { size: 0, count: 0, paths: [] };
     // SAFETY: a live handle, and room for the two numbers that the request stores.
     if unsafe { dlinfo(handle, SERINFO_SIZE, (&raw mut wanted).cast()) } != 0 {

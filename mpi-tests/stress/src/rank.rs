@@ -15,10 +15,9 @@ use mpi::datatype::PartitionMut;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, CommunicatorCollectives};
 use pinyard_allocator::Pool;
+use pinyard_cli::place;
 use pinyard_cli::stress::record::{Outcome, Rank, Run};
-use pinyard_cli::stress::{
-    Fault, Operation, Options, Phase, document, folder, place, verdict, write_reports,
-};
+use pinyard_cli::stress::{Fault, Operation, Options, Phase, document, folder, verdict, write_reports};
 use pinyard_registry::{Events, Registry};
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;

@@ -2,9 +2,10 @@
 
 use crate::shared::Shared;
 use indicatif::{ProgressBar, ProgressStyle};
+use pinyard_cli::place;
+use pinyard_cli::stress::folder;
 use pinyard_cli::stress::progress::Word;
 use pinyard_cli::stress::record::{self, SAMPLE_SECONDS, Sample};
-use pinyard_cli::stress::{folder, place};
 use pinyard_cli::text;
 use pinyard_registry::Times;
 use std::fs::File;

@@ -4,8 +4,9 @@
 //! The file is written, not mapped: shared mappings are late or refused on the network
 //! file systems that several machines share.
 
+use pinyard_cli::place;
 use pinyard_cli::stress::progress::{self, LEN, WORDS, Word};
-use pinyard_cli::stress::{Operation, Phase, place};
+use pinyard_cli::stress::{Operation, Phase};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;

@@ -1,5 +1,6 @@
 //! The `pinyard` command.
 
+mod bars;
 mod bench;
 mod demo;
 mod doctor;

@@ -3,7 +3,7 @@
 use crate::demo::Refusal;
 use crate::terminal::complain;
 use pinyard_cli::bench::{Comparison, Document, plot};
-use pinyard_cli::stress::place;
+use pinyard_cli::place;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;

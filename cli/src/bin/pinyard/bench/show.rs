@@ -1,59 +1,41 @@
 //! What the user sees while benchmarks run: a bar for each on a terminal, a line for each
 //! elsewhere. On stderr.
 
+use crate::bars::{Bar, Bars};
 use crate::demo::STOP;
 use crate::terminal::complain;
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use pinyard_cli::bench::{Benchmark, Document};
 use std::cell::Cell;
-use std::io::IsTerminal;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Columns of a bar's last word: 80, less what stands before it.
 const MESSAGE: usize = 36;
 
 /// The place where they appear.
 pub(crate) struct Show {
-    bars: Option<MultiProgress>,
+    bars: Bars,
     /// Of the longest name.
     width: usize,
 }
 
 impl Show {
     pub(crate) fn new(wanted: &[&Benchmark]) -> Show {
-        let bars = std::io::stderr().is_terminal().then(MultiProgress::new);
         let width = wanted.iter().map(|benchmark| benchmark.name.len()).max().unwrap_or(0);
-        Show { bars, width }
+        Show { bars: Bars::new(), width }
     }
 
     /// A benchmark begins.
     pub(crate) fn line(&self, name: &str) -> Line {
         let title = format!("{name:<width$}", width = self.width);
-        let bar = self.bars.as_ref().map(|bars| {
-            let style = ProgressStyle::with_template("{prefix} [{bar:16}] {elapsed:>3} {msg}")
-                .map(|style| style.progress_chars("=> "))
-                .unwrap_or_else(|_| ProgressStyle::default_bar());
-            let bar = bars.add(ProgressBar::new(1)).with_style(style).with_prefix(title.clone());
-            bar.enable_steady_tick(Duration::from_millis(200));
-            bar
-        });
+        let bar = self.bars.bar(&title, 16, 1);
         Line { bar, title, began: Instant::now(), step: Cell::new(0) }
-    }
-}
-
-impl Drop for Show {
-    fn drop(&mut self) {
-        if self.bars.is_some() {
-            eprintln!(); // the cursor stands behind the last bar
-        }
-        eprintln!();
     }
 }
 
 /// A benchmark that runs.
 pub(crate) struct Line {
-    bar: Option<ProgressBar>,
+    bar: Bar,
     title: String,
     began: Instant,
     /// Steps begun.
@@ -63,7 +45,7 @@ pub(crate) struct Line {
 impl Line {
     /// So many steps will come.
     pub(crate) fn steps(&self, count: u64) {
-        if let Some(bar) = &self.bar {
+        if let Some(bar) = self.bar.shown() {
             bar.set_length(count.max(1));
         }
     }
@@ -72,7 +54,7 @@ impl Line {
     pub(crate) fn step(&self, what: &str) {
         let done = self.step.get();
         self.step.set(done + 1);
-        if let Some(bar) = &self.bar {
+        if let Some(bar) = self.bar.shown() {
             bar.set_position(done);
             bar.set_message(what.chars().take(MESSAGE).collect::<String>());
         }
@@ -90,7 +72,7 @@ impl Line {
             1 => "1 row".to_owned(),
             rows => format!("{rows} rows"),
         };
-        match &self.bar {
+        match self.bar.shown() {
             Some(bar) if rows > 0 => {
                 bar.set_position(bar.length().unwrap_or(1));
                 bar.abandon_with_message(message);
@@ -101,15 +83,6 @@ impl Line {
                 self.title,
                 self.began.elapsed().as_secs_f64()
             )),
-        }
-    }
-}
-
-impl Drop for Line {
-    /// A benchmark that is given up leaves its bar where it stood.
-    fn drop(&mut self) {
-        if let Some(bar) = self.bar.as_ref().filter(|bar| !bar.is_finished()) {
-            bar.abandon();
         }
     }
 }

@@ -4,7 +4,7 @@
 use super::mpi::Mpirun;
 use super::{Refusal, STOP, rows};
 use pinyard_cli::demo::RankReport;
-use pinyard_cli::stress::place;
+use pinyard_cli::place;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fs;
 use std::os::unix::process::CommandExt;

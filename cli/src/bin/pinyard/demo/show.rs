@@ -4,18 +4,16 @@
 use super::mpi::Mpirun;
 use super::row::{End, Row};
 use super::rows::{Kind, Spec};
+use crate::bars::{Bar, Bars};
 use crate::terminal::complain;
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use pinyard_cli::text::grouped;
-use std::io::IsTerminal;
-use std::time::Duration;
 
 /// Columns of a row's last word; the whole of it is in the verdict.
 const MESSAGE: usize = 68;
 
 /// The place where rows appear.
 pub(crate) struct Show {
-    bars: Option<MultiProgress>,
+    bars: Bars,
     ranks: u32,
 }
 
@@ -28,41 +26,27 @@ impl Show {
             mpirun.version,
             grouped(super::BYTES),
         ));
-        Show { bars: std::io::stderr().is_terminal().then(MultiProgress::new), ranks }
+        Show { bars: Bars::new(), ranks }
     }
 
     /// A row begins that has `rounds` rounds per rank.
     pub(crate) fn row(&self, spec: &Spec, rounds: u64) -> Line {
         let title = format!("{:<12} {:<8}", spec.name, spec.allocator);
         let ranks = u64::from(self.ranks);
-        let bar = self.bars.as_ref().map(|bars| {
-            let style = ProgressStyle::with_template("{prefix} [{bar:24}] {elapsed:>3} {msg}")
-                .map(|style| style.progress_chars("=> "))
-                .unwrap_or_else(|_| ProgressStyle::default_bar());
-            let bar = bars.add(ProgressBar::new(rounds * ranks)).with_style(style).with_prefix(title.clone());
+        let bar = self.bars.bar(&title, 24, rounds * ranks);
+        if let Some(bar) = bar.shown() {
             bar.set_message(match spec.kind {
                 Kind::Naive => "waiting for the watchdog",
                 _ => "starting",
             });
-            bar.enable_steady_tick(Duration::from_millis(200));
-            bar
-        });
-        Line { bar, title, ranks }
-    }
-}
-
-impl Drop for Show {
-    fn drop(&mut self) {
-        if self.bars.is_some() {
-            eprintln!(); // the cursor stands behind the last bar
         }
-        eprintln!();
+        Line { bar, title, ranks }
     }
 }
 
 /// A row that runs.
 pub(crate) struct Line {
-    bar: Option<ProgressBar>,
+    bar: Bar,
     title: String,
     ranks: u64,
 }
@@ -70,7 +54,7 @@ pub(crate) struct Line {
 impl Line {
     /// Rank 0 has completed this many rounds; the others are as far.
     pub(crate) fn advance(&self, rounds: u64) {
-        if let Some(bar) = self.bar.as_ref().filter(|_| rounds != 0) {
+        if let Some(bar) = self.bar.shown().filter(|_| rounds != 0) {
             bar.set_position(rounds * self.ranks);
             bar.set_message(format!("{} rounds", grouped(rounds * self.ranks)));
         }
@@ -79,7 +63,7 @@ impl Line {
     /// The row is over.
     pub(crate) fn finish(self, row: &Row) {
         let message: String = summary(row).chars().take(MESSAGE).collect();
-        match &self.bar {
+        match self.bar.shown() {
             Some(bar) => bar.abandon_with_message(message),
             None => complain(format_args!("{} {:>5.1} s  {message}", self.title, row.seconds)),
         }
@@ -92,14 +76,5 @@ fn summary(row: &Row) -> String {
         End::Completed => format!("{} rounds, {} stale", grouped(row.rounds), grouped(row.stale)),
         End::Hung => format!("{} rounds, hung", grouped(row.rounds)),
         End::Failed(why) => format!("failed: {}", why.lines().next().unwrap_or_default()),
-    }
-}
-
-impl Drop for Line {
-    /// A row that is given up leaves its bar where it stood.
-    fn drop(&mut self) {
-        if let Some(bar) = self.bar.as_ref().filter(|bar| !bar.is_finished()) {
-            bar.abandon();
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! `pinyard report`: the traces of a run as one page.
 
 use crate::terminal::{complain, print};
-use pinyard_cli::stress::place;
+use pinyard_cli::place;
 use pinyard_cli::text::grouped;
 use pinyard_cli::trace::{Run, load};
 use std::fs::File;

@@ -7,7 +7,7 @@ use crate::terminal::{complain, print, visible};
 use anstyle::{AnsiColor, Style};
 use comfy_table::{CellAlignment, Table, TableStyle};
 use pinyard::prometheus::Page;
-use pinyard_cli::stress::place;
+use pinyard_cli::place;
 use pinyard_cli::text::{bytes, grouped};
 use pinyard_trace::counters::{Counters, Document, SIGN_OF_LIFE};
 use std::collections::BTreeMap;
