@@ -59,6 +59,11 @@ for source in examples/c/transport.c examples/c/pools.c $here/misuse.c; do
     check "$name valgrind" under_valgrind "$build/$name-gcc" notify
     others=rest
 done
+waits() {
+    gcc "${c11[@]}" -DPLUGIN -shared -fPIC -o "$build/libwaits.so" $here/waits.c &&
+        gcc "${c11[@]}" -rdynamic -o "$build/waits" $here/waits.c "${dynamic[@]}" && runs "$build/waits" "$build/libwaits.so"
+}
+check "a constructor that waits for a thread's first get" waits
 # ---- C++ ------------------------------------------------------------------------------
 source=examples/c++/transport.cpp
 cpp17=(-std=c++17 "${warnings[@]}" -I src/include)

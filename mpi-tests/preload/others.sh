@@ -25,6 +25,11 @@ patchers() {
 # A constructor comes to libfabric with the loader's lock: no thread of ours may wait for the
 # loader while another waits for that thread.
 constructors() {
+	local mode
+	for mode in PINYARD_PRELOAD=on FI_MR_CACHE_MONITOR=memhooks PINYARD_PRELOAD=off; do
+		expect "a constructor that waits for who calls libfabric and UCX, $mode" 0 'waited for 101 answers' -- \
+			env $mode "${with[@]}" "$build/constructor" waits
+	done
 	expect "a constructor that calls libfabric" 0 'opened 4000 times, asked beside' -- "${with[@]}" "$build/constructor" 4000
 	expect "a constructor that calls libfabric, left alone" 0 'opened 4000 times, asked beside' -- \
 		env FI_MR_CACHE_MONITOR=memhooks "${with[@]}" "$build/constructor" 4000

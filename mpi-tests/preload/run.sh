@@ -36,7 +36,8 @@ compile cc libucp_plugin.so -shared -fPIC $here/ucp_plugin.c -Wl,--as-needed -lu
 compile cc client_entries $here/client.c $here/entries.c -lfabric -pthread
 compile cc patch13 $here/patch13.c
 compile cc libclosedir.so -shared -fPIC $here/closedir.c
-compile cc constructor $here/constructor.c -lfabric -pthread
+compile cc constructor -rdynamic $here/constructor.c -Wl,--no-as-needed -lucs -lucm -lfabric -pthread
+compile cc libwaits.so -DWAITS -shared -fPIC $here/constructor.c -lfabric
 compile cc libconstructor.so -DOPENED -shared -fPIC $here/constructor.c -lfabric
 compile cc guest $here/guest.c -lfabric -pthread
 compile cc guest_host -DHOST $here/guest.c -ldl

@@ -6,6 +6,7 @@
 //! last shard and pay for an atomic addition.
 
 use crate::membarrier;
+use pinyard_worker::at_thread_end;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::*, fence};
 
@@ -23,20 +24,15 @@ const UNSET: u32 = u32::MAX;
 
 thread_local! {
     static SHARD: Cell<u32> = const { Cell::new(UNSET) };
-    static GIVE_BACK: GiveBack = const { GiveBack };
 }
 
-/// Dropped when the thread ends.
-struct GiveBack;
-
-impl Drop for GiveBack {
-    fn drop(&mut self) {
-        let shard = SHARD.replace(SHARED);
-        if shard < SHARED {
-            // Release: pairs with the Acquire of whoever claims the shard next or
-            // finds it unclaimed; they see the counts.
-            CLAIMED.fetch_and(!(1 << shard), Release);
-        }
+/// The thread ends.
+fn give_back() {
+    let shard = SHARD.replace(SHARED);
+    if shard < SHARED {
+        // Release: pairs with the Acquire of whoever claims the shard next or
+        // finds it unclaimed; they see the counts.
+        CLAIMED.fetch_and(!(1 << shard), Release);
     }
 }
 
@@ -57,8 +53,8 @@ fn claim() -> u32 {
 }
 
 fn claim_own() -> Option<u32> {
-    // Without its destructor the thread could not give the shard back.
-    if !membarrier::prepare() || GIVE_BACK.try_with(|_| ()).is_err() {
+    // Otherwise the thread could not give the shard back.
+    if !membarrier::prepare() || !at_thread_end(give_back) {
         return None;
     }
     let lowest_free = |claimed: u64| {

@@ -12,6 +12,7 @@
 use super::status::{Failure, pny_status::*};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use pinyard_worker::at_thread_end;
 
 /// Tickets come in chunks, which are never given back.
 const CHUNK: usize = 1024;
@@ -50,10 +51,9 @@ thread_local! {
     static LOCAL: Local = const { Local { top: Cell::new(NONE), count: Cell::new(0) } };
 }
 
-impl Drop for Local {
-    fn drop(&mut self) {
-        self.give_back(self.count.get());
-    }
+/// The thread ends.
+fn give_all_back() {
+    LOCAL.with(|local| local.give_back(local.count.get()));
 }
 
 fn place(number: u32) -> Option<&'static Place> {
@@ -120,6 +120,10 @@ fn fresh() -> Option<u32> {
 impl Local {
     fn pop(&self) -> Option<u32> {
         if self.count.get() == 0 {
+            // Otherwise what it keeps would be lost with it.
+            if !at_thread_end(give_all_back) {
+                return pop_one().or_else(fresh);
+            }
             for _ in 0..BATCH {
                 match pop_one().or_else(fresh) {
                     Some(number) => self.push(number),
@@ -168,8 +172,7 @@ pub(super) struct Deposited {
 /// leases as there can be.
 #[inline]
 pub(super) fn give(Deposited { registry, lease }: Deposited) -> Option<u64> {
-    // A thread that is ending has no list of its own any more.
-    let number = LOCAL.try_with(Local::pop).unwrap_or_else(|_| pop_one().or_else(fresh))?;
+    let number = LOCAL.with(Local::pop)?;
     let place = place(number)?;
     let generation = place.word.load(Relaxed) >> 1;
     place.registry.store(registry, Relaxed);
@@ -195,15 +198,15 @@ pub(super) fn take(ticket: u64) -> Result<Deposited, Failure> {
         return Err(stale());
     }
     let deposited = Deposited { registry: place.registry.load(Relaxed), lease: place.lease.load(Relaxed) };
-    let kept = LOCAL.try_with(|local| {
+    LOCAL.with(|local| {
+        if local.count.get() == 0 && !at_thread_end(give_all_back) {
+            return push_all(number, place);
+        }
         local.push(number);
         if local.count.get() > 2 * BATCH {
             local.give_back(BATCH);
         }
     });
-    if kept.is_err() {
-        push_all(number, place);
-    }
     Ok(deposited)
 }
 

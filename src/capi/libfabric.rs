@@ -12,7 +12,7 @@ impl IntoFailure for ImportError {
             ImportError::MonitorChosen { .. } | ImportError::Call { .. } => PNY_ERR_REFUSED,
             ImportError::HooksIncomplete { .. } => PNY_ERR_HOOKS_INCOMPLETE,
             ImportError::Busy { .. } => PNY_ERR_BUSY,
-            ImportError::NoSink | ImportError::Thread(_) => PNY_ERR_RESOURCES,
+            ImportError::NoSink | ImportError::NoMemory(_) | ImportError::Thread(_) => PNY_ERR_RESOURCES,
         };
         Failure::new(status, self.to_string())
     }

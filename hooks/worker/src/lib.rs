@@ -12,6 +12,8 @@
 // Printing panics where the text cannot be written, as on a full disk.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+mod thread_end;
+
 use pinyard_hooks::SignalsBlocked;
 use std::any::Any;
 use std::io;
@@ -19,6 +21,7 @@ use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+pub use thread_end::at_thread_end;
 
 /// Between a panic of a thread's work and its next beginning: 10 ms, so that work which
 /// always panics leaves the processor to others.

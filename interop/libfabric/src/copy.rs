@@ -12,6 +12,7 @@ use super::abi::{self, Fid};
 use super::error::ImportError;
 use core::ffi::{CStr, c_char, c_int};
 use core::ptr::{NonNull, null_mut};
+use libc::RTLD_NOLOAD;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::OsStr;
 
@@ -41,16 +42,25 @@ fn absent(error: libloading::Error) -> ImportError {
     ImportError::Absent { text: format!("{error}{words}") }
 }
 
-fn open_library(name: &OsStr) -> Result<Library, ImportError> {
+/// Whether the loader may load what it has not.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Load {
+    Wanted,
+    /// What the program has closed meanwhile stays closed.
+    Never,
+}
+
+fn open_library(name: &OsStr, load: Load) -> Result<Library, ImportError> {
+    let load = if load == Load::Never { RTLD_NOLOAD } else { 0 };
     // SAFETY: libfabric's initialisers touch nothing of ours; the library stays
     // loaded for ever once the import has succeeded.
-    unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }.map_err(absent)
+    unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL | load) }.map_err(absent)
 }
 
 impl Copy {
     /// libfabric's own copy; `name` is what the loader knows the library by.
-    pub(super) fn core(name: &OsStr) -> Result<Copy, ImportError> {
-        let library = open_library(name)?;
+    pub(super) fn core(name: &OsStr, load: Load) -> Result<Copy, ImportError> {
+        let library = open_library(name, load)?;
         // SAFETY: the types are those of `rdma/fabric.h` and `rdma/fi_errno.h`.
         let (open, strerror, version) = unsafe {
             (
@@ -70,7 +80,7 @@ impl Copy {
 
     /// That of the provider which is loaded from `name`, after its own start.
     pub(super) fn provider(name: &OsStr) -> Result<Copy, ImportError> {
-        let library = open_library(name)?;
+        let library = open_library(name, Load::Never)?;
         // SAFETY: the type is that of `include/ofi_mr.h`, the same since 1.13; the
         // others come from libfabric, on which every provider depends.
         let (open, strerror, version) = unsafe {

@@ -1,6 +1,8 @@
 //! Why a monitor could not be imported.
 
+use crate::monitor::KEYS;
 use pinyard_hooks::Report;
+use std::collections::TryReserveError;
 use thiserror::Error;
 
 /// What stood in the way of [`import_monitor`](super::import_monitor).
@@ -41,6 +43,9 @@ pub enum ImportError {
         pinyard_hooks::MAX_SUBSCRIBERS
     )]
     NoSink,
+    /// No memory for what the caches hold.
+    #[error("a table of {KEYS} registrations: {0}; raise the limit (ulimit -v), or free memory")]
+    NoMemory(#[from] TryReserveError),
     /// Another monitor was imported before, or a cache runs already.
     #[error(
         "fi_import_fid(mr_cache) returned -FI_EBUSY (libfabric {}.{}): another monitor was imported, or a \

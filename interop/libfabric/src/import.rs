@@ -144,7 +144,7 @@ pub fn check_environment() -> Result<(), ImportError> {
 /// escapes the hooks is up to the caller: `trusted` is what the monitor starts with.
 pub(super) fn import(copy: Copy, trusted: bool) -> Result<&'static Imported, ImportError> {
     let sink = pinyard_hooks::subscribe().ok_or(ImportError::NoSink)?;
-    let imported = Imported::new(Monitor::new(sink, KEYS));
+    let imported = Imported::new(Monitor::new(sink, KEYS)?);
     imported.monitor().trust(trusted);
     let cache = copy.open_cache()?.as_ptr();
     // From here libfabric may know the pointer: no Box that moves or frees it.

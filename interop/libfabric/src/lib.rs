@@ -43,7 +43,7 @@ pub use import::check_environment;
 pub use monitor::Stats;
 
 use boxcar::Vec as Kept;
-use copy::Copy;
+use copy::{Copy, Load};
 use import::Imported;
 use pinyard_hooks::Report;
 use std::ffi::OsStr;
@@ -100,7 +100,7 @@ fn round(complete: bool) {
 /// [`ImportError`] says which step was refused; nothing has been imported then.
 /// Hooks that were installed stay.
 pub fn import_monitor() -> Result<(), ImportError> {
-    let copy = Copy::core(OsStr::new(LIBRARY))?;
+    let copy = Copy::core(OsStr::new(LIBRARY), Load::Wanted)?;
     if is_imported(copy.identity()) {
         return Ok(());
     }
@@ -141,7 +141,7 @@ pub struct Import {
 /// to its cache.
 pub fn import_monitor_into(name: &OsStr, holder: Holder, report: &Report) -> Result<Import, ImportError> {
     let copy = match holder {
-        Holder::Core => Copy::core(name),
+        Holder::Core => Copy::core(name, Load::Never),
         Holder::Provider => Copy::provider(name),
     }?;
     import_into(copy, report.is_complete())

@@ -26,6 +26,7 @@
 
 use super::table::{Answer, Subscribed, Table};
 use pinyard_hooks::{PAGE_SIZE, Subscription, begin_registration, fork_generation};
+use std::collections::TryReserveError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Mutex, MutexGuard};
 
@@ -111,17 +112,17 @@ pub(super) struct Monitor {
 
 impl Monitor {
     /// A monitor of `sink`'s events. `keys` entries are reserved now.
-    pub(super) fn new(sink: Subscription, keys: usize) -> Monitor {
-        Monitor {
+    pub(super) fn new(sink: Subscription, keys: usize) -> Result<Monitor, TryReserveError> {
+        Ok(Monitor {
             sink,
-            table: Mutex::new(Table::with_capacity(keys)),
+            table: Mutex::new(Table::with_capacity(keys)?),
             trusted: AtomicBool::new(true),
             full: AtomicBool::new(false),
             unsettled: AtomicBool::new(false),
             attached: AtomicBool::new(false),
             generation: fork_generation(),
             counts: Counts::default(),
-        }
+        })
     }
 
     /// libfabric has asked the monitor to start: before the first registration.
@@ -331,7 +332,7 @@ mod tests {
     /// A callback never waits: where the helper has the table, the answer is "no".
     #[test]
     fn a_table_in_use_means_no() {
-        let monitor = Monitor::new(pinyard_hooks::subscribe().unwrap(), 4);
+        let monitor = Monitor::new(pinyard_hooks::subscribe().unwrap(), 4).unwrap();
         assert_eq!(monitor.subscribe(0x6100_0000_0000, PAGE_SIZE), Ok(()));
         let helper = monitor.table();
         assert!(!monitor.valid(0x6100_0000_0000, PAGE_SIZE));

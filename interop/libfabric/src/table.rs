@@ -17,6 +17,8 @@
 //! Sorted by key in memory reserved once: the callbacks run where nothing may be
 //! allocated.
 
+use std::collections::TryReserveError;
+
 /// What is known about all entries of one key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -86,9 +88,11 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// An empty table. The only function here that allocates.
-    pub(super) fn with_capacity(capacity: usize) -> Table {
-        Table { slots: Vec::with_capacity(capacity), capacity, longest: 0 }
+    /// An empty table. The only function here that allocates, half a megabyte as a rule.
+    pub(super) fn with_capacity(capacity: usize) -> Result<Table, TryReserveError> {
+        let mut slots = Vec::new();
+        slots.try_reserve_exact(capacity)?;
+        Ok(Table { slots, capacity, longest: 0 })
     }
 
     fn find(&self, base: usize, len: usize) -> Result<usize, usize> {
@@ -246,11 +250,16 @@ mod tests {
     const K: (usize, usize) = (0x10_000, 0x4000);
 
     fn table_with(keys: &[(usize, usize)]) -> Table {
-        let mut table = Table::with_capacity(8);
+        let mut table = Table::with_capacity(8).unwrap();
         for &(base, len) in keys {
             assert_eq!(table.subscribe(base, len), Subscribed::First);
         }
         table
+    }
+
+    #[test]
+    fn no_memory_is_an_error_and_ends_nothing() {
+        assert!(Table::with_capacity(usize::MAX / 2).is_err());
     }
 
     #[test]
@@ -297,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_full_table_refuses_and_forgets_nothing() {
-        let mut table = Table::with_capacity(2);
+        let mut table = Table::with_capacity(2).unwrap();
         assert_eq!(table.subscribe(0x1000, 1), Subscribed::First);
         assert_eq!(table.subscribe(0x2000, 1), Subscribed::First);
         assert_eq!(table.subscribe(0x3000, 1), Subscribed::RefusedFull);

@@ -110,7 +110,7 @@ struct Libfabric {
 
 impl Libfabric {
     fn new(caches: usize, keys: usize) -> Libfabric {
-        let monitor = Monitor::new(pinyard_hooks::subscribe().unwrap(), keys);
+        let monitor = Monitor::new(pinyard_hooks::subscribe().unwrap(), keys).unwrap();
         let caches = (0..caches).map(|_| Cache::default()).collect();
         Libfabric { imported: Imported::new(monitor), mm_lock: Mutex::new(()), caches: Mutex::new(caches) }
     }

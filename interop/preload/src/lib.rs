@@ -23,6 +23,7 @@ mod caller;
 mod elf;
 mod libfabric;
 mod loader;
+mod object;
 mod pages;
 mod process;
 mod providers;

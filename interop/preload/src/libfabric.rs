@@ -4,6 +4,7 @@
 use crate::caller;
 use crate::guarded;
 use crate::loader;
+use crate::object;
 use crate::process;
 use crate::providers;
 use crate::say::say;
@@ -20,14 +21,26 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 /// `-FI_ENOSYS`: there is no libfabric behind us.
 const NO_FUNCTION: isize = -(libc::ENOSYS as isize);
 
-/// The objects whose import is finished, by the loader's name for them. A thread whose
-/// object is missing here does the whole import itself, even while another thread does it.
-/// So no thread waits for another, which may be in the loader, and no thread opens a domain
-/// before a monitor is in.
-static DONE: boxcar::Vec<CString> = boxcar::Vec::new();
+/// An object that has a copy of libfabric's cache.
+struct Known {
+    /// The loader's name for it.
+    object: CString,
+    /// It has started its providers, and their imports are finished.
+    settled: AtomicBool,
+}
 
-fn is_done(object: &CStr) -> bool {
-    DONE.iter().any(|(_, known)| known.as_c_str() == object)
+/// The objects whose own import is finished. A thread whose object is missing here, or not settled, does
+/// the whole work itself, even while another thread does it. So no thread waits for another, which may
+/// be in the loader, and no thread opens a domain before a monitor is in. Once an object is settled, its
+/// calls ask the loader nothing, whose locks a forked child may never get.
+static KNOWN: boxcar::Vec<Known> = boxcar::Vec::new();
+
+fn known(object: &CStr) -> Option<&'static Known> {
+    KNOWN.iter().map(|(_, known)| known).find(|known| known.object.as_c_str() == object)
+}
+
+fn finished(object: &CStr) {
+    KNOWN.push(Known { object: object.to_owned(), settled: AtomicBool::new(false) });
 }
 
 macro_rules! intercepted {
@@ -36,13 +49,13 @@ macro_rules! intercepted {
         pub(crate) extern "C" fn $function(
             a: usize, b: usize, c: usize, d: usize, e: usize, f: usize, g: usize, caller: usize,
         ) -> isize {
-            let Some(real) = caller::real($name, caller) else { return NO_FUNCTION };
-            guarded(|| before(real));
+            let Some(real_address) = caller::real($name, caller) else { return NO_FUNCTION };
+            guarded(|| before(real_address));
             // SAFETY: the function that the caller would have called without us, which
             // reads of these arguments those that it has.
-            let real = unsafe { core::mem::transmute::<usize, Seven>(real) };
+            let real = unsafe { core::mem::transmute::<usize, Seven>(real_address) };
             let result = real(a, b, c, d, e, f, g);
-            guarded(after);
+            guarded(|| after(real_address, $name));
             guarded(|| opened($name, a, result));
             result
         }
@@ -60,47 +73,64 @@ intercepted! {
 
 /// libfabric's function at `real` is about to run.
 fn before(real: usize) {
+    static LEFT_ALONE: AtomicBool = AtomicBool::new(false);
     let settings = settings();
     if !settings.on || !settings.libfabric {
         return;
     }
-    let Some(object) = caller::object_name(real).filter(|object| !is_done(object)) else { return };
+    let Some(object) = object::name_at(real).filter(|object| known(object).is_none()) else { return };
     let path = Path::new(OsStr::from_bytes(object.to_bytes()));
     match check_environment() {
         // Before anything is installed: what is left alone finds libc as it was.
-        Err(error) => say(Level::Error, format_args!("{}: left alone: {error}", path.display())),
+        Err(error) if !LEFT_ALONE.swap(true, AcqRel) => {
+            say(Level::Error, format_args!("{}: left alone: {error}", path.display()));
+        }
+        Err(_) => {}
         Ok(()) => {
             import(object, Holder::Core);
             // Of a libfabric that started unseen, by an address from dlsym.
-            after();
+            into_providers();
             providers::switch_off_unreachable(object, is_loaded);
         }
     }
-    DONE.push(object.to_owned());
+    finished(object);
 }
 
 /// Whether the loader has loaded `file`, under whatever name.
 fn is_loaded(file: &Path) -> bool {
     let file = file.canonicalize();
-    let mut known = DONE.iter().map(|(_, object)| Path::new(OsStr::from_bytes(object.to_bytes())));
+    let mut known = KNOWN.iter().map(|(_, known)| Path::new(OsStr::from_bytes(known.object.to_bytes())));
     file.is_ok_and(|file| known.any(|known| known.canonicalize().is_ok_and(|known| known == file)))
 }
 
-/// A function of libfabric's has run: it may have loaded providers.
-fn after() {
+/// `function` of libfabric's, at `real`, has run: it may have loaded providers. Those that tell of fabrics
+/// or open one have (`fi_ini` in `src/fabric.c`).
+fn after(real: usize, function: &CStr) {
     let settings = settings();
-    if !settings.on || !settings.libfabric || check_environment().is_err() {
+    if !settings.on || !settings.libfabric {
         return;
     }
-    let Some(loaded) = loader::loaded_since(providers::is_provider) else { return };
-    for provider in loaded.names() {
-        if !is_done(provider) {
+    let Some(known) = object::name_at(real).and_then(known) else { return };
+    if known.settled.load(Acquire) {
+        return;
+    }
+    if check_environment().is_ok() {
+        into_providers();
+    }
+    let starts = [c"fi_getinfo", c"fi_fabric", c"fi_fabric2"].contains(&function);
+    // Not before the imports: a thread that comes meanwhile looks itself.
+    known.settled.fetch_or(starts, AcqRel);
+}
+
+/// Imports into the providers that are loaded. What has a provider's name, and not what libfabric calls
+/// in one, is the program's own.
+fn into_providers() {
+    for provider in loader::loaded(providers::is_provider).iter() {
+        if known(provider).is_none() && loader::has(provider, c"fi_prov_ini") {
             import(provider, Holder::Provider);
-            DONE.push(provider.to_owned());
+            finished(provider);
         }
     }
-    // Not before: a thread that comes meanwhile looks itself.
-    loaded.all_are_done();
 }
 
 /// `function` has returned `result`; `first` is its first argument.

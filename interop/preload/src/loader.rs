@@ -7,53 +7,38 @@ use core::ptr::NonNull;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::*};
 
-/// Objects that the loader had loaded, ever, at the last [`Loaded::all_are_done`].
-static SETTLED: AtomicU64 = AtomicU64::new(0);
-
-/// Objects that are loaded.
-pub(crate) struct Loaded {
+/// Names of objects.
+pub(crate) struct Names {
     wanted: fn(&Path) -> bool,
-    /// Objects that were ever loaded.
-    adds: u64,
-    /// The loader's names, each with its NUL.
-    names: Vec<u8>,
-    /// Some did not fit into `names`.
+    /// The loader's words, each with its NUL.
+    words: Vec<u8>,
+    /// Some did not fit into `words`.
     cut: bool,
 }
 
-impl Loaded {
-    pub(crate) fn names(&self) -> impl Iterator<Item = &CStr> {
-        self.names.split_inclusive(|&byte| byte == 0).filter_map(|name| CStr::from_bytes_with_nul(name).ok())
-    }
-
-    /// Nothing is left to be done: [`loaded_since`] finds nothing until the next is loaded.
-    pub(crate) fn all_are_done(&self) {
-        SETTLED.store(self.adds, Release);
+impl Names {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &CStr> {
+        self.words.split_inclusive(|&byte| byte == 0).filter_map(|name| CStr::from_bytes_with_nul(name).ok())
     }
 }
 
-/// The objects that are loaded and `wanted`, if any object has been loaded since
-/// [`Loaded::all_are_done`].
-pub(crate) fn loaded_since(wanted: fn(&Path) -> bool) -> Option<Loaded> {
-    /// With the loader's lock, so it allocates nothing: an allocator may wait for the loader.
-    extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, loaded: *mut c_void) -> c_int {
-        // SAFETY: the loader's record and the `Loaded` below, for the time of the call.
-        let (info, loaded) = unsafe { (&*info, &mut *loaded.cast::<Loaded>()) };
-        loaded.adds = info.dlpi_adds;
-        if SETTLED.load(Acquire) == info.dlpi_adds {
-            return 1;
-        }
+/// The objects that are loaded and `wanted`, by their names. Does not wait for constructors, but for
+/// whoever enters an object into the loader's list or takes one out.
+pub(crate) fn loaded(wanted: fn(&Path) -> bool) -> Names {
+    /// With a lock of the loader's, so it allocates nothing: an allocator may wait for the loader.
+    extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, names: *mut c_void) -> c_int {
+        // SAFETY: the loader's record and the `Names` below, for the time of the call.
+        let (info, names) = unsafe { (&*info, &mut *names.cast::<Names>()) };
         if !info.dlpi_name.is_null() {
             // SAFETY: the loader's own string.
             let name = unsafe { CStr::from_ptr(info.dlpi_name) };
-            if (loaded.wanted)(Path::new(OsStr::from_bytes(name.to_bytes()))) {
+            if (names.wanted)(Path::new(OsStr::from_bytes(name.to_bytes()))) {
                 let name = name.to_bytes_with_nul();
-                let fits = loaded.names.capacity() - loaded.names.len() >= name.len();
+                let fits = names.words.capacity() - names.words.len() >= name.len();
                 match fits {
-                    true => loaded.names.extend_from_slice(name),
-                    false => loaded.cut = true,
+                    true => names.words.extend_from_slice(name),
+                    false => names.cut = true,
                 }
             }
         }
@@ -61,14 +46,11 @@ pub(crate) fn loaded_since(wanted: fn(&Path) -> bool) -> Option<Loaded> {
     }
     let mut room = 4 << 10;
     loop {
-        let mut loaded = Loaded { wanted, adds: 0, names: Vec::with_capacity(room), cut: false };
-        // SAFETY: `each` has this signature and uses `loaded` while the call lasts.
-        unsafe { libc::dl_iterate_phdr(Some(each), (&raw mut loaded).cast()) };
-        if SETTLED.load(Acquire) == loaded.adds {
-            return None;
-        }
-        if !loaded.cut {
-            return Some(loaded);
+        let mut names = Names { wanted, words: Vec::with_capacity(room), cut: false };
+        // SAFETY: `each` has this signature and uses `names` while the call lasts.
+        unsafe { libc::dl_iterate_phdr(Some(each), (&raw mut names).cast()) };
+        if !names.cut {
+            return names;
         }
         room *= 2;
     }
@@ -79,6 +61,29 @@ pub(crate) fn loaded_since(wanted: fn(&Path) -> bool) -> Option<Loaded> {
 pub(crate) fn handle_of(object: &CStr, flags: c_int) -> Option<NonNull<c_void>> {
     // SAFETY: a NUL-terminated name; NOLOAD loads nothing, so it runs no constructor.
     NonNull::new(unsafe { libc::dlopen(object.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD | flags) })
+}
+
+/// The address that `name` has in the object of `handle`, or in one that it is linked with.
+fn find(handle: NonNull<c_void>, name: &CStr) -> Option<usize> {
+    // SAFETY: a live handle and a NUL-terminated name.
+    let found = unsafe { libc::dlsym(handle.as_ptr(), name.as_ptr()) };
+    (!found.is_null()).then_some(found.addr())
+}
+
+/// The function `name` of the object that the loader calls `object`, which stays loaded from then on:
+/// what is found is called until the process ends.
+pub(crate) fn in_object(object: &CStr, name: &CStr) -> Option<usize> {
+    find(handle_of(object, libc::RTLD_NODELETE)?, name)
+}
+
+/// Whether the object that the loader calls `object` is loaded and has `name`, or is linked with what has.
+pub(crate) fn has(object: &CStr, name: &CStr) -> bool {
+    handle_of(object, 0).is_some_and(|handle| {
+        let found = find(handle, name).is_some();
+        // SAFETY: the handle from above, used no more.
+        unsafe { libc::dlclose(handle.as_ptr()) };
+        found
+    })
 }
 
 /// `Dl_serpath` and `Dl_serinfo` (`dlfcn.h`).
@@ -102,7 +107,7 @@ unsafe extern "C" {
 /// The folders in which the loader looks for what `object` opens by a name without a slash,
 /// in its words (dlinfo(3), `RTLD_DI_SERINFO`): run paths, the `LD_LIBRARY_PATH` that the
 /// process began with, the system's; and the folders of each for newer processors (ld.so(8),
-/// glibc-hwcaps). The loader's cache (ldconfig(8)) is not among them.
+/// glibc-hwcaps). What its cache names is [`cached`]'s.
 pub(crate) fn searched_by(object: &CStr) -> Vec<PathBuf> {
     const SERINFO: c_int = 4;
     const SERINFO_SIZE: c_int = 5;
@@ -137,9 +142,29 @@ fn for_processors(folder: &Path) -> Vec<PathBuf> {
     found.flatten().map(|entry| entry.path()).collect()
 }
 
+/// The files of ldconfig(8)'s cache that are `wanted`. Its texts are paths and names of libraries, each
+/// with its NUL, whatever version of the format it has.
+pub(crate) fn cached(wanted: fn(&Path) -> bool) -> Vec<PathBuf> {
+    paths_of(&std::fs::read("/etc/ld.so.cache").unwrap_or_default(), wanted)
+}
+
+fn paths_of(cache: &[u8], wanted: fn(&Path) -> bool) -> Vec<PathBuf> {
+    let texts = cache.split(|&byte| byte == 0).map(|text| Path::new(OsStr::from_bytes(text)));
+    texts.filter(|path| path.is_absolute() && wanted(path)).map(Path::to_owned).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_cache_names_is_found() {
+        let is_c = |path: &Path| path.file_name().is_some_and(|name| name == "libc.so.6");
+        let found = cached(is_c);
+        assert!(found.iter().any(|path| path.exists()), "{found:?}");
+        let cache = b"glibc-ld.so.cache1.1\0\x02\0libc.so.6\0/opt/x/libc.so.6\0/opt/x/libm.so.6\0";
+        assert_eq!(paths_of(cache, is_c), [Path::new("/opt/x/libc.so.6")]);
+    }
 
     #[test]
     fn the_loader_says_where_it_looks() {

@@ -8,7 +8,7 @@
 //! setting that every copy reads then.
 
 use crate::elf::exports;
-use crate::loader::searched_by;
+use crate::loader::{cached, searched_by};
 use crate::say::say;
 use crate::settings::Level;
 use core::ffi::CStr;
@@ -57,10 +57,16 @@ pub(crate) fn are_off() -> bool {
 /// The providers' files that libfabric will load, and some that it will not. It goes where
 /// `said` (`FI_PROVIDER_PATH`) leads. Where that names no folder, it looks in a folder of its
 /// own (`PROVDLDIR` is `$libdir/libfabric`), and asks the loader for each by its name:
-/// Intel MPI's lie beside libfabric, others in the folders that the loader has `searched`.
+/// Intel MPI's lie beside libfabric, others in the folders that the loader has `searched`, or where its
+/// cache says (`cached`).
 /// What a folder holds is a provider's by its name, what is named itself (`+FILE`, with a
 /// leading slash) by whatever name.
-fn files(libfabric: &Path, said: Option<&OsStr>, searched: Vec<PathBuf>) -> Vec<PathBuf> {
+fn files(
+    libfabric: &Path,
+    said: Option<&OsStr>,
+    searched: Vec<PathBuf>,
+    cached: Vec<PathBuf>,
+) -> Vec<PathBuf> {
     let path = |bytes| PathBuf::from(OsStr::from_bytes(bytes));
     let said = said.unwrap_or_default().as_bytes();
     let said = said.strip_prefix(b"@").unwrap_or(said).split(|&byte| byte == b':');
@@ -73,6 +79,7 @@ fn files(libfabric: &Path, said: Option<&OsStr>, searched: Vec<PathBuf>) -> Vec<
         folders.extend(libfabric.parent().map(|folder| folder.join("libfabric")));
         folders.extend(libfabric.parent().map(Path::to_owned));
         folders.extend(searched);
+        files.extend(cached);
     }
     for folder in folders {
         // A folder that is not there has no providers.
@@ -96,7 +103,7 @@ pub(crate) fn switch_off_unreachable(libfabric: &CStr, loaded: impl Fn(&Path) ->
     let is_closed =
         |file: &PathBuf| may_cache(file) && (!is_provider(file) || !has_way_in(file)) && !loaded(file);
     let path = Path::new(OsStr::from_bytes(libfabric.to_bytes()));
-    let mut files = files(path, said.as_deref(), searched_by(libfabric)).into_iter();
+    let mut files = files(path, said.as_deref(), searched_by(libfabric), cached(is_provider)).into_iter();
     let Some(closed) = files.find(is_closed) else { return };
     // SAFETY: NUL-terminated texts. Another thread that reads the environment at this
     // moment may read a table that is being replaced, as beside any setenv; libfabric's
@@ -191,19 +198,21 @@ mod tests {
         {
             std::fs::write(folder.join(file), "").unwrap();
         }
+        let cached = vec![PathBuf::from("/opt/cached/liby-fi.so")];
         let looked_at = |said: Option<&str>, searched: &[&Path]| {
             let searched = searched.iter().map(|folder| folder.to_path_buf()).collect();
-            let mut files = files(&folder.join("libfabric.so.1"), said.map(OsStr::new), searched);
+            let mut files =
+                files(&folder.join("libfabric.so.1"), said.map(OsStr::new), searched, cached.clone());
             files.sort();
             files
         };
         let (efa, verbs) = (own.join("libefa-fi.so"), folder.join("libverbs-1.12-fi.so"));
         let x = other.join("libx-fi.so");
-        let beside = [efa.clone(), verbs.clone()];
+        let beside = [cached[0].clone(), efa.clone(), verbs.clone()];
         for nothing in [None, Some(""), Some("@"), Some("+below/it-fi.so")] {
             assert_eq!(looked_at(nothing, &[]), beside, "{nothing:?}");
         }
-        let all = [efa, verbs, x.clone()];
+        let all = [cached[0].clone(), efa, verbs, x.clone()];
         assert_eq!(looked_at(None, &[Path::new("/nowhere"), &other]), all);
         let path = other.to_str().unwrap();
         assert_eq!(looked_at(Some(path), &[]), std::slice::from_ref(&x));

@@ -13,6 +13,8 @@
 
 use crate::caller;
 use crate::guarded;
+use crate::loader;
+use crate::object;
 use crate::process;
 use crate::say::say;
 use crate::settings::{Level, Ucx, settings};
@@ -126,8 +128,8 @@ fn take_over(real: usize) {
         return;
     }
     let report = install();
-    let Some(object) = caller::object_name(real) else { return };
-    let external = caller::in_object(object, c"ucm_set_external_event");
+    let Some(object) = object::name_at(real) else { return };
+    let external = loader::in_object(object, c"ucm_set_external_event");
     let (true, true, Some(external)) = (report.is_complete(), begin(object), external) else {
         say(
             Level::Error,
@@ -160,7 +162,7 @@ fn watch(real: usize) {
         return;
     }
     let report = install();
-    let Some(object) = caller::object_name(real) else { return };
+    let Some(object) = object::name_at(real) else { return };
     if !report.is_complete() || !begin(object) {
         say(
             Level::Error,
@@ -190,7 +192,7 @@ fn watch(real: usize) {
 
 /// Makes the way to UCX; tells nothing yet. False where there is none.
 fn begin(object: &CStr) -> bool {
-    let Some(tell) = caller::in_object(object, c"ucm_vm_munmap") else { return false };
+    let Some(tell) = loader::in_object(object, c"ucm_vm_munmap") else { return false };
     OWNER.store(fork_generation(), Release);
     TELL.store(tell, Release);
     // SAFETY: `changes` keeps to the rules of a hook but for UCX's own function, which

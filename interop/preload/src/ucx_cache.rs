@@ -19,6 +19,8 @@
 //! through it: both are looked up in the same scope.
 
 use crate::caller;
+use crate::loader;
+use crate::object;
 use crate::pages::Pages;
 use crate::say::say;
 use crate::settings::{Level, Ucx, settings};
@@ -119,7 +121,7 @@ pub(crate) extern "C" fn create(
     let settings = settings();
     let wanted = settings.on && settings.ucx != Ucx::Nothing;
     let get = if wanted && queues_all(caller) {
-        caller::object_name(real).and_then(|object| caller::in_object(object, c"ucs_rcache_get"))
+        object::name_at(real).and_then(|object| loader::in_object(object, c"ucs_rcache_get"))
     } else {
         None
     };
@@ -132,7 +134,7 @@ pub(crate) extern "C" fn create(
 
 /// Whether the code at `caller` is a UCP whose cache queues every change.
 fn queues_all(caller: usize) -> bool {
-    let version = caller::object_name(caller).and_then(|ucp| caller::in_object(ucp, c"ucp_get_version"));
+    let version = object::name_at(caller).and_then(|ucp| loader::in_object(ucp, c"ucp_get_version"));
     let Some(version) = version else { return false };
     let (mut major, mut minor, mut release) = (0, 0, 0);
     // SAFETY: the function of this name stores three numbers (`ucp/api/ucp.h`).
@@ -191,33 +193,13 @@ pub(crate) extern "C" fn get(
             wrapped.pages.mark(address & !(widen - 1), end & !(widen - 1));
             wrapped.get
         }
-        None => match real_get(caller) {
+        None => match caller::real(c"ucs_rcache_get", caller) {
             // SAFETY: libucs's own function.
             Some(real) => unsafe { core::mem::transmute::<usize, Seven>(real) },
             None => return UNSUPPORTED,
         },
     };
     real(cache, address, length, alignment, e, f, g)
-}
-
-/// UCX's own `ucs_rcache_get` for the code at `caller`, looked up once for each place:
-/// before 1.17 this is the way of every hit. UCX stays loaded from then on, since another
-/// library may come to lie at `caller`.
-fn real_get(caller: usize) -> Option<usize> {
-    static KNOWN: [(AtomicUsize, AtomicUsize); 32] =
-        [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; 32];
-    // Acquire: pairs with the last store below.
-    if let Some((_, real)) = KNOWN.iter().find(|(place, _)| place.load(Acquire) == caller) {
-        return Some(real.load(Relaxed));
-    }
-    let real = caller::real(c"ucs_rcache_get", caller)?;
-    let free = KNOWN.iter().find(|(place, _)| place.compare_exchange(0, TAKEN, AcqRel, Relaxed).is_ok());
-    if let Some((place, function)) = free {
-        caller::keep(real);
-        function.store(real, Relaxed);
-        place.store(caller, Release);
-    }
-    Some(real)
 }
 
 /// `ucm_unset_event_handler(events, callback, argument)`.

@@ -49,7 +49,7 @@ pub(crate) fn fabric_opened(attr: usize) {
     static ONCE: AtomicBool = AtomicBool::new(false);
     // SAFETY: libfabric has just read the same structure, whose beginning never changed.
     let provider = unsafe { (attr as *const FabricAttr).as_ref() }.map(|attr| attr.provider);
-    let Some(provider) = provider.filter(|name| !name.is_null()) else { return };
+    let Some(provider) = provider.filter(|name| !name.is_null() && !ONCE.load(Acquire)) else { return };
     // SAFETY: the caller's NUL-terminated text.
     let name = unsafe { CStr::from_ptr(provider) };
     let caches = name.to_bytes().split(|&byte| byte == b';').any(|layer| CACHING.contains(&layer));

@@ -3,7 +3,7 @@
 
 use crate::codes::pny_status::{self, *};
 use core::ffi::c_char;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -36,6 +36,9 @@ impl Failure {
 thread_local! {
     /// `None` where the last call succeeded.
     static LAST_ERROR: RefCell<Option<CString>> = const { RefCell::new(None) };
+    /// `LAST_ERROR` is a text. A thread that never failed does not touch that one: its destructor is
+    /// registered with the loader's lock, for which a constructor may keep the thread waiting.
+    static HAS_FAILED: Cell<bool> = const { Cell::new(false) };
 }
 
 fn remember(cause: Option<String>) {
@@ -55,7 +58,7 @@ pub fn at_boundary(name: &str, body: impl FnOnce() -> Result<(), Failure>) -> pn
     match catch_unwind(AssertUnwindSafe(body)) {
         // No text to forget, as a rule: then nothing is written.
         Ok(Ok(())) => {
-            if LAST_ERROR.try_with(|last| last.borrow().is_some()).unwrap_or(false) {
+            if HAS_FAILED.replace(false) {
                 remember(None);
             }
             PNY_OK
@@ -75,12 +78,16 @@ pub fn at_boundary(name: &str, body: impl FnOnce() -> Result<(), Failure>) -> pn
 #[cold]
 fn failed(name: &str, Failure { status, cause }: Failure) -> pny_status {
     remember(Some(format!("{name}: {cause}")));
+    HAS_FAILED.set(true);
     status
 }
 
 /// The text of this thread's last failure, "" where its last call succeeded: valid until the thread's next
 /// call of [`at_boundary`].
 pub fn last_error() -> *const c_char {
+    if !HAS_FAILED.get() {
+        return c"".as_ptr();
+    }
     let text = LAST_ERROR.try_with(|last| {
         // SAFETY: the variable is this thread's own and only replaced by
         // `remember`, which this function does not call.
