@@ -118,19 +118,16 @@ fn fresh() -> Option<u32> {
 }
 
 impl Local {
+    #[inline]
     fn pop(&self) -> Option<u32> {
         if self.count.get() == 0 {
-            // Otherwise what it keeps would be lost with it.
-            if !at_thread_end(give_all_back) {
-                return pop_one().or_else(fresh);
-            }
-            for _ in 0..BATCH {
-                match pop_one().or_else(fresh) {
-                    Some(number) => self.push(number),
-                    None => break,
-                }
-            }
+            return self.refill();
         }
+        self.pop_own()
+    }
+
+    #[inline]
+    fn pop_own(&self) -> Option<u32> {
         let number = self.top.get();
         let place = place(number).filter(|_| number != NONE)?;
         self.top.set(place.next.load(Relaxed));
@@ -138,6 +135,33 @@ impl Local {
         Some(number)
     }
 
+    #[cold]
+    #[inline(never)]
+    fn refill(&self) -> Option<u32> {
+        // Otherwise what it keeps would be lost with it.
+        if !at_thread_end(give_all_back) {
+            return pop_one().or_else(fresh);
+        }
+        for _ in 0..BATCH {
+            match pop_one().or_else(fresh) {
+                Some(number) => self.push(number),
+                None => break,
+            }
+        }
+        self.pop_own()
+    }
+
+    /// Its first one.
+    #[cold]
+    #[inline(never)]
+    fn push_first(&self, number: u32) {
+        match (at_thread_end(give_all_back), place(number)) {
+            (false, Some(place)) => push_all(number, place),
+            _ => self.push(number),
+        }
+    }
+
+    #[inline]
     fn push(&self, number: u32) {
         if let Some(place) = place(number) {
             place.next.store(self.top.get(), Relaxed);
@@ -199,8 +223,8 @@ pub(super) fn take(ticket: u64) -> Result<Deposited, Failure> {
     }
     let deposited = Deposited { registry: place.registry.load(Relaxed), lease: place.lease.load(Relaxed) };
     LOCAL.with(|local| {
-        if local.count.get() == 0 && !at_thread_end(give_all_back) {
-            return push_all(number, place);
+        if local.count.get() == 0 {
+            return local.push_first(number);
         }
         local.push(number);
         if local.count.get() > 2 * BATCH {
