@@ -3,27 +3,15 @@
  *
  *   waits PLUGIN       PLUGIN: this file, compiled with -DPLUGIN
  */
-#include <stdio.h>
+#include "../waiting_constructor.h"
 
-#ifdef PLUGIN
-void opened_while_another_has_the_mutex(void);
-__attribute__((constructor)) static void opened(void)
-{
-    opened_while_another_has_the_mutex();
-}
-#else
-#include <dlfcn.h>
+#ifndef PLUGIN
 #include <pinyard.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-void opened_while_another_has_the_mutex(void);
-
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static pthread_barrier_t in_constructor;
 static pny_registry registry;
 
 static int register_memory(void *user, void *address, size_t length, pny_access access, struct pny_key *key)
@@ -54,28 +42,10 @@ static void use(void)
     munmap(memory, LENGTH);
 }
 
-void opened_while_another_has_the_mutex(void)
-{
-    pthread_barrier_wait(&in_constructor);
-    pthread_mutex_lock(&mutex);
-    pthread_mutex_unlock(&mutex);
-}
-
-static void *has_the_mutex(void *none)
-{
-    pthread_mutex_lock(&mutex);
-    pthread_barrier_wait(&in_constructor);
-    for (int round = 0; round < 100; round++)
-        use();
-    pthread_mutex_unlock(&mutex);
-    return none;
-}
-
 int main(int count, char **words)
 {
     struct pny_backend_ops ops = {.size = sizeof ops, .register_memory = register_memory, .deregister_memory = deregister_memory};
     pny_registry_config config = {.size = sizeof config, .ops = &ops};
-    pthread_t thread;
 
     if (count < 2 || pny_registry_create(&config, &registry) != PNY_OK) {
         fprintf(stderr, "pny_registry_create: %s\n", pny_last_error());
@@ -83,10 +53,8 @@ int main(int count, char **words)
     }
     use();
     alarm(60);
-    pthread_barrier_init(&in_constructor, NULL, 2);
-    if (pthread_create(&thread, NULL, has_the_mutex, NULL) != 0 || dlopen(words[1], RTLD_NOW) == NULL)
+    if (work_while_a_constructor_waits(words[1], use) != 0)
         return 1;
-    pthread_join(thread, NULL);
     pny_registry_destroy(registry);
     puts("completed");
     return 0;

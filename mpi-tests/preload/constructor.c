@@ -6,7 +6,7 @@
  *   constructor waits      opens libwaits.so, whose constructor waits for a mutex; the thread that has
  *                          it asks libfabric and sets a handler of UCX's meanwhile, not for the first time
  *
- * With -DOPENED it is libconstructor.so, with -DWAITS libwaits.so.
+ * With -DOPENED it is libconstructor.so. libwaits.so is waiting_constructor.h with -DPLUGIN.
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -14,7 +14,6 @@
 
 #include <rdma/fabric.h>
 
-#ifndef WAITS
 /* Starts nothing and answers quickly, whether there is such a provider or not. */
 static void ask(void)
 {
@@ -26,14 +25,12 @@ static void ask(void)
 	fi_freeinfo(info);
 	fi_freeinfo(hints);
 }
-#endif
 
-#ifdef WAITS
-void opened_while_another_has_the_mutex(void);
-__attribute__((constructor)) static void opened(void) { opened_while_another_has_the_mutex(); }
-#elif defined(OPENED)
+#ifdef OPENED
 __attribute__((constructor)) static void opened(void) { ask(); }
 #else
+#include "../waiting_constructor.h"
+
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -57,8 +54,6 @@ static void *asks(void *none)
 int ucm_set_event_handler(int events, int priority, void *callback, void *argument);
 void ucm_unset_event_handler(int events, void *callback, void *argument);
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static pthread_barrier_t in_constructor;
 static long answers;
 
 static void nothing(int event, void *change, void *argument)
@@ -75,32 +70,11 @@ static void ask_both(void)
 	ucm_unset_event_handler(VM_UNMAPPED, nothing, NULL);
 }
 
-void opened_while_another_has_the_mutex(void)
-{
-	pthread_barrier_wait(&in_constructor);
-	pthread_mutex_lock(&mutex);
-	pthread_mutex_unlock(&mutex);
-}
-
-static void *has_the_mutex(void *none)
-{
-	pthread_mutex_lock(&mutex);
-	pthread_barrier_wait(&in_constructor);
-	for (int round = 0; round < 100; round++)
-		ask_both();
-	pthread_mutex_unlock(&mutex);
-	return none;
-}
-
 static int waits(const char *path)
 {
-	pthread_t thread;
-
 	ask_both();
-	pthread_barrier_init(&in_constructor, NULL, 2);
-	if (pthread_create(&thread, NULL, has_the_mutex, NULL) != 0 || dlopen(path, RTLD_NOW) == NULL)
+	if (work_while_a_constructor_waits(path, ask_both) != 0)
 		return 1;
-	pthread_join(thread, NULL);
 	printf("waited for %ld answers\n", answers);
 	return 0;
 }

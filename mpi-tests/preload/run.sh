@@ -37,7 +37,7 @@ compile cc client_entries $here/client.c $here/entries.c -lfabric -pthread
 compile cc patch13 $here/patch13.c
 compile cc libclosedir.so -shared -fPIC $here/closedir.c
 compile cc constructor -rdynamic $here/constructor.c -Wl,--no-as-needed -lucs -lucm -lfabric -pthread
-compile cc libwaits.so -DWAITS -shared -fPIC $here/constructor.c -lfabric
+compile cc libwaits.so -DPLUGIN -shared -fPIC -x c $here/../waiting_constructor.h
 compile cc libconstructor.so -DOPENED -shared -fPIC $here/constructor.c -lfabric
 compile cc guest $here/guest.c -lfabric -pthread
 compile cc guest_host -DHOST $here/guest.c -ldl

@@ -30,8 +30,8 @@ thread_local! {
 fn give_back() {
     let shard = SHARD.replace(SHARED);
     if shard < SHARED {
-        // Release: pairs with the Acquire of whoever claims the shard next or
-        // finds it unclaimed; they see the counts.
+        // Release: pairs with the Acquire of the thread that claims the shard next or
+        // finds it unclaimed; it sees the counts.
         CLAIMED.fetch_and(!(1 << shard), Release);
     }
 }

@@ -14,6 +14,7 @@
 use crate::loader;
 use crate::object::{self, Identity, Object};
 use core::ffi::{CStr, c_void};
+use core::ptr::from_ref;
 
 /// What was found for the calls of one object.
 struct Binding {
@@ -69,7 +70,6 @@ fn look_up(handle: *mut c_void, name: &CStr, version: Option<&CStr>) -> Option<u
             None => libc::dlsym(handle, name.as_ptr()),
         }
     };
-    let ours = object::ours().map(|object| object.identity());
-    let is_ours = |object: &Object| ours.as_ref().is_some_and(|ours| ours.is(object));
-    (!found.is_null() && !object::at(found.addr()).is_some_and(is_ours)).then_some(found.addr())
+    let (ours, theirs) = (object::ours().map(from_ref), object::at(found.addr()).map(from_ref));
+    (!found.is_null() && theirs != ours).then_some(found.addr())
 }

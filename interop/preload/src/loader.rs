@@ -24,7 +24,7 @@ impl Names {
 }
 
 /// The objects that are loaded and `wanted`, by their names. Does not wait for constructors, but for
-/// whoever enters an object into the loader's list or takes one out.
+/// a thread that enters an object into the loader's list or takes one out.
 pub(crate) fn loaded(wanted: fn(&Path) -> bool) -> Names {
     /// With a lock of the loader's, so it allocates nothing: an allocator may wait for the loader.
     extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, names: *mut c_void) -> c_int {

@@ -128,7 +128,6 @@ pub(crate) fn name_at(address: usize) -> Option<&'static CStr> {
 
 /// An object, as long as nothing else is loaded in its place. Another run of the same file in the same
 /// place counts as the same: it is linked with the same libraries.
-#[derive(PartialEq, Eq)]
 pub(crate) struct Identity {
     record: usize,
     base: usize,

@@ -42,6 +42,7 @@ thread_local! {
 }
 
 fn remember(cause: Option<String>) {
+    HAS_FAILED.set(cause.is_some());
     let text = cause.map(|cause| {
         let mut bytes = cause.into_bytes();
         bytes.retain(|&byte| byte != 0);
@@ -58,7 +59,7 @@ pub fn at_boundary(name: &str, body: impl FnOnce() -> Result<(), Failure>) -> pn
     match catch_unwind(AssertUnwindSafe(body)) {
         // No text to forget, as a rule: then nothing is written.
         Ok(Ok(())) => {
-            if HAS_FAILED.replace(false) {
+            if HAS_FAILED.get() {
                 remember(None);
             }
             PNY_OK
@@ -78,7 +79,6 @@ pub fn at_boundary(name: &str, body: impl FnOnce() -> Result<(), Failure>) -> pn
 #[cold]
 fn failed(name: &str, Failure { status, cause }: Failure) -> pny_status {
     remember(Some(format!("{name}: {cause}")));
-    HAS_FAILED.set(true);
     status
 }
 
