@@ -36,23 +36,16 @@ pub(crate) enum Asked {
 
 impl Fence {
     /// Asks it, and drops it unless it is to be asked again: the program's code, whose panics go
-    /// no further. A drop that panics takes nothing back of what the fence has said.
+    /// no further.
     pub(crate) fn ask(mut self) -> Asked {
         let passed = match &mut self {
             Fence::Word { word, value } => Some(word.value() >= *value),
             Fence::Poll(poll) => guarded("a fence", || poll.passed()),
         };
-        if passed == Some(false) {
-            return Asked::Waits(self);
-        }
-        self.give_up();
-        if passed.is_some() { Asked::Passed } else { Asked::Panicked }
-    }
-
-    /// Drops it, likewise.
-    pub(crate) fn give_up(self) {
-        if let Fence::Poll(poll) = self {
-            guarded("the drop of a fence", || drop(poll));
+        match passed {
+            Some(true) => Asked::Passed,
+            Some(false) => Asked::Waits(self),
+            None => Asked::Panicked,
         }
     }
 
@@ -70,12 +63,32 @@ impl Fence {
         }
     }
 
-    /// Whether any thread may ask it: [`Poll::any_thread`].
+    /// Whether any thread may ask it: [`Poll::any_thread`]. None may where that panics.
     pub(crate) fn any_thread(&self) -> bool {
         match self {
             Fence::Word { .. } => true,
-            Fence::Poll(poll) => poll.any_thread(),
+            Fence::Poll(poll) => guarded("a fence", || poll.any_thread()).unwrap_or(false),
         }
+    }
+}
+
+/// A drop that panics goes no further, wherever the fence is dropped: it takes nothing back of what
+/// the fence has said, and of a list of fences each is dropped.
+impl Drop for Fence {
+    fn drop(&mut self) {
+        if let Fence::Poll(poll) = self {
+            let poll = std::mem::replace(poll, Box::new(Dropped));
+            guarded("the drop of a fence", || drop(poll));
+        }
+    }
+}
+
+/// What is left in a fence that is being dropped. Takes no memory.
+struct Dropped;
+
+impl Poll for Dropped {
+    fn passed(&mut self) -> bool {
+        true
     }
 }
 
@@ -97,9 +110,10 @@ impl std::fmt::Debug for Fence {
 /// thread with `MPI_THREAD_MULTIPLE` alone, and below that on one, as pinyard-mpi's
 /// `RequestFence` does; or the progress thread leaves the answer in a word.
 ///
-/// A panic of `passed`, or of the fence's drop, goes no further, on whichever thread: the log
-/// is told. The block of a fence that panicked when it was asked is in use for good; one whose
-/// fence has passed, and panicked when it was dropped, is free.
+/// A panic of a method, or of the drop, goes no further, on whichever thread: the log is told. The
+/// block of a fence that panicked when it was asked is in use for good; one whose fence has passed,
+/// and panicked when it was dropped, is free. A fence whose `any_thread` panics is one that returns
+/// `false`.
 pub trait Poll: Send + 'static {
     /// Whether it has passed. Does not wait. Not asked again after `true`.
     fn passed(&mut self) -> bool;
@@ -112,7 +126,7 @@ pub trait Poll: Send + 'static {
     }
 }
 
-/// Passed when all have: a block that several streams use.
+/// Passed when all have: a block that several streams use. Where one panics, none is asked again.
 impl Poll for Vec<Fence> {
     fn passed(&mut self) -> bool {
         self.retain_mut(|fence| !fence.passed());

@@ -124,12 +124,52 @@ fn a_device_pool_outlives_a_fence_that_panics_when_asked_and_when_dropped() {
         .defer_until(Fence::poll(vec![Fence::poll(LeavesBadly), Fence::poll(LeavesBadly)]));
     wait_for("the fence is asked and dropped", || calls.load(SeqCst) == 2);
     works_on(&pool, &stream);
+    // The kept block, and the one whose fence said nothing.
+    wait_for("the block of fences that leave badly is free", || pool.stats().live_blocks == 2);
     drop((pool, stream));
     std::thread::sleep(Duration::from_millis(20));
     assert!(gpu.used_bytes() >= kept.len());
     drop(kept);
     // But for the slab of the block whose fence said nothing.
     wait_for("the kept block's slab goes", || gpu.used_bytes() < 100 * MIB);
+}
+
+/// Waits until it is told; panics when it is asked who may ask it, and when it is dropped.
+struct Doubtful(Arc<AtomicU32>);
+
+impl Poll for Doubtful {
+    fn passed(&mut self) -> bool {
+        self.0.load(SeqCst) == 1
+    }
+    fn any_thread(&self) -> bool {
+        panic_any(Bomb)
+    }
+}
+
+impl Drop for Doubtful {
+    fn drop(&mut self) {
+        panic_any(Bomb)
+    }
+}
+
+#[test]
+fn a_host_block_is_free_again_whatever_else_of_its_fence_panics() {
+    let pool = Pool::host(&registry().0).build().unwrap();
+    let told = Arc::new(AtomicU32::new(0));
+    let one = || Fence::poll(Doubtful(told.clone()));
+    for fence in [one(), Fence::poll(vec![one(), one()]), Fence::poll(vec![Fence::poll(vec![one()]), one()])]
+    {
+        pool.alloc::<u8>(4096).unwrap().defer_until(fence);
+    }
+    assert_eq!((pool.stats().live_blocks, pool.stats().deferred_blocks), (3, 3));
+    pool.poll_fences();
+    assert_eq!(pool.stats().deferred_blocks, 3);
+    told.store(1, SeqCst);
+    wait_for("all have passed", || {
+        pool.poll_fences();
+        pool.stats().deferred_blocks == 0
+    });
+    assert_eq!(pool.stats().live_blocks, 0);
 }
 
 /// Its thread serves a request, and marks a stream.

@@ -93,16 +93,19 @@ pub(crate) fn forget_parent() {
     settled::resume();
 }
 
-/// Opens the descriptor and starts the thread that reads it, once per process.
+/// Opens the descriptor and starts the thread that reads it, once per process, and again where the
+/// program has closed the descriptor.
 /// Not for hooks or signal handlers.
 pub fn start() -> Result<(), Why> {
-    if serving().is_some() {
-        return Ok(());
-    }
+    if serving().is_some() { Ok(()) } else { start_after(None) }
+}
+
+/// Starts it, unless another thread has since `last` was serving.
+fn start_after(last: Option<i32>) -> Result<(), Why> {
     // Asks the loader: before the lock.
     let stack = stack_size(STACK);
     STARTING.enter(fork::generation());
-    let started = if serving().is_some() { Ok(()) } else { start_now(stack) };
+    let started = if serving() == last { start_now(stack) } else { Ok(()) };
     STARTING.leave();
     started
 }
@@ -168,6 +171,18 @@ fn errno() -> i32 {
 /// after [`start`] and before pages are pinned.
 pub fn watch(range: Range<usize>) -> Result<(), Why> {
     let fd = serving().ok_or(Why { call: "userfaultfd is not started", errno: 0 })?;
+    match watch_by(fd, &range) {
+        // The program has closed it; what it watches stays watched by its thread.
+        Err(Why { errno: libc::EBADF | libc::ENOTTY, .. }) => {
+            start_after(Some(fd))?;
+            let fd = serving().ok_or(Why { call: "userfaultfd is not started", errno: 0 })?;
+            watch_by(fd, &range)
+        }
+        done => done,
+    }
+}
+
+fn watch_by(fd: i32, range: &Range<usize>) -> Result<(), Why> {
     let mut register = [range.start as u64, range.len() as u64, MODE_WRITE_PROTECT, 0];
     // SAFETY: `struct uffdio_register` is these four words. Without a protected
     // page the range behaves as before, except that its changes are told.
@@ -244,30 +259,55 @@ impl Pending {
     }
 }
 
+/// Takes this thread a table of descriptors of its own, with `fd` alone: the program may close what it
+/// does not know, as one that becomes a daemon does, and poll(2) looks its descriptors up again each time
+/// it wakes. Where the kernel refuses, it is the program's table. (close_range(2))
+fn keep_to_itself(fd: i32) {
+    const UNSHARE: u32 = 1 << 1;
+    let close = |first: i32, last: u32, flags: u32| {
+        // SAFETY: closes descriptors of a table that no other thread has: the first call makes it.
+        unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) == 0 }
+    };
+    if close(fd + 1, u32::MAX, UNSHARE) && fd > 0 {
+        close(0, fd as u32 - 1, 0);
+    }
+}
+
 extern "C" fn run(argument: *mut libc::c_void) -> *mut libc::c_void {
     let fd = argument.addr() as i32;
+    keep_to_itself(fd);
     let mut pending = Pending { announced: [None; PENDING] };
     loop {
         let wait = pending.publish_due();
         let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry, of this frame.
         let ready = unsafe { libc::poll(&raw mut poll, 1, wait) };
-        if ready > 0 && poll.revents & libc::POLLIN == 0 {
-            return null_mut(); // the descriptor is broken: nobody waits for it
+        if ready <= 0 {
+            continue;
         }
-        if ready > 0 {
-            settled::suspend();
-            read(fd, &mut pending);
-            settled::resume();
+        settled::suspend();
+        let is_open = poll.revents & libc::POLLIN != 0 && read(fd, &mut pending);
+        if !is_open {
+            // The program has closed it, where the table of descriptors could not be this thread's own.
+            SERVING.store(0, Release);
+            before(PAGE_SIZE, usize::MAX - PAGE_SIZE);
+        }
+        settled::resume();
+        if !is_open {
+            return null_mut();
         }
     }
 }
 
-/// Reads what is pending, and publishes it. From the read on, the callers run.
-fn read(fd: i32, pending: &mut Pending) {
+/// Reads what is pending, and publishes it. From the read on, the callers run. `false` where the
+/// descriptor is closed.
+fn read(fd: i32, pending: &mut Pending) -> bool {
     let mut messages = [Message { event: 0, reserved: [0; 7], words: [0; 3] }; BATCH];
     // SAFETY: the buffer's own length.
     let got = unsafe { libc::read(fd, messages.as_mut_ptr().cast(), size_of_val(&messages)) };
+    if got < 0 && errno() == libc::EBADF {
+        return false;
+    }
     let count = usize::try_from(got).unwrap_or(0) / size_of::<Message>();
     EVENTS_READ.fetch_add(count as u64, Relaxed);
     for message in messages.iter().take(count) {
@@ -290,4 +330,5 @@ fn read(fd: i32, pending: &mut Pending) {
             }
         }
     }
+    true
 }

@@ -8,7 +8,7 @@ use super::marks::{Marked, WORDS};
 use super::stream::StreamState;
 use super::waiting::{Mark, Stolen, Used};
 use crate::device::alloc::Want;
-use crate::fence::{Asked, Fence};
+use crate::fence::Asked;
 use crate::retire::Retired;
 use crate::source::DriverToken;
 use crate::trace::Kind;
@@ -118,7 +118,7 @@ impl Core {
                 }
             }
             if panicked {
-                waits.into_iter().for_each(Fence::give_up);
+                drop(waits);
                 lost += 1;
             } else if waits.is_empty() {
                 free.push(item.block);
