@@ -80,6 +80,6 @@ uninstall:
 deb:
 	@packaging/deb.sh
 
-# The sources of the last commit, as an archive in target/package.
+# The sources of the last commit, as archives in target/package: without the crates and with them.
 dist:
 	@packaging/dist.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Are the recipes Python, of this version, and do they say what their tools ask for?
+"""Are the recipes of this version, and do they say what their tools ask for?
 
 Spack and EasyBuild themselves are not run: the recipe's class is made over stand-ins for
 what spack.package offers, and the easyconfig is run with EasyBuild's constants.
@@ -14,6 +14,7 @@ root = pathlib.Path(__file__).resolve().parent
 workspace = (root.parent / "Cargo.toml").read_text()
 version = re.search(r'\[workspace\.package\]\nversion = "(.*)"', workspace).group(1)
 rust = re.search(r'^rust-version = "(.*)"', workspace, re.M).group(1)
+vendored = f"pinyard-{version}-vendored.tar.xz"
 problems = []
 
 
@@ -43,9 +44,12 @@ def spack():
     expect(any(s[0] == "depends_on" and s[1][0] == f"rust@{rust}:" for s in said), f"spack: not rust@{rust}:")
     one = recipe()
     one.stage = types.SimpleNamespace(path="/stage")
-    environment = {}
-    one.setup_build_environment(types.SimpleNamespace(set=environment.__setitem__))
-    expect(environment == {"CARGO_HOME": "/stage/cargo"}, "spack: CARGO_HOME")
+    for name, offline in (("@0.1.0", {"CARGOFLAGS": "--offline --locked"}), ("@main", {})):
+        one.spec = types.SimpleNamespace(satisfies=name.__eq__)
+        environment = {}
+        one.setup_build_environment(types.SimpleNamespace(set=environment.__setitem__))
+        expect(environment == {"CARGO_HOME": "/stage/cargo"} | offline, f"spack: {name} is built with {environment}")
+    expect(recipe.url.endswith(f"/target/package/{vendored}"), "spack: url is not make dist's archive")
     one.build(None, "/prefix")
     one.install(None, "/prefix")
     expect(ran == [("build", "MPI=none"), ("install", "MPI=none", "PREFIX=/prefix", "LIBDIR=lib")], f"spack: {ran}")
@@ -57,7 +61,7 @@ def easybuild(installed):
     files = list((root / "easybuild").glob("*.eb"))
     expect(len(files) == 1, "easybuild: not one easyconfig")
     for path in files:
-        scope = {"SOURCE_TAR_GZ": "%(name)s-%(version)s.tar.gz", "SHLIB_EXT": "so"}
+        scope = {"SHLIB_EXT": "so"}
         exec(compile(path.read_text(), str(path), "exec"), scope)
         for name in ("name", "version", "homepage", "description", "toolchain", "sources", "moduleclass"):
             expect(name in scope, f"{path.name}: no {name}")
@@ -67,14 +71,26 @@ def easybuild(installed):
         expect(scope["version"] == version, f"{path.name}: version {scope['version']}, not {version}")
         used = dict((name, number) for name, number, *_ in scope["builddependencies"])["Rust"]
         expect(tuple(map(int, used.split("."))) >= tuple(map(int, rust.split("."))), f"{path.name}: Rust {used}")
+        named = {"name": scope["name"], "version": scope["version"]}
+        expect([source % named for source in scope["sources"]] == [vendored], f"{path.name}: not make dist's archive")
+        for options in ("prebuildopts", "preinstallopts"):
+            expect('CARGOFLAGS="--offline --locked"' in scope[options], f"{path.name}: {options} may use a network")
         for options in ("buildopts", "installopts"):
             expect("MPI=none" in scope[options].split(), f"{path.name}: {options} takes an MPI of the machine's")
         for file in scope["sanity_check_paths"]["files"]:
             expect(not installed or file in installed, f"{path.name}: {file} is not installed")
 
 
+def rpm():
+    text = (root / "rpm/pinyard.spec").read_text()
+    expect(re.search(r"^Version: +(.*)", text, re.M).group(1) == version, "rpm: another version")
+    for tool in ("cargo", "rust"):
+        expect(f"BuildRequires:  {tool} >= {'.'.join(rust.split('.')[:2])}\n" in text, f"rpm: not {tool} {rust}")
+
+
 # The list of `packaging/install.sh list`, where given.
 spack()
+rpm()
 easybuild(set(sys.argv[1:]))
 for problem in problems:
     print(problem)

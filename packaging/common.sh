@@ -12,6 +12,8 @@ mpi_programs=(pinyard-stress bcast_gpu pinyard-mpi-probe gpu-bandwidth)
 
 # release ARGUMENT...: cargo builds it in release. With BUILT_BEFORE=yes it builds nothing, and what
 # there is (xtask/ci/build.sh) is taken: the tests' own installations need no second set of features.
-release() { [ "${BUILT_BEFORE:-no}" = yes ] || cargo build --release --quiet "$@"; }
+# CARGOFLAGS are more of cargo's options: "--offline --locked" for the vendored archive.
+# shellcheck disable=SC2086
+release() { [ "${BUILT_BEFORE:-no}" = yes ] || cargo build --release --quiet ${CARGOFLAGS:-} "$@"; }
 
 fail() { echo "$(basename "$0" .sh): $*" >&2; exit 1; }

@@ -23,10 +23,7 @@ WITHOUT_MPI=1 PREFIX=/usr LIBDIR=lib/$multiarch DESTDIR=$root packaging/install.
 lib=$root/usr/lib/$multiarch doc=$root/usr/share/doc/pinyard
 
 # What Debian wants of a package.
-strip --strip-unneeded --remove-section=.comment "$lib/libpinyard.so.$version" "$lib/libpinyard_preload.so"
-# valgrind counts in functions by their names.
-strip --wildcard --keep-symbol='count_*' "$root/usr/bin/pinyard" "$root"/usr/libexec/pinyard/*
-strip --strip-debug --enable-deterministic-archives "$lib/libpinyard.a"
+packaging/strip.sh "$root/usr" "lib/$multiarch"
 chmod 644 "$lib"/*.so.* "$lib"/*_preload.so
 find "$root/usr/share/man" -type f -exec gzip -9n {} +
 for page in "$root"/usr/share/man/man3/pny_*.3.gz; do ln -sf pinyard.3.gz "$page"; done

@@ -9,7 +9,7 @@ demo=(build-essential pkg-config openmpi-bin libopenmpi-dev libclang-dev)
 test=(mpich man-db groff-base libmpich-dev libfabric-dev libibverbs-dev librdmacm-dev libucx-dev libmimalloc-dev libjemalloc-dev
     libgoogle-perftools-dev libtcmalloc-minimal4 valgrind strace clang gfortran cmake dpkg-dev binutils make python3 python3-pip
     gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user slurm-wlm munge shellcheck
-    libcap2-bin bpftrace hpcc nodejs python3-numpy python3-mpi4py chromium debootstrap)
+    libcap2-bin rpm rpm2cpio cpio xz-utils bpftrace hpcc nodejs python3-numpy python3-mpi4py chromium debootstrap)
 # The emulated nodes run this machine's own userland: what they need is installed here.
 cluster=(build-essential pkg-config qemu-system-x86 busybox-static kmod xz-utils iproute2 rdma-core ibverbs-providers
     ibverbs-utils libibverbs-dev librdmacm-dev libucx-dev libfabric-dev openmpi-bin libopenmpi-dev python3 python3-pip)

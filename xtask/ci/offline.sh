@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Does everything compile where there is no network, as in a distribution's build? With the crates
-# in cargo's cache and the sources, and nothing else, in a network namespace that has no way out.
+# Does everything compile where there is no network, as in a distribution's build? With the archive of
+# `make dist` that has the crates and nothing else, in a network namespace that has no way out; and does
+# rpmbuild make packages of it there, with all that `make install` installs?
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 2
 . xtask/ci/checks.sh
 said=$(mktemp)
-trap 'rm -f "$said" "$said.late"' EXIT
+work=$(mktemp -d)
+trap 'rm -rf "$said" "$said.late" "$work"' EXIT
 # A new target folder, so that every build script runs.
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")/offline
 rm -rf "$target"
@@ -14,9 +16,46 @@ without=(unshare --user --map-root-user --net)
 mapfile -t chosen < <(xtask/ci/build.sh selected)
 cut_off() { ! "${without[@]}" bash -c 'exec 3<> /dev/tcp/127.0.0.1/9 || ip route get 192.0.2.1'; }
 check "nothing is reached from there" cut_off
-check "the crates of Cargo.lock" cargo fetch --quiet --locked
-check "libraries, programs and tests" "${without[@]}" cargo build --quiet --offline --locked --target-dir "$target" "${chosen[@]}" --all-targets
-check "libraries that are linked with MPI" "${without[@]}" env MPICC="${MPICC:-/usr/bin/mpicc.openmpi}" \
-    cargo build --quiet --offline --locked --target-dir "$target" -p pinyard-mpi -p pinyard-mpi-c --lib
+. packaging/common.sh
+name=pinyard-$version
+git rev-parse --quiet --verify HEAD > /dev/null || { skip "offline: no commit to be archived" && counts && exit; }
+check "make dist" packaging/dist.sh
+archive=$package/$name-vendored.tar.xz
+tar -x -C "$work" -f "$archive" || cannot "unpack $archive"
+again() { local before; before=$(sha256sum < "$archive") && packaging/dist.sh && [ "$before" = "$(sha256sum < "$archive")" ]; }
+check "make dist, again, makes the same archive" again
+built() { # what else cargo needs is none of this user's
+    (cd "$work/$name" && "${without[@]}" env CARGO_HOME="$work/home" MPICC="${MPICC:-/usr/bin/mpicc.openmpi}" \
+        cargo build --quiet --offline --locked --target-dir "$target" "$@")
+}
+check "libraries, programs and tests" built "${chosen[@]}" --all-targets
+check "libraries that are linked with MPI" built -p pinyard-mpi -p pinyard-mpi-c --lib
 rm -rf "$target"
+
+macros=(--define "_topdir $work/rpm" --define "_sourcedir $package" --define "_target_cpu $(uname -m)")
+# Debian's packages are no rpms: --nodeps.
+packaged() { "${without[@]}" rpmbuild --quiet --nodeps -bb "${macros[@]}" "$work/$name/packaging/rpm/pinyard.spec"; }
+# All that is installed, by its name in the package: compressed pages have another.
+complete() {
+    local prefix libdir
+    prefix=$(rpm --eval '%{_prefix}') libdir=$(rpm --eval '%{_lib}')
+    rpm -qlp "$work"/rpm/RPMS/*/*.rpm 2> /dev/null | sed 's/\.gz$//' | sort > "$work/packaged" || return 1
+    (cd "$work/rpm/BUILD/$name" && PREFIX=$prefix LIBDIR=$libdir WITHOUT_MPI=1 packaging/install.sh list) | sed "s|^|$prefix/|" | sort > "$work/installed"
+    [ -s "$work/installed" ] && comm -13 "$work/packaged" "$work/installed" > "$work/left" && cat "$work/left" && [ ! -s "$work/left" ]
+}
+works() {
+    local root=$work/root package prefix libdir
+    prefix=$(rpm --eval '%{_prefix}') libdir=$(rpm --eval '%{_libdir}')
+    mkdir "$root" && for package in "$work"/rpm/RPMS/*/*.rpm; do rpm2cpio "$package" | (cd "$root" && cpio --quiet -id) || return 1; done
+    # shellcheck disable=SC2046
+    "$root$prefix/bin/pinyard" --version && cc -o "$work/pools" examples/c/pools.c $(PKG_CONFIG_PATH=$root$libdir/pkgconfig pkg-config --cflags --libs pinyard) &&
+        LD_LIBRARY_PATH=$root$libdir "$work/pools"
+}
+if command -v rpmbuild > /dev/null; then
+    check "rpmbuild" packaged
+    check "the rpms have all that is installed" complete
+    check "they work where they are unpacked" works
+else
+    skip "offline: no rpmbuild"
+fi
 counts
