@@ -9,7 +9,7 @@ void opened_while_another_has_the_mutex(void);
 #ifdef PLUGIN
 __attribute__((constructor)) static void opened(void)
 {
-    opened_while_another_has_the_mutex();
+	opened_while_another_has_the_mutex();
 }
 #else
 #include <dlfcn.h>
@@ -22,34 +22,34 @@ static void (*work_beside)(void);
 
 void opened_while_another_has_the_mutex(void)
 {
-    pthread_barrier_wait(&in_constructor);
-    pthread_mutex_lock(&mutex);
-    pthread_mutex_unlock(&mutex);
+	pthread_barrier_wait(&in_constructor);
+	pthread_mutex_lock(&mutex);
+	pthread_mutex_unlock(&mutex);
 }
 
 static void *has_the_mutex(void *none)
 {
-    pthread_mutex_lock(&mutex);
-    pthread_barrier_wait(&in_constructor);
-    for (int round = 0; round < 100; round++)
-        work_beside();
-    pthread_mutex_unlock(&mutex);
-    return none;
+	pthread_mutex_lock(&mutex);
+	pthread_barrier_wait(&in_constructor);
+	for (int round = 0; round < 100; round++)
+		work_beside();
+	pthread_mutex_unlock(&mutex);
+	return none;
 }
 
 /* Opens the library at `path`, whose constructor waits until another thread has called `work` 100 times.
  * 0: it did. */
 static int work_while_a_constructor_waits(const char *path, void (*work)(void))
 {
-    pthread_t thread;
+	pthread_t thread;
 
-    work_beside = work;
-    if (pthread_barrier_init(&in_constructor, NULL, 2) != 0 || pthread_create(&thread, NULL, has_the_mutex, NULL) != 0)
-        return 1;
-    if (dlopen(path, RTLD_NOW) == NULL) {
-        fprintf(stderr, "%s\n", dlerror());
-        return 1;
-    }
-    return pthread_join(thread, NULL);
+	work_beside = work;
+	if (pthread_barrier_init(&in_constructor, NULL, 2) != 0 || pthread_create(&thread, NULL, has_the_mutex, NULL) != 0)
+		return 1;
+	if (dlopen(path, RTLD_NOW) == NULL) {
+		fprintf(stderr, "%s\n", dlerror());
+		return 1;
+	}
+	return pthread_join(thread, NULL);
 }
 #endif

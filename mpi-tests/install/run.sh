@@ -150,13 +150,14 @@ for linkage in dynamic static; do
 done
 # The page's lines, one after the other, in a folder with a program of that name.
 lines_of_page() { # block, program
-    local block=$1 line folder=$work/page-${2##*.}
-    mkdir "$folder" && cp "$2" "$folder/prog.${2##*.}" || return
+    local block=$1 line folder
+    folder=$(mktemp -d "$work/page.XXXXXX") && cp "$2" "$folder/prog.${2##*.}" || return
     while IFS= read -r line; do
         (cd "$folder" && rm -f a.out && bash -euc "$line") && LD_LIBRARY_PATH=$here/lib runs "$folder/a.out" || return
     done <<< "${block:?no block}"
 }
 check "the page: cc" piped lines_of_page "$(xtask/ci/block.sh docs/src/install.md c)" examples/c/pools.c
+check "the README: cc" piped lines_of_page "$(xtask/ci/block.sh README.md c)" examples/c/transport.c
 check "the page: gfortran" piped lines_of_page "$(xtask/ci/block.sh docs/src/install.md fortran)" examples/fortran/transport.f90
 # As where a site has the static library alone.
 only_static() {

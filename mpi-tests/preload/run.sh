@@ -174,7 +174,8 @@ of_pages() {
 	chmod +x "$bin/mpirun" "$out/program"
 	local library=/opt/pinyard/lib/libpinyard_preload.so=$preload
 	local line='^pinyard: rank 0, pid [0-9]+: libfabric 1\..*libfabric.so.1): memory monitor imported; hooks: entries, [0-9]+ functions seen'
-	for block in "$(xtask/ci/block.sh docs/src/start.md launch "$library")" "$(xtask/ci/block.sh docs/src/preload.md mpirun "$library")"; do
+	for block in "$(xtask/ci/block.sh docs/src/start.md launch "$library")" "$(xtask/ci/block.sh docs/src/preload.md mpirun "$library")" \
+		"$(xtask/ci/block.sh README.md mpirun "$library")"; do
 		expect "the book: ${block%% *} of $(wc -l <<<"$block") lines" 0 "$line" 'after MPI_Init: hits 100 of 100 stale 0' -- \
 			env PATH="$bin:$PATH" bash -euc "${block:-false}"
 	done

@@ -8,7 +8,8 @@
 //!                   by=SCRIPT as=NAME
 //!                              by that script, which reads it out of the page:
 //!                              `xtask/ci/block.sh PAGE NAME`
-//! python, cmake     by= and as=, likewise
+//! python, cmake,
+//! toml              by= and as=, likewise
 //! text              drawing   of how something works; or what a command prints, by= and as= of
 //!                             who compares it with that
 //! ```
@@ -111,7 +112,7 @@ impl Block {
             }
             "c" | "cpp" => None,
             "sh" | "console" => (!self.has("run")).then(|| self.without_runner(root)).flatten(),
-            "python" | "cmake" => self.without_runner(root),
+            "python" | "cmake" | "toml" => self.without_runner(root),
             "text" => {
                 let command = self
                     .text
