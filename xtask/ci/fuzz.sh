@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the fuzz targets from their committed corpora: `xtask/ci/fuzz.sh [seconds]`, 60 without,
+# Runs the fuzz targets from their committed corpora, an archive each: `xtask/ci/fuzz.sh [seconds]`, 60 without,
 # divided among them. With QUICK=1 a number of inputs, not a time. TARGETS=capi takes only that one. A finding is kept under
 # target/fuzz; more arguments go to libFuzzer, such as the file of a finding, or
 # -merge=1. With `--keep` as the first argument the inputs that reach something new are
@@ -45,11 +45,11 @@ length() { # target, folders with inputs, which count as well
 }
 
 fuzz() { # target, arguments of libFuzzer...
-    local name=$1 corpus=mpi-tests/fuzz/corpus/$1 found=$target/found-$1 log=$target/log-$1
+    local name=$1 archive=mpi-tests/fuzz/corpus/$1.tar.xz corpus=$target/corpus-$1 found=$target/found-$1 log=$target/log-$1
     local first last count program code=0 began=$SECONDS
     shift
     program=$(folder_of "$name")/$host/release/$name
-    mkdir -p "$found"
+    rm -rf "$corpus" && mkdir -p "$found" "$corpus" && tar -x -C "$corpus" -f "$archive" || return
     "$program" "${options[@]}" "$(length "$name" "$found" "$corpus")" "$@" "$found" "$corpus" > "$log" 2>&1 || code=$?
     first=$(grep -m1 -oE 'cov: [0-9]+ ft: [0-9]+' "$log" || true)
     last=$(grep -oE 'cov: [0-9]+ ft: [0-9]+' "$log" | tail -1 || true)
@@ -57,7 +57,8 @@ fuzz() { # target, arguments of libFuzzer...
     if [ "$keep" = yes ] && [ "$code" -eq 0 ]; then
         rm -rf "$target/minimal" && mkdir "$target/minimal"
         "$program" "${options[@]}" -set_cover_merge=1 "$target/minimal" "$corpus" "$found" >> "$log" 2>&1
-        rm -rf "$corpus" && cp -r "$target/minimal" "$corpus"
+        tar -c -C "$target/minimal" --format=gnu --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --mode=644 -T <(cd "$target/minimal" && find . -type f -printf "%P\n") | xz -9 > "$archive"
+        rm -rf "$corpus" && mv "$target/minimal" "$corpus"
     fi
     noted="${count:-no} executions in $((SECONDS - began)) s, from $first to $last, corpus of $(find "$corpus" -type f | wc -l)"
     echo "$noted"
