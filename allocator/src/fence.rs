@@ -110,8 +110,7 @@ impl std::fmt::Debug for Fence {
 /// thread with `MPI_THREAD_MULTIPLE` alone, and below that on one, as pinyard-mpi's
 /// `RequestFence` does; or the progress thread leaves the answer in a word.
 ///
-/// A panic of a method, or of the drop, goes no further, on whichever thread: the log is told. The
-/// block of a fence that panicked when it was asked is in use for good; one whose fence has passed,
+/// A panic of a method or of the drop is caught on every thread, and logged. The block of a fence that panicked when it was asked is in use for good; one whose fence has passed,
 /// and panicked when it was dropped, is free. A fence whose `any_thread` panics is one that returns
 /// `false`.
 pub trait Poll: Send + 'static {

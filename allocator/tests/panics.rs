@@ -134,7 +134,7 @@ fn a_device_pool_outlives_a_fence_that_panics_when_asked_and_when_dropped() {
     wait_for("the kept block's slab goes", || gpu.used_bytes() < 100 * MIB);
 }
 
-/// Waits until it is told; panics when it is asked who may ask it, and when it is dropped.
+/// Passes once the word is 1. `any_thread` and the drop panic.
 struct Doubtful(Arc<AtomicU32>);
 
 impl Poll for Doubtful {

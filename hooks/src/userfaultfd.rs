@@ -97,20 +97,23 @@ pub(crate) fn forget_parent() {
 /// program has closed the descriptor.
 /// Not for hooks or signal handlers.
 pub fn start() -> Result<(), Why> {
-    if serving().is_some() { Ok(()) } else { start_after(None) }
+    if serving().is_some() { Ok(()) } else { start_after(None).map(drop) }
 }
 
-/// Starts it, unless another thread has since `last` was serving.
-fn start_after(last: Option<i32>) -> Result<(), Why> {
+/// Starts it, unless another thread has since `last` was serving. The descriptor that serves.
+fn start_after(last: Option<i32>) -> Result<i32, Why> {
     // Asks the loader: before the lock.
     let stack = stack_size(STACK);
     STARTING.enter(fork::generation());
-    let started = if serving() == last { start_now(stack) } else { Ok(()) };
+    let started = match serving() {
+        Some(fd) if Some(fd) != last => Ok(fd),
+        _ => start_now(stack),
+    };
     STARTING.leave();
     started
 }
 
-fn start_now(stack: usize) -> Result<(), Why> {
+fn start_now(stack: usize) -> Result<i32, Why> {
     let fd = open()?;
     let _blocked = SignalsBlocked::now();
     let mut thread = MaybeUninit::uninit();
@@ -138,7 +141,7 @@ fn start_now(stack: usize) -> Result<(), Why> {
     }
     let generation = u64::from(fork::generation()) + 1;
     SERVING.store(generation << 32 | fd as u64, Release);
-    Ok(())
+    Ok(fd)
 }
 
 fn open() -> Result<i32, Why> {
@@ -173,11 +176,7 @@ pub fn watch(range: Range<usize>) -> Result<(), Why> {
     let fd = serving().ok_or(Why { call: "userfaultfd is not started", errno: 0 })?;
     match watch_by(fd, &range) {
         // The program has closed it; what it watches stays watched by its thread.
-        Err(Why { errno: libc::EBADF | libc::ENOTTY, .. }) => {
-            start_after(Some(fd))?;
-            let fd = serving().ok_or(Why { call: "userfaultfd is not started", errno: 0 })?;
-            watch_by(fd, &range)
-        }
+        Err(Why { errno: libc::EBADF | libc::ENOTTY, .. }) => watch_by(start_after(Some(fd))?, &range),
         done => done,
     }
 }
@@ -289,7 +288,6 @@ extern "C" fn run(argument: *mut libc::c_void) -> *mut libc::c_void {
         let is_open = poll.revents & libc::POLLIN != 0 && read(fd, &mut pending);
         if !is_open {
             // The program has closed it, where the table of descriptors could not be this thread's own.
-            SERVING.store(0, Release);
             before(PAGE_SIZE, usize::MAX - PAGE_SIZE);
         }
         settled::resume();

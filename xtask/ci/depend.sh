@@ -4,9 +4,8 @@
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 2
 . xtask/ci/checks.sh
-said=$(mktemp)
-work=$(mktemp -d)
-trap 'rm -rf "$said" "$said.late" "$work"' EXIT
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+said=$work/said
 export MPICC=${MPICC:-/usr/bin/mpicc.openmpi}
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")/depend
 ln -s "$PWD" "$work/pinyard"

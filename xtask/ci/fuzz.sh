@@ -57,7 +57,7 @@ fuzz() { # target, arguments of libFuzzer...
     if [ "$keep" = yes ] && [ "$code" -eq 0 ]; then
         rm -rf "$target/minimal" && mkdir "$target/minimal"
         "$program" "${options[@]}" -set_cover_merge=1 "$target/minimal" "$corpus" "$found" >> "$log" 2>&1
-        tar -c -C "$target/minimal" --format=gnu --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --mode=644 -T <(cd "$target/minimal" && find . -type f -printf "%P\n") | xz -9 > "$archive"
+        tar -c -C "$target/minimal" --format=gnu --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --mode=go=rX,u+rw,a-s . | xz -9 > "$archive"
         rm -rf "$corpus" && mv "$target/minimal" "$corpus"
     fi
     noted="${count:-no} executions in $((SECONDS - began)) s, from $first to $last, corpus of $(find "$corpus" -type f | wc -l)"

@@ -5,9 +5,8 @@
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 2
 . xtask/ci/checks.sh
-said=$(mktemp)
-work=$(mktemp -d)
-trap 'rm -rf "$said" "$said.late" "$work"' EXIT
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+said=$work/said
 # A new target folder, so that every build script runs.
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")/offline
 rm -rf "$target"

@@ -4,14 +4,13 @@
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 2
 . xtask/ci/checks.sh
-said=$(mktemp)
-home=$(mktemp -d)
-trap 'rm -rf "$said" "$said.late" "$home"' EXIT
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+said=$work/said home=$work/home
 export MPICC=${MPICC:-/usr/bin/mpicc.openmpi}
 target=${CARGO_TARGET_DIR:-target}/package-check
 # Cargo unpacks what it has packaged in its home, and keeps it and what it compiled of it for the next
 # time, by the version alone: a new home with what it has downloaded, and a new target folder.
-mkdir "$home/registry"
+mkdir -p "$home/registry"
 for kept in config.toml registry/index registry/cache; do
     [ ! -e "${CARGO_HOME:-$HOME/.cargo}/$kept" ] || ln -s "$(realpath "${CARGO_HOME:-$HOME/.cargo}/$kept")" "$home/$kept"
 done

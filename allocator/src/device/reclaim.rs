@@ -118,7 +118,6 @@ impl Core {
                 }
             }
             if panicked {
-                drop(waits);
                 lost += 1;
             } else if waits.is_empty() {
                 free.push(item.block);

@@ -52,13 +52,9 @@ pub(crate) fn real(function: &'static CStr, caller: usize) -> Option<usize> {
 
 fn search(function: &CStr, caller: &Object) -> Option<usize> {
     let version = caller.version_wanted(function);
-    look_up(libc::RTLD_NEXT, function, version).or_else(|| {
-        let handle = loader::handle_of(caller.name()?, 0)?;
-        let found = look_up(handle.as_ptr(), function, version);
-        // SAFETY: the handle from above, used no more. The caller itself keeps what was found.
-        unsafe { libc::dlclose(handle.as_ptr()) };
-        found
-    })
+    // The caller itself keeps what is found loaded.
+    look_up(libc::RTLD_NEXT, function, version)
+        .or_else(|| loader::with(caller.name()?, |handle| look_up(handle.as_ptr(), function, version)))
 }
 
 /// Not ours: a handle of the program itself begins with the preloaded libraries.

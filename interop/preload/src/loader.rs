@@ -58,7 +58,7 @@ pub(crate) fn loaded(wanted: fn(&Path) -> bool) -> Names {
 
 /// A handle of the object that the loader calls `object`, which counts until it is closed; `None` where
 /// it is not loaded. `flags` are further ones of dlopen(3).
-pub(crate) fn handle_of(object: &CStr, flags: c_int) -> Option<NonNull<c_void>> {
+fn handle_of(object: &CStr, flags: c_int) -> Option<NonNull<c_void>> {
     // SAFETY: a NUL-terminated name; NOLOAD loads nothing, so it runs no constructor.
     NonNull::new(unsafe { libc::dlopen(object.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD | flags) })
 }
@@ -78,12 +78,16 @@ pub(crate) fn in_object(object: &CStr, name: &CStr) -> Option<usize> {
 
 /// Whether the object that the loader calls `object` is loaded and has `name`, or is linked with what has.
 pub(crate) fn has(object: &CStr, name: &CStr) -> bool {
-    handle_of(object, 0).is_some_and(|handle| {
-        let found = find(handle, name).is_some();
-        // SAFETY: the handle from above, used no more.
-        unsafe { libc::dlclose(handle.as_ptr()) };
-        found
-    })
+    with(object, |handle| find(handle, name)).is_some()
+}
+
+/// What `look` finds by a handle of the object that the loader calls `object`, which is closed afterwards.
+pub(crate) fn with<T>(object: &CStr, look: impl FnOnce(NonNull<c_void>) -> Option<T>) -> Option<T> {
+    let handle = handle_of(object, 0)?;
+    let found = look(handle);
+    // SAFETY: the handle from above, used no more.
+    unsafe { libc::dlclose(handle.as_ptr()) };
+    found
 }
 
 /// `Dl_serpath` and `Dl_serinfo` (`dlfcn.h`).
