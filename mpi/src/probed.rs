@@ -9,6 +9,7 @@
 use crate::variables::variable;
 use libloading::os::unix::Library as Process;
 use mpi::ffi;
+use pinyard_registry::maps::{self, Mapping};
 use std::collections::BTreeSet;
 use std::ffi::{CStr, OsStr, OsString, c_char, c_int, c_void};
 use std::fs::{self, File, OpenOptions};
@@ -107,7 +108,7 @@ impl Library {
         unsafe { ffi::MPI_Get_library_version(text.as_mut_ptr(), &mut length) };
         let bytes: Vec<u8> = text.iter().take(length.max(0) as usize).map(|&byte| byte as u8).collect();
         let version = String::from_utf8_lossy(&bytes);
-        let carriers = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let carriers = maps::read().unwrap_or_default();
         Some(Library {
             path: plain(&path.to_string_lossy()),
             version: plain(version.lines().next().unwrap_or("")),
@@ -124,8 +125,7 @@ fn settings(environment: impl Iterator<Item = (OsString, OsString)>, maps: &str)
         let counts = SETTINGS.contains(&&*name) || name.starts_with(FABRIC);
         counts.then(|| format!("{name}={}", value.to_string_lossy()))
     });
-    let loaded = maps.lines().filter_map(|line| {
-        let path = &line[line.find('/')?..];
+    let loaded = maps::mappings(maps).filter_map(|Mapping { path, .. }| {
         let file = path.rsplit('/').next()?;
         CARRIERS.iter().any(|carrier| file.starts_with(carrier)).then(|| path.to_owned())
     });

@@ -1,7 +1,7 @@
 //! Growing a registration beyond what was asked for, so that many small buffers
 //! of one mapping share a region.
 
-use crate::diagnose::{self, Mapping};
+use crate::maps;
 use crate::range::PageRange;
 
 /// How far a registration grows beyond the buffer that it is made for. It never
@@ -46,8 +46,9 @@ impl Coarsen {
         if wanted == pages {
             return pages;
         }
-        let holds = |mapping: &Mapping| mapping.range.contains(pages);
-        let mapping = diagnose::mappings().into_iter().find(holds);
-        mapping.and_then(|mapping| mapping.range.intersection(wanted)).unwrap_or(pages)
+        let maps = maps::read().unwrap_or_default();
+        let mut mappings = maps::mappings(&maps).map(|mapping| mapping.pages());
+        let mapping = mappings.find(|mapping| mapping.contains(pages));
+        mapping.and_then(|mapping| mapping.intersection(wanted)).unwrap_or(pages)
     }
 }

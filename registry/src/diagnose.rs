@@ -6,31 +6,15 @@ use crate::backend::BackendError;
 use crate::error::GetError;
 use crate::limits::may_lock_anything;
 use crate::machine::memlock_limit;
+use crate::maps;
 use crate::range::PageRange;
-
-/// One line of /proc/self/maps.
-pub(crate) struct Mapping {
-    pub(crate) range: PageRange,
-    writable: bool,
-}
-
-pub(crate) fn mappings() -> Vec<Mapping> {
-    let parse = |line: &str| {
-        let (range, rest) = line.split_once(' ')?;
-        let (start, end) = range.split_once('-')?;
-        let at = |hex| usize::from_str_radix(hex, 16).ok();
-        let range = PageRange { start: at(start)?, end: at(end)? };
-        Some(Mapping { range, writable: rest.as_bytes().get(1) == Some(&b'w') })
-    };
-    let text = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    text.lines().filter_map(parse).collect()
-}
 
 /// The first address of `range` that nothing is mapped at.
 fn first_hole(range: PageRange) -> Option<usize> {
+    let maps = maps::read().unwrap_or_default();
     let mut covered = range.start;
-    for mapping in mappings() {
-        if mapping.range.start <= covered && covered < mapping.range.end {
+    for mapping in maps::mappings(&maps) {
+        if mapping.range.contains(&covered) {
             covered = mapping.range.end;
         }
     }
@@ -39,8 +23,9 @@ fn first_hole(range: PageRange) -> Option<usize> {
 
 /// The first address of `range` in a mapping without write permission.
 pub(crate) fn first_read_only(range: PageRange) -> Option<usize> {
-    let read_only = |mapping: &Mapping| !mapping.writable && mapping.range.overlaps(range);
-    mappings().iter().find(|mapping| read_only(mapping)).map(|mapping| mapping.range.start.max(range.start))
+    let maps = maps::read().unwrap_or_default();
+    let mut read_only = maps::mappings(&maps).filter(|mapping| !mapping.is_writable);
+    read_only.find_map(|mapping| Some(mapping.pages().intersection(range)?.start))
 }
 
 /// The error that names why `source` happened.

@@ -60,6 +60,8 @@ mod limits;
 #[cfg(not(loom))]
 pub mod machine;
 #[cfg(not(loom))]
+pub mod maps;
+#[cfg(not(loom))]
 pub mod membarrier;
 #[cfg(not(loom))]
 mod miss;

@@ -419,10 +419,9 @@ fn memory_of_before_the_hooks_is_given_back_after_them() {
 
 /// The first writable page that is mapped from the object at `base`.
 fn writable_page_of(base: usize) -> Option<usize> {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let start = |line: &str| usize::from_str_radix(line.split('-').next()?, 16).ok();
-    let from_base = maps.lines().skip_while(|line| start(line) != Some(base));
-    from_base.take(8).find(|line| line.contains(" rw")).and_then(start)
+    let maps = pinyard_registry::maps::read().unwrap();
+    let from_base = pinyard_registry::maps::mappings(&maps).skip_while(|mapping| mapping.range.start != base);
+    from_base.take(8).find(|mapping| mapping.is_writable).map(|mapping| mapping.range.start)
 }
 
 /// `test_rcache::create_fail`: a registry that cannot be made leaves nothing, and

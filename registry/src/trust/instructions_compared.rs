@@ -86,10 +86,9 @@ fn calls_of(text: &[u8], functions: impl Iterator<Item = (usize, usize)>) -> BTr
 /// instruction; none has such an instruction that is not found.
 #[test]
 fn system_calls_that_a_decoder_finds_are_found() {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let paths: BTreeSet<_> = maps
-        .lines()
-        .filter_map(|line| Some(&line[line.find('/')?..]))
+    let maps = crate::maps::read().unwrap();
+    let paths: BTreeSet<_> = crate::maps::mappings(&maps)
+        .map(|mapping| mapping.path)
         .filter(|path| path.contains(".so"))
         .collect();
     let mut numbers = BTreeSet::new();

@@ -6,6 +6,7 @@
 //! a microsecond each.
 #![allow(unsafe_code)]
 
+use crate::maps::{self, Mapping};
 use crate::range::PageRange;
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -54,7 +55,7 @@ const VMA_SHARED: u64 = 8;
 
 impl Maps {
     pub(crate) fn open() -> Maps {
-        match File::open("/proc/self/maps") {
+        match File::open(maps::PATH) {
             Ok(maps) if query(&maps, 0).is_ok() => Maps::Query(maps),
             _ => Maps::Listing,
         }
@@ -68,27 +69,13 @@ impl Maps {
     }
 }
 
-/// A line of `/proc/self/maps`.
-struct Listed {
-    start: usize,
-    end: usize,
-    kind: Kind,
-}
-
-impl Listed {
-    /// start-end permissions offset device inode name
-    fn parse(line: &str) -> Option<Listed> {
-        let mut fields = line.split_ascii_whitespace();
-        let (range, permissions) = (fields.next()?, fields.next()?);
-        let is_of_a_file = fields.nth(2)? != "0";
-        let (start, end) = range.split_once('-')?;
-        let at = |hex: &str| usize::from_str_radix(hex, 16).ok();
-        let kind = match (permissions.ends_with('p'), is_of_a_file) {
-            (true, false) => Kind::Private,
-            (true, true) => Kind::PrivateFile,
-            (false, _) => Kind::Shared,
-        };
-        Some(Listed { start: at(start)?, end: at(end)?, kind })
+impl Kind {
+    fn new(is_shared: bool, is_of_a_file: bool) -> Kind {
+        match (is_shared, is_of_a_file) {
+            (false, false) => Kind::Private,
+            (false, true) => Kind::PrivateFile,
+            (true, _) => Kind::Shared,
+        }
     }
 }
 
@@ -98,21 +85,22 @@ pub(super) fn note_doubtful() {
     if cfg!(miri) {
         return; // it maps no files
     }
-    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else {
+    let Ok(maps) = maps::read() else {
         return pinyard_hooks::note_doubtful(0, usize::MAX);
     };
-    for Listed { start, end, kind } in maps.lines().filter_map(Listed::parse) {
-        if kind != Kind::Private {
-            pinyard_hooks::note_doubtful(start, end - start);
+    for Mapping { range, is_shared, is_of_a_file, .. } in maps::mappings(&maps) {
+        if is_shared || is_of_a_file {
+            pinyard_hooks::note_doubtful(range.start, range.len());
         }
     }
 }
 
 fn by_listing(range: PageRange) -> Kind {
-    let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return Kind::Unknown };
-    let listed = maps.lines().filter_map(Listed::parse);
-    let concerned = listed.filter(|listed| listed.start < range.end && range.start < listed.end);
-    concerned.map(|listed| listed.kind).max().unwrap_or(Kind::Private)
+    let Ok(maps) = maps::read() else { return Kind::Unknown };
+    let mappings = maps::mappings(&maps);
+    let concerned = mappings.filter(|mapping| mapping.pages().overlaps(range));
+    let kinds = concerned.map(|mapping| Kind::new(mapping.is_shared, mapping.is_of_a_file));
+    kinds.max().unwrap_or(Kind::Private)
 }
 
 /// The mapping at `address` or the next one; `Ok(None)` where there is none.
@@ -139,11 +127,7 @@ fn by_query(maps: &File, range: PageRange) -> Kind {
     while at < range.end {
         match query(maps, at) {
             Ok(Some(found)) if (found.start as usize) < range.end => {
-                worst = worst.max(match (found.vma_flags & VMA_SHARED, found.inode) {
-                    (0, 0) => Kind::Private,
-                    (0, _) => Kind::PrivateFile,
-                    _ => Kind::Shared,
-                });
+                worst = worst.max(Kind::new(found.vma_flags & VMA_SHARED != 0, found.inode != 0));
                 at = found.end as usize;
             }
             Ok(_) => break, // nothing is mapped there: the device will refuse

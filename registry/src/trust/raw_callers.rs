@@ -17,6 +17,7 @@
 
 use super::instructions::{BEFORE, BEHIND, raw_call};
 use super::own_rings;
+use crate::maps::{self, Mapping};
 use std::fmt;
 use std::fs::File;
 use std::ops::Range;
@@ -83,7 +84,7 @@ impl Scan {
     /// Looks at the objects that have been loaded since the last time, and tells `loaded`
     /// the addresses of each.
     pub(crate) fn look(&mut self, mut loaded: impl FnMut(Range<usize>)) {
-        let maps = std::fs::read_to_string("/proc/self/maps");
+        let maps = maps::read();
         let (Ok(maps), Ok(memory)) = (maps, File::open("/proc/self/mem")) else {
             return self.add("some object (/proc/self/maps or /proc/self/mem is not to be had)", 0, None);
         };
@@ -91,7 +92,7 @@ impl Scan {
         // Of two C libraries, the other belongs to a namespace of its own (dlmopen),
         // where nobody has patched it.
         let ours = object_at(&maps, our_c_library());
-        for code in maps.lines().filter_map(Code::parse) {
+        for code in code_of_files(&maps) {
             let known = |(range, path): &(Range<usize>, String)| {
                 range.start <= code.range.start && code.range.end <= range.end && path == code.path
             };
@@ -149,8 +150,7 @@ fn our_c_library() -> usize {
 /// the other, and the memory without a file that follows, its zeroed data.
 fn object_at(maps: &str, address: usize) -> Range<usize> {
     let mut object = (0..0, "");
-    for line in maps.lines() {
-        let Some((range, path)) = mapping_of(line) else { continue };
+    for Mapping { range, path, .. } in maps::mappings(maps) {
         if path.is_empty() || path != object.1 {
             if object.0.contains(&address) {
                 if path.is_empty() && range.start == object.0.end {
@@ -166,30 +166,9 @@ fn object_at(maps: &str, address: usize) -> Range<usize> {
     if object.0.contains(&address) { object.0 } else { 0..0 }
 }
 
-/// The addresses of a line of `/proc/self/maps`, and its file if it has one.
-fn mapping_of(line: &str) -> Option<(Range<usize>, &str)> {
-    let (addresses, rest) = line.split_once(' ')?;
-    let (start, end) = addresses.split_once('-')?;
-    let path = rest.find('/').and_then(|at| rest.get(at..)).unwrap_or_default();
-    Some((usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?, path))
-}
-
-/// Code of a file, mapped.
-struct Code<'m> {
-    range: Range<usize>,
-    /// Where in the file it begins.
-    offset: usize,
-    path: &'m str,
-}
-
-impl Code<'_> {
-    fn parse(line: &str) -> Option<Code<'_>> {
-        let (range, path) = mapping_of(line)?;
-        let mut fields = line.split(' ').skip(1);
-        let is_code = fields.next()?.as_bytes().get(2) == Some(&b'x');
-        let offset = usize::from_str_radix(fields.next()?, 16).ok()?;
-        (is_code && !path.is_empty()).then_some(Code { range, offset, path })
-    }
+/// Code of files, mapped.
+fn code_of_files(maps: &str) -> impl Iterator<Item = Mapping<'_>> {
+    maps::mappings(maps).filter(|mapping| mapping.is_code && !mapping.path.is_empty())
 }
 
 /// Where in `code` the first system call is that [`raw_call`] means.
@@ -225,7 +204,7 @@ mod tests {
 
     #[test]
     fn only_code_of_files_is_looked_at() {
-        let code: Vec<_> = MAPS.lines().filter_map(Code::parse).collect();
+        let code: Vec<_> = code_of_files(MAPS).collect();
         assert_eq!(code.len(), 2);
         assert!(code.iter().all(|code| code.path == "/usr/lib/libc.so.6" && code.offset == 0x26000));
     }
@@ -235,7 +214,7 @@ mod tests {
         assert_eq!(object_at(MAPS, 0x7f15), 0x7f00..0x7f30);
         assert_eq!(object_at(MAPS, 0x7f30), 0x7f30..0x7f50);
         assert_eq!(object_at(MAPS, 0x7f60), 0..0);
-        let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+        let maps = maps::read().unwrap_or_default();
         assert!(!object_at(&maps, our_c_library()).is_empty());
     }
 

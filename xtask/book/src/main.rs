@@ -3,7 +3,8 @@
 //! that a page names exists, every scenario's test is named, every atomic has its row
 //! in the page of orderings, every planted mistake of `xtask/ci/guards.toml` in that of
 //! mutations, every variable of the environment is in a table, every block of code is
-//! compiled or run, or says why not, and the tables are those that the code makes
+//! compiled or run, or says why not, every record below `docs/benchmarks` is listed with
+//! what shows it, and the tables are those that the code makes
 //! (`--update` writes them). Links and blocks of README.md, CONTRIBUTING.md and
 //! slurm/README.md are checked as those of the book.
 //!
@@ -13,6 +14,7 @@ mod atomics;
 mod blocks;
 mod files;
 mod pages;
+mod records;
 mod tables;
 mod variables;
 
@@ -41,6 +43,7 @@ fn book(root: &Path, update: bool) -> Vec<String> {
     problems.extend(atomics::check(root));
     problems.extend(variables::check(root));
     problems.extend(blocks::check(root));
+    problems.extend(records::check(root));
     for (page, mark, wanted) in [
         ("hooks.md", "table", pinyard_coverage::promised()),
         ("pools.md", "settings", config::markdown(Pools::Device)),
