@@ -5,10 +5,12 @@ version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Carg
 soname=0
 # What the Rust standard library and the loader's functions need; see docs/src/c.md.
 system=(-lgcc_s -lutil -lrt -lpthread -lm -ldl)
+# The book, a folder.
+html=$package/html html_to=share/doc/pinyard/html
 # What `pinyard bench` runs, in libexec/pinyard; the last two are those of `instructions`.
 bench_programs=(pinyard-bench pinyard-bench-watched counted hook-steps)
 # What is linked with an MPI, and installed once for each, in libexec/pinyard/MPI.
-mpi_programs=(pinyard-stress bcast_gpu pinyard-mpi-probe gpu-bandwidth)
+mpi_programs=(pinyard-stress bcast_gpu pinyard-mpi-probe gpu-bandwidth rounds-purging rounds-naive rounds-mimalloc)
 
 # release ARGUMENT...: cargo builds it in release. With BUILT_BEFORE=yes it builds nothing, and what
 # there is (xtask/ci/build.sh) is taken: the tests' own installations need no second set of features.

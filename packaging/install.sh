@@ -41,15 +41,16 @@ entries() {
         wanted "$file" && entry 644 "$file" "include/${file##*/}"
     done
     for file in "$package"/man/*.1 packaging/man/*.[37]; do
-        wanted "$file" && entry 644 "$file" "share/man/man${file##*.}/${file##*/}"
+        wanted "$file" && entry manual "$file" "share/man/man${file##*.}/${file##*/}"
     done
     for name in $(functions pinyard); do entry pinyard "$name" "share/man/man3/$name.3"; done
     if [ -n "$(mpis)" ]; then
         for name in $(functions pinyard_mpi); do entry pinyard_mpi "$name" "share/man/man3/$name.3"; done
     fi
-    for file in README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT docs/src/c.md docs/src/gpu-mpi.md docs/src/install.md; do
+    for file in README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT; do
         [ -e "$file" ] && entry 644 "$file" "share/doc/pinyard/${file##*/}"
     done
+    [ ! -d "$html" ] || (cd "$html" && find . -type f | sed 's|^\./||') | while read -r file; do entry 644 "$html/$file" "$html_to/$file"; done
     for file in examples/c/* examples/c++/* examples/fortran/*; do
         [ -f "$file" ] && entry 644 "$file" "share/doc/pinyard/$file"
     done
@@ -95,6 +96,7 @@ put() { # mode, source, place
     case $1 in
         link) ln -sfn "$2" "$to" ;;
         fill) fill "$2" "$3" | whole 644 "$to" ;;
+        manual) sed "s|@BOOK@|$prefix/$html_to/index.html|g" "$2" | whole 644 "$to" ;;
         pinyard | pinyard_mpi) echo ".so man3/$1.3" | whole 644 "$to" ;;
         # A copy beside it that is renamed: a library in use is not written over.
         *) whole "$1" "$to" < "$2" ;;
@@ -108,6 +110,8 @@ whole() {
 case ${1:-} in
     install)
         [ -e "$package/complete" ] || fail "nothing is built: run packaging/build.sh, or make build"
+        # Another version's pages have other names.
+        rm -rf "${root:?}/$html_to"
         entries | while IFS=$'\t' read -r mode from to; do put "$mode" "$from" "$to"; done
         echo "installed $(entries | wc -l) files under $root"
         [ -n "$destination" ] || [ "$(id -u)" -ne 0 ] || ldconfig 2> /dev/null || true
@@ -115,6 +119,7 @@ case ${1:-} in
     uninstall)
         uninstall=yes
         entries | while IFS=$'\t' read -r _ _ to; do rm -f "$root/$to"; done
+        rm -rf "${root:?}/$html_to"
         for folder in "${folders[@]}"; do rmdir "$root/$folder" 2> /dev/null || true; done
         echo "removed from $root"
         ;;

@@ -52,6 +52,7 @@ built_with() {
     build -p pinyard-mpi --bin pinyard-mpi-probe || return
     build -p pinyard-mpi --example bcast_gpu || return
     build -p pinyard-gpu-tests --bin gpu-bandwidth || return
+    build -p pinyard-mpi-tests --bin rounds-purging --bin rounds-naive --bin rounds-mimalloc || return
     build -p pinyard-mpi-c || return
     mkdir -p "$package/$mpi"
     for name in "${mpi_programs[@]}"; do

@@ -51,6 +51,18 @@ check "links" piped links
 again() { local before after; before=$(sums) && installer install && after=$(sums) && equal "$before" "$after"; }
 check "a second time" piped again
 check "no path of the build" piped bash -c "! grep -rlF -e '$stage' -e '$repository' '$stage$prefix'/lib/pkgconfig '$stage$prefix'/lib/cmake '$stage$prefix'/include '$stage$prefix'/share"
+# Not the words of the page: what a browser and its search load, and that each file it names is there.
+has_book() {
+    local html=$stage$prefix/$html_to
+    grep -q 'id="mdbook-searchbar"' "$html/index.html" && ls "$html"/searchindex*.js && grep -q registration "$html"/searchindex*.js || return
+    grep -ohE '(src|href)="[^":#]+["#]' "$html"/*.html | sed 's/^[a-z]*="//; s/.$//' | sort -u | while read -r file; do [ -e "$html/$file" ] || { echo "no $file" && exit 1; }; done
+}
+check "the book, with a search and all that its pages name" piped has_book
+# An older version's page, whose name no list has, is not left.
+old_page() { "${as_user[@]}" touch "$stage$prefix/$html_to/old.html" && installer install && [ ! -e "$stage$prefix/$html_to/old.html" ]; }
+check "pages of an older version are gone" piped old_page
+told() { grep -rhoF "$prefix/$html_to/index.html" "$stage$prefix/share/man/$1" && ! grep -rF '@BOOK@' "$stage$prefix/share"; }
+for page in man1/pinyard.1 man3/pinyard.3 man7/pinyard.7; do check "$page says where the book lies" piped told $page; done
 uninstalls() {
     "${as_user[@]}" touch "$stage$prefix/lib/of-another"
     installer uninstall && equal lib/of-another "$(tree)" && "${as_user[@]}" rm "$stage$prefix/lib/of-another" && installer install
@@ -107,6 +119,9 @@ check "hardened: relro, no executable stack, no relocations in code" piped bash 
     readelf -d '$library' | grep BIND_NOW && readelf -lW '$library' | grep GNU_RELRO &&
         readelf -lW '$library' | grep GNU_STACK | grep -v 'E ' && ! readelf -d '$library' | grep TEXTREL"
 
+# Its exit status is the machine's.
+doctored() { "$here/bin/pinyard" doctor | tee "$work/output"; grep -Fx "The book: $here/$html_to/index.html" "$work/output"; }
+check "doctor prints where the book lies now" doctored
 benchmark() { "$here/bin/pinyard" bench --quick cache.strided hooks.watched | tee /dev/stderr | grep -c '4,096'; }
 check "the command finds its benchmarks beside it" piped benchmark
 # What is counted under valgrind, and what counts itself.
@@ -191,7 +206,7 @@ with_mpis() {
     local mpi program
     packaging/mpi.sh "${mpis[@]}" && of_mpis install && of_mpis list > "$work/of-mpis" || return
     for mpi in "${mpis[@]}"; do
-        for program in pinyard-stress bcast_gpu pinyard-mpi-probe gpu-bandwidth; do
+        for program in "${mpi_programs[@]}"; do
             grep -qx "libexec/pinyard/$mpi/$program" "$work/of-mpis" && [ -x "$work/mpis$prefix/libexec/pinyard/$mpi/$program" ] || return
         done
     done
@@ -207,6 +222,8 @@ linked() { # MPI
     done
 }
 stressed() { with_moved pinyard stress --mpirun "mpirun.$1" -n 2 --time 30 --steps 10 --max-bytes 64K --backend io_uring && grep -q '^Clean' "$work/output"; }
+# With a README's table at the end, and nothing that is not as it says.
+demonstrated() { with_moved pinyard demo --quick --mpirun "mpirun.$1" && grep -q '^Clean' "$work/output"; }
 broadcast() {
     with_moved "${launch[@]}" "$work/moved-mpis/libexec/pinyard/$1/bcast_gpu" && [ "$(grep -c 'cells are right' "$work/output")" = 2 ]
 }
@@ -225,6 +242,7 @@ else
         [ "$mpi" = mpich ] || launch=(mpirun.openmpi --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 -n 2)
         check "$mpi: the moved programs are linked with it, and find it" piped linked "$mpi"
         check "$mpi: the moved command finds pinyard-stress" piped stressed "$mpi"
+        check "$mpi: the moved command finds what the demo runs" piped demonstrated "$mpi"
         check "$mpi: the moved bcast_gpu" piped broadcast "$mpi"
         check "$mpi: the moved command finds pinyard-mpi-probe" piped probed
         check "$mpi: the moved command finds gpu-bandwidth" piped measured "$mpi"

@@ -8,7 +8,7 @@
 //! (`--update` writes them). Links and blocks of README.md, CONTRIBUTING.md and
 //! slurm/README.md are checked as those of the book.
 //!
-//! `--blocks FOLDER` writes the blocks there instead, for `xtask/ci/book-commands.sh`.
+//! `--html FOLDER` builds it there, for `make install`, and checks nothing; `--blocks FOLDER` writes the blocks there instead, for `xtask/ci/book-commands.sh`.
 
 mod atomics;
 mod blocks;
@@ -29,8 +29,9 @@ fn main() -> ExitCode {
     let problems = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => book(&root, false),
         ["--update"] => book(&root, true),
+        ["--html", folder] => html(&root, Path::new(folder)).err().into_iter().collect(),
         ["--blocks", folder] => blocks::write(&root, Path::new(folder)),
-        _ => vec!["usage: pinyard-book [--update | --blocks FOLDER]".to_owned()],
+        _ => vec!["usage: pinyard-book [--update | --html FOLDER | --blocks FOLDER]".to_owned()],
     };
     for problem in &problems {
         eprintln!("book: {problem}");
@@ -54,7 +55,14 @@ fn book(root: &Path, update: bool) -> Vec<String> {
     ] {
         problems.extend(tables::table(&root.join("docs/src").join(page), mark, &wanted, update));
     }
-    let built = MDBook::load(root.join("docs")).and_then(|book| book.build());
-    problems.extend(built.err().map(|error| error.to_string()));
+    // Where `book.toml` says.
+    problems.extend(html(root, Path::new("book")).err());
     problems
+}
+
+/// Builds the book, into `folder` of `docs` or a whole path.
+fn html(root: &Path, folder: &Path) -> Result<(), String> {
+    let mut book = MDBook::load(root.join("docs")).map_err(|error| error.to_string())?;
+    book.config.build.build_dir = folder.to_owned();
+    book.build().map_err(|error| format!("the book into {}: {error}", folder.display()))
 }

@@ -58,6 +58,7 @@ pub(crate) fn page(header: &str, version: &str, about: &About) -> String {
             literally(block, &mut page);
         }
     }
+    page.push_str(".SH FILES\n.TP\n.I @BOOK@\nThe book, with a search.\n");
     page.push_str(".SH SEE ALSO\n.BR pinyard (1),\n.BR pinyard (7)\n");
     page
 }

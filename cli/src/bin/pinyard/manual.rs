@@ -39,5 +39,6 @@ fn environment() -> String {
             format!("{name}: {meaning} ({allowed}); not set: {default}")
         })
         .collect();
-    format!("Environment:\n\n{}", lines.join("\n\n"))
+    // packaging/install.sh knows where.
+    format!("Environment:\n\n{}\n\nThe book, with a search: @BOOK@", lines.join("\n\n"))
 }

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 /// From the folder above the command's.
 const INSTALLED: &str = "libexec/pinyard";
+/// From the same, the book.
+const BOOK: &str = "share/doc/pinyard/html/index.html";
 /// What is built for the standard ABI of MPI 5.0 runs with any MPI that has it.
 const ABI: &str = "abi";
 
@@ -46,6 +48,11 @@ impl Folders {
             format!("{name} is not in {}", folders.join(" or "))
         })
     }
+}
+
+/// The book's first page, where the command lies in an installation.
+pub(crate) fn book() -> Option<PathBuf> {
+    own_folder().ok()?.parent().map(|prefix| prefix.join(BOOK)).filter(|page| page.is_file())
 }
 
 /// The command's own folder.

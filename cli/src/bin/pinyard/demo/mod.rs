@@ -14,6 +14,7 @@ mod stack;
 pub(crate) mod table;
 mod verdict;
 
+use crate::programs::Folders;
 use crate::terminal::{complain, print};
 use mpi::Mpirun;
 use pinyard::environment;
@@ -50,7 +51,7 @@ pub(crate) struct Options {
     /// mpirun to start, of Open MPI or MPICH
     #[arg(long, value_name = "PATH", env = environment::MPIRUN, hide_env = true, default_value = "mpirun")]
     mpirun: PathBuf,
-    /// Folder with the rank programs [default: the folder of this command]
+    /// Folder with the rank programs [default: that of this command, and where `make install` puts them]
     #[arg(long, value_name = "DIR", env = environment::PROGRAMS, hide_env = true)]
     programs: Option<PathBuf>,
     /// Only 400 rounds: a test of the machinery
@@ -111,20 +112,18 @@ pub(crate) fn run(options: &Options) -> ExitCode {
 struct Demo<'o> {
     options: &'o Options,
     mpirun: Mpirun,
-    programs: PathBuf,
+    programs: Folders,
     started: Instant,
 }
 
 impl Demo<'_> {
     fn prepare(options: &Options) -> Result<Demo<'_>, Refusal> {
-        let programs = match &options.programs {
-            Some(folder) => folder.clone(),
-            None => crate::programs::own_folder()?,
-        };
+        let mpirun = Mpirun::find(&options.mpirun)?;
+        let named: Vec<PathBuf> = options.programs.iter().cloned().collect();
+        let programs = Folders::linked(&named, Some(mpirun.kind))?;
         for row in rows::ALL {
             rows::program(&programs, row)?;
         }
-        let mpirun = Mpirun::find(&options.mpirun)?;
         Ok(Demo { options, mpirun, programs, started: Instant::now() })
     }
 

@@ -1,8 +1,9 @@
 //! The rows of the table: which program runs with which cache.
 
 use super::Refusal;
+use crate::programs::Folders;
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// What a row is to show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -69,15 +70,13 @@ pub(crate) const ALL: &[Spec] = &[
     mimalloc(Kind::Pool, "pinyard pool", "pool"),
 ];
 
-/// The program of `spec` in `folder`.
-pub(crate) fn program(folder: &Path, spec: &Spec) -> Result<PathBuf, Refusal> {
-    let path = folder.join(spec.program);
-    if path.is_file() {
-        return Ok(path);
-    }
-    Err(Refusal::new(
-        format!("{} is not in {}", spec.program, folder.display()),
-        "build it with `cargo build --release -p pinyard-mpi-tests` (needs an MPI's development files and \
-         libclang), or name its folder with --programs",
-    ))
+/// The program of `spec`.
+pub(crate) fn program(folders: &Folders, spec: &Spec) -> Result<PathBuf, Refusal> {
+    folders.find(spec.program).map_err(|why| {
+        Refusal::new(
+            why,
+            "build it with `cargo build --release -p pinyard-mpi-tests`, or install it with `make install` (both \
+             need that MPI's development files and libclang), or name its folder with --programs",
+        )
+    })
 }

@@ -107,7 +107,11 @@ fn refuse(why: &str) -> ExitCode {
 /// For people: what variables, paths and libraries say is theirs, and shown as it is.
 fn screen(answer: &Answer, paper: Paper) -> serde_json::Result<String> {
     let Answer { facts, findings, .. } = terminal::shown(answer)?;
-    Ok(show::screen(&facts, &lines::lines(&facts, &findings), &findings, paper))
+    let text = show::screen(&facts, &lines::lines(&facts, &findings), &findings, paper);
+    Ok(match crate::programs::book() {
+        Some(book) => format!("{text}\nThe book: {}", book.display()),
+        None => text,
+    })
 }
 
 fn examine(options: &Options) -> ExitCode {
