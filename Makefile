@@ -15,7 +15,7 @@ export DESTDIR ?=
 demo:
 	@xtask/ci/deps.sh demo
 	@MPICC=$(MPICC) cargo build --release --quiet -p pinyard-cli
-	@MPICC=$(MPICC) cargo build --release --quiet --target-dir $(TARGET)/openmpi -p pinyard-mpi-tests --bins
+	@MPICC=$(MPICC) cargo build --release --quiet --target-dir $(TARGET)/openmpi -p pinyard-mpi-tests --features mpi --bins
 	@$(TARGET)/release/pinyard demo --mpirun mpirun.openmpi --programs $(TARGET)/openmpi/release $(DEMO_ARGS)
 
 # What CI runs, ending with a count: the tests of each kind, whole where a path has changed since

@@ -100,7 +100,8 @@ for mpi in "$@"; do
     export MPICC=/usr/bin/mpicc.$mpi
     build "$mpi"
     [ -n "$more" ] || rest check "the programs' own tests" \
-        limited 600 cargo test --quiet --release --target-dir "$target/$mpi" -p pinyard-mpi-tests --lib --bins
+        limited 600 cargo test --quiet --release --target-dir "$target/$mpi" -p pinyard-mpi-tests \
+        --features "$(xtask/ci/build.sh features "$mpi")" --lib
     programs=$target/$mpi/release
     with=(--mpirun "mpirun.$mpi" --programs "$programs")
 

@@ -47,7 +47,7 @@ of_page() {
     TREE=$PWD PER_MPI=$target/$mpi PINYARD=$pinyard FOLDER=$temporary limited 400 bash -euo pipefail -c '
         cargo() {
             case "$*" in
-                *pinyard-stress*) (cd "$TREE" && command cargo "$@" --target-dir "$PER_MPI") ;;
+                *pinyard-mpi-tests*) (cd "$TREE" && command cargo "$@" --target-dir "$PER_MPI") ;;
                 *) (cd "$TREE" && command cargo "$@") ;;
             esac
         }
@@ -181,7 +181,8 @@ for mpi in "$@"; do
     with=(--backend io_uring)
 
     [ -n "$more" ] || rest check "the program's own tests" limited 900 \
-        cargo test --quiet --release --target-dir "$target/$mpi" -p pinyard-stress
+        cargo test --quiet --release --target-dir "$target/$mpi" -p pinyard-mpi-tests \
+        --features "$(xtask/ci/build.sh features "$mpi")" --bin pinyard-stress
     check "$name: the page: 4 ranks are clean, and the reports whole" clean
     $more check "$name: the seed makes the run" reproducible
     $more check "$name: alone, without a launcher" ends 0 '^Clean' -n 1 --time 2

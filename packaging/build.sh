@@ -38,7 +38,7 @@ cp "$target/release/libpinyard.a" "$package/"
 rm -f "$package"/man/*
 "$package/pinyard" write-manual "$package/man"
 # The tests' installations take the program that checks the book.
-build -p pinyard-book
+build -p pinyard-pages --bin pinyard-book
 book=$target/release/pinyard-book
 [ "${BUILT_BEFORE:-no}" != yes ] || book=$target/debug/pinyard-book
 rm -rf "$html"

@@ -315,7 +315,7 @@ stress_program() {
     if [ -n "${STRESS:-}" ] && [ -x "$STRESS" ]; then echo "$STRESS"; else program_of pinyard-stress; fi
 }
 # shellcheck disable=SC2034 # of the templates
-no_stress="no pinyard-stress for MPI=$MPI: make install puts one there for each MPI that it finds; or build it with the MPI of the job (cargo build --release -p pinyard-stress), and set STRESS to its path"
+no_stress="no pinyard-stress for MPI=$MPI: make install puts one there for each MPI that it finds; or build it with the MPI of the job (cargo build --release -p pinyard-mpi-tests --features verbs), and set STRESS to its path"
 
 # verdict: the last word of a stress test in the output, with its first reason.
 verdict() {

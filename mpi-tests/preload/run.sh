@@ -260,7 +260,7 @@ allocators() {
 mimalloc3() {
 	local source library
 	# The soak links it from the crate's sources; here it is a library of its own.
-	source=$(cargo metadata --format-version 1 --offline --filter-platform "$(rustc -vV | sed -n 's/^host: //p')" 2>/dev/null |
+	source=$(cargo metadata --format-version 1 --features pinyard-mpi-tests/soak --offline --filter-platform "$(rustc -vV | sed -n 's/^host: //p')" 2>/dev/null |
 		grep -oE '"[^"]*/libmimalloc-sys-[^"]*/Cargo.toml"' | head -n 1 | tr -d '"')
 	source=${source%/Cargo.toml}/c_src/mimalloc/v3
 	library=$build/libmimalloc3.so

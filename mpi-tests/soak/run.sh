@@ -52,7 +52,7 @@ both() { # name, command…
 mimalloc3() {
 	local library=$programs/libpinyard-soak-mimalloc3.so sources
 	[ -n "${PINYARD_SOAK_PROGRAMS:-}" ] && echo "$library" && return
-	sources=$(cargo metadata --format-version 1 --offline --filter-platform "$(rustc -vV | sed -n 's/^host: //p')" | python3 -c '
+	sources=$(cargo metadata --format-version 1 --features pinyard-mpi-tests/soak --offline --filter-platform "$(rustc -vV | sed -n 's/^host: //p')" | python3 -c '
 import json, os, sys
 packages = json.load(sys.stdin)["packages"]
 manifests = [package["manifest_path"] for package in packages if package["name"] == "libmimalloc-sys"]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Prints a block of code, for the script that the block's fence names: by=SCRIPT as=NAME
-# (xtask/book/src/blocks.rs, which checks that the script reads it here). Of a console the
+# (xtask/pages/src/book/blocks.rs, which checks that the script reads it here). Of a console the
 # commands, or with --printed what it shows below them. What the page only shows, such as
 # where a user has installed something, is replaced by what is here: FROM=TO.
 #

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Do the book's commands work, and does its C compile? Each block of README.md, docs/src and
-# slurm/README.md says in its fence who runs it (xtask/book/src/blocks.rs); those that say
+# slurm/README.md says in its fence who runs it (xtask/pages/src/book/blocks.rs); those that say
 # `run` are run here, page by page, in a folder that looks like the tree with `pinyard` on
 # PATH. Counts what is run, and what is not with the reason.
 #

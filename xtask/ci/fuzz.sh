@@ -27,11 +27,11 @@ flags="--cfg fuzzing -Ccodegen-units=1 -Cdebug-assertions -Cpasses=sancov-module
  -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares ${RUSTFLAGS:-}"
 folder_of() { [ "$1" = registry ] && echo "$target" || echo "$target/address"; }
 for name in "${targets[@]}"; do
-    sanitizer=-Zsanitizer=address package=pinyard-fuzz
+    sanitizer=-Zsanitizer=address features=()
     [ "$name" = registry ] && sanitizer=
-    [ "$name" = mpi ] && package=pinyard-mpi-fuzz
+    [ "$name" = mpi ] && features=(--features mpi)
     RUSTFLAGS="$flags $sanitizer" cargo build --quiet --release --target "$host" \
-        --target-dir "$(folder_of "$name")" -p "$package" --bin "$name"
+        --target-dir "$(folder_of "$name")" -p pinyard-fuzz "${features[@]}" --bin "$name"
 done
 mkdir -p "$target/findings"
 said=$target/said

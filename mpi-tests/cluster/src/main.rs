@@ -22,6 +22,7 @@ mod wire;
 use crate::judge::{Moved, NEW, OLD, SENT, Sees, Tally, count};
 use crate::memory::{Buffer, Change, LEN};
 use crate::wire::{Naive, Talk, Wire};
+use pinyard_mpi_tests as _; // whose library has what build.rs compiles
 use pinyard_registry::backend::{OpenError, Verbs};
 use pinyard_registry::{Access, Lease, Registry};
 use std::error::Error;

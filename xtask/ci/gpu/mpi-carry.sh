@@ -10,8 +10,7 @@ cd "$(dirname "$0")/../../.."
 out=carried/mpi
 export MPICC=${MPICC:-/usr/bin/mpicc.openmpi}
 target=${CARGO_TARGET_DIR:-target}/openmpi
-cargo build --quiet --release --target-dir "$target" -p pinyard-gpu-tests -p pinyard-mpi --bins --examples
-cargo build --quiet --release --target-dir "$target" -p pinyard-gpu-tests --features cudarc --bin gpu-cudarc
+cargo build --quiet --release --target-dir "$target" -p pinyard-mpi-tests -p pinyard-mpi --features pinyard-mpi-tests/cudarc --bins --examples
 rm -rf "$out" && mkdir -p "$out"
 cp "$target"/release/gpu-{ranks,bandwidth,cudarc} "$target"/release/pinyard-mpi-probe "$target"/release/examples/{bcast_gpu,allreduce_gpu,halo_exchange} "$out/"
 # The driver's own tests, and the kernels that reduce.

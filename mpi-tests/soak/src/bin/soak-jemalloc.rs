@@ -38,5 +38,5 @@ unsafe impl GlobalAlloc for Jemalloc {
 static ALLOCATOR: Jemalloc = Jemalloc;
 
 fn main() -> std::process::ExitCode {
-    pinyard_soak::main()
+    pinyard_mpi_tests::soak::main()
 }

@@ -33,5 +33,5 @@ unsafe impl GlobalAlloc for Mimalloc {
 static ALLOCATOR: Mimalloc = Mimalloc;
 
 fn main() -> std::process::ExitCode {
-    pinyard_soak::main()
+    pinyard_mpi_tests::soak::main()
 }

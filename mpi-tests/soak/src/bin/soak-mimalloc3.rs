@@ -4,5 +4,5 @@
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> std::process::ExitCode {
-    pinyard_soak::main()
+    pinyard_mpi_tests::soak::main()
 }

@@ -28,5 +28,5 @@ unsafe impl GlobalAlloc for Tcmalloc {
 static ALLOCATOR: Tcmalloc = Tcmalloc;
 
 fn main() -> std::process::ExitCode {
-    pinyard_soak::main()
+    pinyard_mpi_tests::soak::main()
 }

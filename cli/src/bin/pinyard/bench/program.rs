@@ -22,7 +22,7 @@ fn known(program: Program) -> (&'static str, &'static str) {
         ),
         Program::Mpi => (
             "gpu-bandwidth",
-            "build it with `cargo build --release -p pinyard-gpu-tests` and name its folder with one more \
+            "build it with `cargo build --release -p pinyard-mpi-tests --features gpu` and name its folder with one more \
              --programs, or install it with `make install` (both need that MPI's development files and \
              libclang)",
         ),

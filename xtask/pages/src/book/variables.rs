@@ -73,7 +73,7 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
     let others = OF_TESTS.iter().chain(NO_VARIABLES).map(|(name, _)| *name);
     known.extend(others.clone());
     // This file and the table name all of them.
-    let tables = ["xtask/book/src/variables.rs", "src/environment.rs"].map(|file| root.join(file));
+    let tables = ["xtask/pages/src/book/variables.rs", "src/environment.rs"].map(|file| root.join(file));
     let mut met = BTreeSet::new();
     for file in sources(root) {
         let text = read(&file, &mut problems);

@@ -21,5 +21,8 @@ pub(crate) fn table(page: &Path, mark: &str, wanted: &str, update: bool) -> Opti
     if update {
         return std::fs::write(page, right).err().map(|error| format!("{}: {error}", page.display()));
     }
-    Some(format!("{}: the {mark} are old; cargo run -p pinyard-book -- --update", page.display()))
+    Some(format!(
+        "{}: the {mark} are old; cargo run -p pinyard-pages --bin pinyard-book -- --update",
+        page.display()
+    ))
 }

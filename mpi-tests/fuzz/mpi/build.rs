@@ -1,5 +1,0 @@
-//! libpinyard_mpi asks the program that it is in for `pny_device_find`.
-
-fn main() {
-    println!("cargo:rustc-link-arg-bins=-rdynamic");
-}
