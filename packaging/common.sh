@@ -9,8 +9,9 @@ system=(-lgcc_s -lutil -lrt -lpthread -lm -ldl)
 html=$package/html html_to=share/doc/pinyard/html
 # What `pinyard bench` runs, in libexec/pinyard; the last two are those of `instructions`.
 bench_programs=(pinyard-bench pinyard-bench-watched counted hook-steps)
-# What is linked with an MPI, and installed once for each, in libexec/pinyard/MPI.
-mpi_programs=(pinyard-stress bcast_gpu pinyard-mpi-probe gpu-bandwidth rounds-purging rounds-naive rounds-mimalloc)
+# What is linked with an MPI, and installed once for each, in libexec/pinyard/MPI; the first of pinyard-mpi-tests.
+mpi_tests_programs=(pinyard-stress gpu-bandwidth rounds-purging rounds-naive rounds-mimalloc)
+mpi_programs=("${mpi_tests_programs[@]}" bcast_gpu pinyard-mpi-probe)
 
 # release ARGUMENT...: cargo builds it in release. With BUILT_BEFORE=yes it builds nothing, and what
 # there is (xtask/ci/build.sh) is taken: the tests' own installations need no second set of features.

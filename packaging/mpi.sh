@@ -48,7 +48,7 @@ built_with() {
         echo "mpi: no infiniband/verbs.h: pinyard-stress for $mpi is without the backend verbs" >&2
         features="gpu stress"
     fi
-    build -p pinyard-mpi-tests --features "$features" --bin pinyard-stress --bin gpu-bandwidth --bin rounds-purging --bin rounds-naive --bin rounds-mimalloc || return
+    build -p pinyard-mpi-tests --features "$features" "${mpi_tests_programs[@]/#/--bin=}" || return
     build -p pinyard-mpi --bin pinyard-mpi-probe || return
     build -p pinyard-mpi --example bcast_gpu || return
     build -p pinyard-mpi-c || return

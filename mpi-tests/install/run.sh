@@ -206,7 +206,7 @@ with_mpis() {
     local mpi program
     packaging/mpi.sh "${mpis[@]}" && of_mpis install && of_mpis list > "$work/of-mpis" || return
     for mpi in "${mpis[@]}"; do
-        for program in "${mpi_programs[@]}"; do
+        for program in pinyard-stress bcast_gpu pinyard-mpi-probe gpu-bandwidth rounds-{purging,naive,mimalloc}; do
             grep -qx "libexec/pinyard/$mpi/$program" "$work/of-mpis" && [ -x "$work/mpis$prefix/libexec/pinyard/$mpi/$program" ] || return
         done
     done

@@ -7,15 +7,25 @@
 #   xtask/ci/build.sh openmpi   target/openmpi/release: programs that are linked with Open MPI
 #   xtask/ci/build.sh mpich     target/mpich/release: the same with MPICH
 #   xtask/ci/build.sh selected  builds nothing: the words by which cargo selects what debug has
-#   xtask/ci/build.sh features MPI   likewise, the features that the folder of MPI has
+#   xtask/ci/build.sh features FOLDER   likewise, the features that it is built with
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export CARGO_INCREMENTAL=${CARGO_INCREMENTAL:-0}
 target=${CARGO_TARGET_DIR:-target}
 of_mpi=(pinyard-mpi pinyard-mpi-c pinyard-mpi-tests)
 measured=(pinyard pinyard-cli pinyard-preload pinyard-mpi-tests pinyard-benches)
-without_mpi=(--workspace --exclude pinyard-fuzz --exclude pinyard-mpi --exclude pinyard-mpi-c
-    --features "pinyard-mpi-tests/soak pinyard-mpi-tests/neighbours pinyard-mpi-tests/cluster")
+# The other MPI's programs are built as most are, without cudarc.
+features() {
+    local names name
+    case $1 in
+        debug) names=(soak neighbours cluster) ;;
+        release) names=(soak neighbours) ;;
+        openmpi) names=(verbs cudarc) ;;
+        mpich) names=(verbs gpu) ;;
+    esac
+    for name in "${names[@]}"; do echo "pinyard-mpi-tests/$name"; done
+}
+without_mpi=(--workspace --exclude pinyard-fuzz --exclude pinyard-mpi --exclude pinyard-mpi-c --features "$(features debug | xargs)")
 
 # Compiled crates hold no path of their folder: another starts with those that need no MPI.
 seed() { # from, to
@@ -33,9 +43,6 @@ with_mpi() { # folder
         --lib --bins --examples --features "$(features "$1")"
 }
 
-# The other MPI's programs are built as most are, without cudarc.
-features() { case $1 in openmpi) echo pinyard-mpi-tests/verbs pinyard-mpi-tests/cudarc ;; mpich) echo pinyard-mpi-tests/verbs pinyard-mpi-tests/gpu ;; esac; }
-
 [ "${1:-}" != features ] || { features "${2:-}" && exit; }
 [ "${1:-}" != selected ] || { printf '%s\n' "${without_mpi[@]}" && exit; }
 mkdir -p "$target"
@@ -43,7 +50,7 @@ exec 9> "$target/.build.lock"
 flock 9
 case ${1:-} in
     debug) cargo build --quiet "${without_mpi[@]}" --all-targets "${@:2}" ;;
-    release) cargo build --quiet --release "${measured[@]/#/-p=}" --lib --bins --examples --features "pinyard-mpi-tests/soak pinyard-mpi-tests/neighbours" ;;
+    release) cargo build --quiet --release "${measured[@]/#/-p=}" --lib --bins --examples --features "$(features release)" ;;
     openmpi) seed release openmpi && with_mpi openmpi ;;
     mpich) seed openmpi/release mpich && with_mpi mpich ;;
     *) sed -n '2,10s/^# \{0,1\}//p' "$0" && exit 2 ;;

@@ -5,4 +5,4 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 check=(--check)
 [ "${1:-}" = --update ] && check=()
-cargo run --quiet -p pinyard-pages --bin pinyard-header -- "${check[@]}"
+cargo run --quiet -p pinyard-pages --no-default-features --features header --bin pinyard-header -- "${check[@]}"

@@ -75,8 +75,9 @@ pub(crate) fn program(folders: &Folders, spec: &Spec) -> Result<PathBuf, Refusal
     folders.find(spec.program).map_err(|why| {
         Refusal::new(
             why,
-            "build it with `cargo build --release -p pinyard-mpi-tests --features mpi`, or install it with `make install` (both \
-             need that MPI's development files and libclang), or name its folder with --programs",
+            "build it with `cargo build --release -p pinyard-mpi-tests --features mpi`, or install it with \
+             `make install` (both need that MPI's development files and libclang), or name its folder with \
+             --programs",
         )
     })
 }

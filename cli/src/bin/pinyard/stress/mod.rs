@@ -129,8 +129,9 @@ fn program(options: &Options, mpi: Option<Kind>) -> Result<PathBuf, Refusal> {
     Folders::linked(&named, mpi)?.find(PROGRAM).map_err(|why| {
         Refusal::new(
             why,
-            "build it with `cargo build --release -p pinyard-mpi-tests --features verbs`, or install it with `make install` (both \
-             need that MPI's development files and libclang), or name its folder with --programs",
+            "build it with `cargo build --release -p pinyard-mpi-tests --features verbs`, or install it with \
+             `make install` (both need that MPI's development files and libclang), or name its folder with \
+             --programs",
         )
     })
 }
