@@ -12,7 +12,6 @@ use crate::slab::Slab;
 use crate::source::DriverToken;
 use crate::trace;
 use std::sync::atomic::Ordering::Relaxed;
-use std::thread;
 use std::time::Duration;
 
 /// Fences asked on the way of an allocation, so that many that do not pass cost
@@ -126,7 +125,7 @@ impl Handle {
         }
         let exact = least.checked_next_multiple_of(self.supplier.source.granularity());
         let cold = self.core.lock(token);
-        if cold.growing.is_some_and(|thread| thread != thread::current().id()) {
+        if cold.growing.is_for_others() {
             return Turn::Others;
         }
         let room = self.limit().saturating_sub(cold.reserved);
@@ -177,11 +176,9 @@ impl Handle {
         then: impl FnOnce(&mut Cold) -> Result<Option<R>, AllocError>,
     ) -> Result<Option<R>, AllocError> {
         let core = &self.core;
-        let me = thread::current().id();
         let granularity = self.supplier.source.granularity();
         let mut cold = core.lock(token);
-        // A backend that allocates from the pool it registers does not wait for itself.
-        if cold.growing.is_some_and(|thread| thread != me) {
+        if cold.growing.is_for_others() {
             core.grown.wait(&mut cold);
             return then(&mut cold);
         }
@@ -195,7 +192,7 @@ impl Handle {
             return Err(self.limit_reached(&cold, limit, least));
         };
         let preferred = length.max(exact).min(room - room % granularity);
-        cold.growing = Some(me);
+        cold.growing.begin();
         cold.reserved += preferred;
         drop(cold);
         if self.fence_thread {
@@ -259,7 +256,7 @@ impl Drop for Growth<'_> {
         let mut token = DriverToken::at_entry();
         let mut cold = self.core.lock(&mut token);
         cold.reserved -= self.reserved;
-        cold.growing = None;
+        cold.growing.end();
         drop(cold);
         self.core.grown.notify_all();
     }

@@ -80,6 +80,8 @@ mod fork;
 #[cfg(not(loom))]
 mod grow;
 #[cfg(not(loom))]
+mod growing;
+#[cfg(not(loom))]
 mod host;
 #[cfg(not(loom))]
 mod leaks;

@@ -130,22 +130,22 @@ impl HostLimits {
     pub fn of_process() -> HostLimits {
         HostLimits {
             groups: memory_groups(&read),
-            process: "/proc/self".into(),
+            process: "/proc/thread-self".into(),
             memlock: memlock_limit().map(|bytes| bytes as usize),
         }
     }
 
     /// From files elsewhere: a container's, or a test's. `cgroups` is where control groups
     /// of version 2 are mounted, and in `memory` those of version 1; `process` has `cgroup`,
-    /// `status` and `uid_map` as `/proc/self` does, and `meminfo` beside it; a file that is
+    /// `status` and `uid_map` as `/proc/thread-self` does, and `meminfo` beside it; a file that is
     /// missing limits nothing.
     pub fn at(cgroups: &Path, process: &Path, memlock: Option<usize>) -> HostLimits {
         let at = cgroups.display();
         let mounts =
             format!("0 0 0:0 / {at} - cgroup2 none rw\n0 0 0:0 / {at}/memory - cgroup none memory\n");
         let files = |path: &Path| match path.to_str()? {
-            "/proc/self/mountinfo" => Some(mounts.clone()),
-            "/proc/self/cgroup" => read(&process.join("cgroup")),
+            "/proc/thread-self/mountinfo" => Some(mounts.clone()),
+            "/proc/thread-self/cgroup" => read(&process.join("cgroup")),
             _ => read(path),
         };
         HostLimits { groups: memory_groups(&files), process: process.to_owned(), memlock }
@@ -172,7 +172,7 @@ impl HostLimits {
     pub fn pinned(&self) -> Option<Room> {
         let status = read(&self.process.join("status")).unwrap_or_default();
         let used = kib(&status, "VmLck:").unwrap_or(0) + kib(&status, "VmPin:").unwrap_or(0);
-        // A file of `/proc/self`, which is `process` here.
+        // A file of `/proc/thread-self`, which is `process` here.
         let own = |path: &Path| read(&self.process.join(path.file_name()?));
         let binds = self.memlock.filter(|_| !may_lock_anything(&own));
         let locked = binds.map(|total| Room { free: total.saturating_sub(used), total });

@@ -18,6 +18,7 @@ use crate::deferred::Deferred;
 use crate::exit;
 use crate::fence::Fence;
 use crate::fork;
+use crate::growing::Growing;
 use crate::magazine::{Bins, Cache};
 use crate::poison::Poison;
 use crate::ranges::Ranges;
@@ -35,7 +36,7 @@ use pinyard_trace::counters::{self, Publisher};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::sync::{Arc, OnceLock};
-use std::thread::{Thread, ThreadId};
+use std::thread::Thread;
 
 pub(crate) struct Core {
     pub(crate) bins: Bins,
@@ -91,7 +92,7 @@ pub(crate) struct Cold {
     /// What the slabs are cut into.
     pub(crate) cut: Cut,
     /// The thread that adds a slab, without the lock.
-    pub(crate) growing: Option<ThreadId>,
+    pub(crate) growing: Growing,
 }
 
 impl Core {

@@ -9,7 +9,7 @@
 
 use crate::monitor::publish_everything;
 use crate::settled;
-use crate::{PAGE_SIZE, sys, userfaultfd};
+use crate::{PAGE_SIZE, sys};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
 /// What a child finds empty. A page, and nothing else in it.
@@ -81,7 +81,8 @@ extern "C" fn in_child() {
 
 /// What a child does once. Atomics only, as in a signal handler.
 fn begin_anew() {
-    userfaultfd::forget_parent();
+    // The thread that reads userfaultfd is the parent's.
+    settled::resume();
     crate::text::forget_writers();
     // Whoever was looking at the loaded objects is not here: somebody has to.
     settled::objects_loaded();

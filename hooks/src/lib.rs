@@ -28,6 +28,7 @@
 compile_error!("pinyard-hooks patches glibc's entries on x86-64 and aarch64 Linux; there are no others yet");
 
 mod array;
+pub mod descriptors;
 mod event;
 mod filter;
 mod inbox;

@@ -1,6 +1,6 @@
 //! Whether somebody is about to write over libc's entries.
 //!
-//! Every patcher but one that writes `/proc/self/mem` makes the page writable
+//! Every patcher but one that writes `/proc/thread-self/mem` makes the page writable
 //! first, through libc's mprotect. Its hook marks the pages of our entries from
 //! before they become writable until after they are not any more, and tells
 //! every subscriber to look at both moments. While any is marked nothing counts

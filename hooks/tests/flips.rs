@@ -219,7 +219,7 @@ fn a_hardened_kernel_is_reported_and_nothing_is_patched() {
                     assert_eq!(line.owner, Owner::Libc, "{line}");
                     let text = line.to_string();
                     assert!(text.contains("NOT SEEN: not patched: "), "{text}");
-                    assert!(text.contains("/proc/self/mem"), "{text}");
+                    assert!(text.contains("/proc/thread-self/mem"), "{text}");
                     assert!(text.contains(&format!("errno {}", libc::EPERM)), "{text}");
                 }
             }

@@ -101,6 +101,8 @@ pub use coarsen::Coarsen;
 #[cfg(not(loom))]
 pub use lease::{Lease, OwnedLease};
 #[cfg(not(loom))]
+pub use miss::is_in_backend;
+#[cfg(not(loom))]
 pub use registry::Registry;
 #[cfg(not(loom))]
 pub use trust::{

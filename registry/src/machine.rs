@@ -2,7 +2,7 @@
 //! (cgroups(7), cgroup_namespaces(7), proc_pid_mountinfo(5), the kernel's
 //! admin-guide/cgroup-v2 and admin-guide/cgroup-v1/memory).
 //!
-//! `/proc/self/cgroup` names the process's group, `/proc/self/mountinfo` says where the
+//! `/proc/thread-self/cgroup` names the process's group, `/proc/thread-self/mountinfo` says where the
 //! tree of groups is mounted, and from which group on: inside a container both may
 //! show a part of the tree only.
 
@@ -24,7 +24,7 @@ pub fn memory_limit(read: Read<'_>) -> Option<u64> {
 /// The process's control groups of memory, and those above them that can be seen.
 pub fn memory_groups(read: Read<'_>) -> Vec<MemoryGroup> {
     let file = |path: &str| read(Path::new(path)).unwrap_or_default();
-    let (groups, mounts) = (file("/proc/self/cgroup"), file("/proc/self/mountinfo"));
+    let (groups, mounts) = (file("/proc/thread-self/cgroup"), file("/proc/thread-self/mountinfo"));
     let mut found = Vec::new();
     for line in groups.lines() {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -90,11 +90,11 @@ pub fn memlock_limit() -> Option<u64> {
 /// namespace. In any other the kernel's `capable` says no.
 pub fn may_lock_anything(read: Read<'_>) -> bool {
     const CAP_IPC_LOCK: u32 = 14;
-    let status = read(Path::new("/proc/self/status")).unwrap_or_default();
+    let status = read(Path::new("/proc/thread-self/status")).unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let bits = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
     // All of 32 bits mapped onto themselves: the initial one.
-    let initial = read(Path::new("/proc/self/uid_map"))
+    let initial = read(Path::new("/proc/thread-self/uid_map"))
         .is_none_or(|map| map.split_whitespace().eq(["0", "0", "4294967295"]));
     bits >> CAP_IPC_LOCK & 1 == 1 && initial
 }

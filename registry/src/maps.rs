@@ -1,18 +1,37 @@
 //! The process's mappings, as `/proc/self/maps` lists them (proc_pid_maps(5)): about a
 //! microsecond each.
+//!
+//! `/proc/self` is the process's first thread. Once that has ended by pthread_exit(3) its files
+//! have no line and no error; those of `/proc/thread-self` are the calling thread's.
 
 use crate::range::PageRange;
+use std::io::{Error, Result};
 use std::ops::Range;
 
-/// The file.
-pub const PATH: &str = "/proc/self/maps";
+/// The file, and the one that is read where the first thread has ended.
+pub const PATHS: [&str; 2] = ["/proc/self/maps", "/proc/thread-self/maps"];
 
 /// The text of the file.
 ///
 /// # Errors
-/// Those of open(2) and read(2): in a sandbox without `/proc`, with `RLIMIT_NOFILE` reached.
-pub fn read() -> std::io::Result<String> {
-    std::fs::read_to_string(PATH)
+/// Those of open(2) and read(2): in a sandbox without `/proc`, with `RLIMIT_NOFILE` reached. A text
+/// without a line is an error.
+pub fn read() -> Result<String> {
+    let mut empty = Error::other("/proc/self/maps and /proc/thread-self/maps have no line");
+    for path in PATHS {
+        match std::fs::read_to_string(path) {
+            Ok(text) if text.is_empty() => {}
+            Ok(text) => return Ok(text),
+            Err(error) => empty = error,
+        }
+    }
+    Err(empty)
+}
+
+/// How many mappings of io_urings the text has. The kernel makes two for each ring
+/// (io_uring_setup(2), `IORING_FEAT_SINGLE_MMAP`), and joins none.
+pub(crate) fn of_io_urings(text: &str) -> usize {
+    text.lines().filter(|line| line.ends_with(" anon_inode:[io_uring]")).count()
 }
 
 /// A mapping.

@@ -233,7 +233,7 @@ fn not_registered(
         // A custom backend's own bug: nothing waits for its ticket any more.
         Failure::Panicked(panic) => resume_unwind(panic),
     };
-    if squeeze && room::bury_and_wait(inner, unlocked, buried) {
+    if squeeze && room::bury_and_wait(inner, unlocked, PageRange::ALL, buried) {
         attempt.squeezed = true;
     } else if merged && (attempt.merge || attempt.pages != pages) {
         // First without what it was grown to, then without what it overlaps.
@@ -272,8 +272,9 @@ pub(crate) fn in_backend<R>(call: impl FnOnce() -> R) -> R {
     call()
 }
 
-/// Whether this thread is inside a backend's call: it must not wait for another's.
-pub(crate) fn is_in_backend() -> bool {
+/// Whether this thread is inside a backend's function, which a registry has called: it must not wait for
+/// another thread, which may wait for that function to return. A pool does not.
+pub fn is_in_backend() -> bool {
     IN_BACKEND.get()
 }
 

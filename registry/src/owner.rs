@@ -6,6 +6,7 @@
 //! it is at work at that moment.
 
 use crate::backend::Unlocked;
+use crate::range::PageRange;
 use crate::registry::Inner;
 use crate::room;
 use std::ops::Deref;
@@ -70,7 +71,7 @@ impl Inner {
         self.tidy(&mut unlocked);
         self.cache.lock(&mut unlocked).nobody_is_left();
         // Another registry of the same budget may be burying ours.
-        room::bury_and_wait(self, &mut unlocked, 0);
+        room::bury_and_wait(self, &mut unlocked, PageRange::ALL, 0);
     }
 }
 

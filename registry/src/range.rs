@@ -80,6 +80,9 @@ pub struct PageRange {
 }
 
 impl PageRange {
+    /// Every page that can be registered.
+    pub(crate) const ALL: PageRange = PageRange { start: 0, end: ADDRESS_LIMIT };
+
     /// Bytes covered.
     #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(self) -> usize {

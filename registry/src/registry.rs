@@ -13,7 +13,7 @@ use crate::explain::Explanation;
 use crate::lease::Lease;
 use crate::miss;
 use crate::owner::{Owner, Owners};
-use crate::range::{AsRange, ByteRange};
+use crate::range::{AsRange, ByteRange, PageRange};
 use crate::reaper::Reaper;
 use crate::regions::{Held, Wanted};
 use crate::room;
@@ -120,7 +120,7 @@ impl Registry {
     /// these pages that is registering meanwhile registers anew, after this.
     pub fn invalidate(&self, buffer: impl AsRange) -> Result<(), GetError> {
         let range = ByteRange::from(buffer.as_range()).pages()?;
-        self.retire(|locked| locked.invalidate(range, None))
+        self.retire(range, |locked| locked.invalidate(range, None))
     }
 
     /// As [`invalidate`](Registry::invalidate), without waiting: `done` is called
@@ -164,10 +164,15 @@ impl Registry {
 
     /// Takes out every registration, likewise.
     pub fn flush(&self) -> Result<(), GetError> {
-        self.retire(|locked| locked.flush())
+        self.retire(PageRange::ALL, |locked| locked.flush())
     }
 
-    fn retire(&self, take_out: impl FnOnce(&mut Locked<'_, MapPlace>)) -> Result<(), GetError> {
+    /// What is in `range`.
+    fn retire(
+        &self,
+        range: PageRange,
+        take_out: impl FnOnce(&mut Locked<'_, MapPlace>),
+    ) -> Result<(), GetError> {
         self.inner.check_fork()?;
         let mut unlocked = Unlocked::at_entry();
         let mut locked = self.inner.cache.lock(&mut unlocked);
@@ -176,7 +181,7 @@ impl Registry {
         let buried = locked.writer.counters.deregistrations;
         drop(locked);
         self.inner.tidy(&mut unlocked);
-        room::bury_and_wait(&self.inner, &mut unlocked, buried);
+        room::bury_and_wait(&self.inner, &mut unlocked, range, buried);
         Ok(())
     }
 
@@ -347,10 +352,12 @@ impl Inner {
 
 impl Member for Inner {
     fn holding(&self) -> Holding {
+        // The program's code may say it: not for under the lock.
+        let backend = self.backend.name();
         let mut unlocked = Unlocked::at_entry();
         let locked = self.cache.lock(&mut unlocked);
         let (live, retired) = locked.population();
-        Holding { backend: self.backend.name(), pinned: locked.writer.pinned, regions: live + retired }
+        Holding { backend, pinned: locked.writer.pinned, regions: live + retired }
     }
 
     fn give_way(&self) -> GivenWay {

@@ -61,6 +61,8 @@ fn reserve_among_others<'a>(
 ) -> Result<Step, Box<GetError>> {
     let limit = inner.cache.geometry.max_region_bytes;
     if pages.len() > limit {
+        drop(locked);
+        // The program's code may say it: not for under the lock.
         return Err(Box::new(GetError::TooLong { range: pages, backend: inner.backend.name(), limit }));
     }
     if pages.len() > inner.cache.geometry.budget.bytes() {
@@ -106,19 +108,19 @@ fn reserve_among_others<'a>(
             }
             let buried = locked.writer.counters.deregistrations;
             let unlocked = locked.unlock();
-            let again = bury_and_wait(inner, unlocked, buried)
+            let again = bury_and_wait(inner, unlocked, PageRange::ALL, buried)
                 || no_room == NoRoom::Bytes && (others_made_room(inner) || has_room(inner, range));
             return if again { Ok(Step::Again) } else { Err(refusal(inner, no_room, pages, unlocked)) };
         }
     }
 }
 
-/// Buries, and waits for those who are at it. Whether anything was buried, by
-/// anyone, since the count of deregistrations was `before`.
-pub(crate) fn bury_and_wait(inner: &Inner, unlocked: &mut Unlocked, before: u64) -> bool {
+/// Buries, and waits for those who are at it in `range`: not for others, whose backend may wait for this
+/// thread. Whether anything was buried, by anyone, since the count of deregistrations was `before`.
+pub(crate) fn bury_and_wait(inner: &Inner, unlocked: &mut Unlocked, range: PageRange, before: u64) -> bool {
     inner.bury(unlocked);
     let mut locked = inner.cache.lock(unlocked);
-    while locked.is_burying() && !is_in_backend() {
+    while locked.is_burying(range) && !is_in_backend() {
         // Nobody is woken by a thread that goes on to register in their place.
         inner.changed.wait_for(&mut locked.writer, BURIAL_POLL);
     }

@@ -42,7 +42,7 @@ fn what_an_io_uring_is_told_to_drop_is_noticed() {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     let found = pinyard_registry::raw_callers();
-    assert_eq!(found, [RawCaller::Ring { fd: ring.as_raw_fd() }]);
+    assert_eq!(found, [RawCaller::Ring { fd: Some(ring.as_raw_fd()) }]);
     if let Watch::Refused(why) = registry.serving().userfaultfd {
         eprintln!("skipped: {why}");
         return;

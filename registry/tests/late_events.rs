@@ -1,6 +1,6 @@
 //! The kernel gives addresses away before userfaultfd's reader has the event of their
 //! munmap. Whoever gets them from a call of libc's finds no registration of what was there
-//! before. Here the reader is held up: a seccomp listener keeps its poll waiting.
+//! before. Here the reader is held up: a seccomp listener keeps its pselect6 waiting.
 #![cfg(not(loom))]
 #![allow(unsafe_code, clippy::unwrap_used, clippy::disallowed_methods, clippy::disallowed_macros)]
 
@@ -19,19 +19,17 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
 const LEN: usize = 16 * 4096;
 const BOTH: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const ANONYMOUS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-#[cfg(target_arch = "x86_64")]
-const POLL: libc::c_long = libc::SYS_poll;
-#[cfg(target_arch = "aarch64")]
-const POLL: libc::c_long = libc::SYS_ppoll;
+/// What the reader waits by.
+const WAIT: libc::c_long = libc::SYS_pselect6;
 
 static LISTENER: AtomicI32 = AtomicI32::new(-1);
-/// Polls go on, the next one is to be held, or one is held.
+/// Waits go on, the next one is to be held, or one is held.
 const FREE: u32 = 0;
 const NEXT: u32 = 1;
 const HELD: u32 = 2;
 static READER: AtomicU32 = AtomicU32::new(FREE);
 
-/// Lets each poll go on, but not while it is held.
+/// Lets each wait go on, but not while it is held.
 fn let_go() {
     // SAFETY: structures of the kernel's, all zero before; the descriptor is the filter's.
     unsafe {
@@ -53,12 +51,12 @@ fn let_go() {
     }
 }
 
-/// Threads that this one makes from now on ask before they poll.
-fn ask_before_poll() {
+/// Threads that this one makes from now on ask before they wait so.
+fn ask_before_waiting() {
     let op = |code: u32, jf, k| libc::sock_filter { code: code as u16, jt: 0, jf, k };
     let mut program = [
         op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
-        op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, POLL as u32),
+        op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, WAIT as u32),
         op(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_USER_NOTIF),
         op(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
     ];
@@ -161,7 +159,7 @@ fn what_another_thread_gets_is_not_what_was_there_before() {
         }
         let_go();
     });
-    ask_before_poll();
+    ask_before_waiting();
     let backend = Custom::new("counting", |_, _| Ok(MemoryKey::default()), |_, _| Ok(()));
     let registry = Registry::builder().backend(backend).build().unwrap();
     let ways: [(&str, Make); 6] = [

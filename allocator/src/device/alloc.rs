@@ -20,7 +20,6 @@ use pinyard_worker::{log, span};
 use std::cell::Cell;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::thread;
 
 /// Blocks that a stream takes from the shared bin at a time, and their bytes, at most: of
 /// many streams each keeps that of every class that it has used.
@@ -219,19 +218,18 @@ impl Core {
         pieces: Pieces,
         token: &mut DriverToken,
     ) -> Result<Option<BlockRef>, DeviceError> {
-        let me = thread::current().id();
         let (kind, bytes) = (want.kind(), want.bytes());
         // The stream's own: what it frees later merges with what is left of the slab.
         let owner = state.owner;
         let joins = pieces == Pieces::Joined && self.joins(kind);
         // What another thread adds, or the limit forbids, costs nobody what is free.
         let central = self.lock(token);
-        let is_others = central.growing.is_some_and(|thread| thread != me);
+        let is_others = central.growing.is_for_others();
         let may_grow = !is_others && self.exact_for(&central, owner, want, joins).is_ok();
         drop(central);
         let short = may_grow && self.is_short_for(bytes, kind as usize, token);
         let mut central = self.lock(token);
-        if central.growing.is_some_and(|thread| thread != me) {
+        if central.growing.is_for_others() {
             self.grown.wait(&mut central);
             return Ok(central.find(state, want));
         }
@@ -242,7 +240,7 @@ impl Core {
         let exact = self.exact_for(&central, owner, want, joins)?;
         let preferred = if short { exact } else { self.slab_for(&mut central, state, want, exact) };
         let granularity = self.sources[kind as usize].granularity();
-        central.growing = Some(me);
+        central.growing.begin();
         central.reserved += preferred;
         drop(central);
         let mut growth = Growth { core: self, reserved: preferred };
@@ -425,7 +423,7 @@ impl Drop for Growth<'_> {
         let mut token = DriverToken::at_entry();
         let mut central = self.core.lock(&mut token);
         central.reserved -= self.reserved;
-        central.growing = None;
+        central.growing.end();
         drop(central);
         self.core.grown.notify_all();
     }

@@ -25,6 +25,7 @@ use super::waiting::{Passed, Waiting};
 use super::watch::Watch;
 use crate::exit::{self, Heir};
 use crate::fork;
+use crate::growing::Growing;
 use crate::inbox::Inbox;
 use crate::pressure::{Told, Watermarks};
 use crate::sleep::Sleep;
@@ -35,7 +36,7 @@ use std::hint;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock, Weak};
-use std::thread::{Thread, ThreadId};
+use std::thread::Thread;
 use std::time::Duration;
 
 /// A thread that waits for the pool's lock looks so often before it lets the system wake it:
@@ -127,7 +128,7 @@ pub(super) struct Central {
     pub(super) reserved: usize,
     pub(super) peak_reserved: usize,
     /// The thread that adds a slab, without the lock.
-    pub(super) growing: Option<ThreadId>,
+    pub(super) growing: Growing,
     /// How often the pool was looked over.
     pub(super) censuses: u32,
 }
@@ -179,7 +180,7 @@ impl Core {
                 bin_bytes: 0,
                 reserved: 0,
                 peak_reserved: 0,
-                growing: None,
+                growing: Growing::default(),
                 censuses: 0,
             }),
         })

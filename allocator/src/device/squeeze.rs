@@ -163,7 +163,7 @@ impl Core {
             return false;
         }
         let mut central = self.lock(token);
-        if !central.waiting.is_empty() || central.growing.is_some() {
+        if !central.waiting.is_empty() || central.growing.is_under_way() {
             return false;
         }
         let mut small = central.bin_bytes;

@@ -3,7 +3,7 @@
 //! A `b` to the trampoline (within 128 MiB) takes the place of the first
 //! instruction, behind a `bti c` where there is one: that is what indirect calls
 //! must land on. Caches are cleaned after our own stores (`dc cvau`, `ic ivau`);
-//! the kernel does it for `/proc/self/mem`.
+//! the kernel does it for `/proc/thread-self/mem`.
 //!
 //! While other threads run it, only a nop or a branch may become a branch (Arm ARM
 //! B2.2.5, concurrent modification and execution of instructions). glibc's system

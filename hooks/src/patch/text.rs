@@ -1,6 +1,6 @@
 //! One word of libc's text, replaced with one store.
 //!
-//! First choice is `/proc/self/mem`: the kernel writes its own copy of the page,
+//! First choice is `/proc/thread-self/mem`: the kernel writes its own copy of the page,
 //! so no page is ever writable and executable, and another patcher that has made
 //! the same page writable keeps it so. Where that is refused, the page becomes
 //! writable for the one store, executable throughout. Where both are refused
@@ -28,7 +28,7 @@ unsafe fn through_mprotect(patch: &Patch) -> Result<(), Why> {
     let executable = libc::PROT_READ | libc::PROT_EXEC;
     // SAFETY: the page stays readable and executable for threads that run in it.
     unsafe { sys::mprotect(page, PAGE_SIZE, executable | libc::PROT_WRITE) }.map_err(|errno| Why {
-        call: "not patched: pwrite(/proc/self/mem) was refused, and so was mprotect(libc text, PROT_WRITE | PROT_EXEC)",
+        call: "not patched: pwrite(/proc/thread-self/mem) was refused, and so was mprotect(libc text, PROT_WRITE | PROT_EXEC)",
         errno,
     })?;
     // SAFETY: mapped and writable; the caller answers for the bytes.
@@ -49,7 +49,7 @@ unsafe fn through_mprotect(patch: &Patch) -> Result<(), Why> {
 /// As [`replace`].
 unsafe fn through_proc(patch: &Patch) -> bool {
     // SAFETY: a constant path; the descriptor is closed below.
-    let fd = unsafe { libc::open(c"/proc/self/mem".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
+    let fd = unsafe { libc::open(c"/proc/thread-self/mem".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
     if fd < 0 {
         return false;
     }

@@ -12,8 +12,10 @@
 // Printing panics where the text cannot be written, as on a full disk.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+mod descriptor;
 mod thread_end;
 
+pub use descriptor::Descriptor;
 use pinyard_hooks::SignalsBlocked;
 use std::any::Any;
 use std::io;

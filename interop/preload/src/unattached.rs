@@ -92,7 +92,7 @@ fn look(_complete: bool) {
 
 /// KiB that devices have pinned of this process; 0 where the kernel does not say.
 fn pinned() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     of_status(&status)
 }
 

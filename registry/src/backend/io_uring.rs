@@ -7,6 +7,9 @@
 //!
 //! Linux 5.13 or newer. Limits (`io_uring/rsrc.c`, Linux 6.18): 16,384 slots, 1 GiB a buffer, and
 //! without CAP_IPC_LOCK RLIMIT_MEMLOCK for all rings of a user together.
+//!
+//! Once the program has closed the ring's descriptor, each call ends with EBADF, also where the number is
+//! another file's; what is pinned stays pinned until the process ends.
 #![allow(unsafe_code)]
 
 use super::{Backend, BackendError, Limits, MemoryKey, Unlocked};
@@ -16,9 +19,9 @@ use crate::range::PageRange;
 use crate::trust::RingChanging;
 use io_uring::{opcode, squeue, types};
 use parking_lot::Mutex;
+use pinyard_hooks::descriptors::Identity;
 use std::io;
 use std::mem::ManuallyDrop;
-use std::ops::Deref;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
@@ -44,21 +47,28 @@ pub struct IoUring {
 }
 
 /// A ring that changes no mapping, and is known not to; see `trust/own_rings.rs`.
-struct OwnRing(ManuallyDrop<io_uring::IoUring>);
+struct OwnRing {
+    ring: ManuallyDrop<io_uring::IoUring>,
+    identity: Option<Identity>,
+}
 
-impl Deref for OwnRing {
-    type Target = io_uring::IoUring;
-    fn deref(&self) -> &io_uring::IoUring {
-        &self.0
+impl OwnRing {
+    /// The ring, unless the program has closed it: its number may be another file's.
+    fn open(&self) -> io::Result<&io_uring::IoUring> {
+        let is_open = self.identity.is_some() && Identity::of(self.ring.as_raw_fd()) == self.identity;
+        if is_open { Ok(&self.ring) } else { Err(io::Error::from_raw_os_error(libc::EBADF)) }
     }
 }
 
 impl Drop for OwnRing {
     fn drop(&mut self) {
+        if self.open().is_err() {
+            return; // its mappings stay, and with them its place among the own ones
+        }
         let own = RingChanging::begin();
-        own.remove(self.0.as_raw_fd());
+        own.remove(self.ring.as_raw_fd());
         // SAFETY: once, and nobody uses it afterwards.
-        unsafe { ManuallyDrop::drop(&mut self.0) };
+        unsafe { ManuallyDrop::drop(&mut self.ring) };
     }
 }
 
@@ -81,14 +91,17 @@ impl IoUring {
             let ring =
                 io_uring::IoUring::new(8).map_err(|error| failed("io_uring_setup(8 entries)", error))?;
             own.add(ring.as_raw_fd());
-            OwnRing(ManuallyDrop::new(ring))
+            let identity = Identity::of(ring.as_raw_fd());
+            OwnRing { ring: ManuallyDrop::new(ring), identity }
         };
         // Empty buffers rather than IORING_RSRC_REGISTER_SPARSE, which came with Linux 5.19.
         let empty = vec![libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; slots as usize];
         // SAFETY: the buffers are of no bytes; the kernel copies the arrays.
-        unsafe { ring.submitter().register_buffers2(&empty, &vec![0; slots as usize]) }.map_err(|error| {
-            failed(&format!("io_uring_register(IORING_REGISTER_BUFFERS2, {slots} empty slots)"), error)
-        })?;
+        unsafe { ring.ring.submitter().register_buffers2(&empty, &vec![0; slots as usize]) }.map_err(
+            |error| {
+                failed(&format!("io_uring_register(IORING_REGISTER_BUFFERS2, {slots} empty slots)"), error)
+            },
+        )?;
         let free = Mutex::new((0..slots as u16).rev().collect());
         Ok(IoUring { ring, slots, free, patience: Mutex::new(OTHERS_END), transfer: Mutex::new(false) })
     }
@@ -98,8 +111,9 @@ impl IoUring {
         // SAFETY: pinning does not touch the pages' contents, and the kernel
         // checks the addresses. What moves bytes through the slot later is
         // `transfer`, whose callers vouch for the memory.
-        let updated =
-            unsafe { self.ring.submitter().register_buffers_update(u32::from(slot), &[buffer], None) };
+        let updated = unsafe {
+            self.ring.open()?.submitter().register_buffers_update(u32::from(slot), &[buffer], None)
+        };
         updated.map(drop)
     }
 
@@ -173,18 +187,19 @@ impl IoUring {
         if *broken {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
+        let ring = self.ring.open()?;
         // SAFETY: the lock makes this thread the only one at either queue; the
         // memory that the entry names is vouched for by the callers until its
         // completion, which is waited for below.
         let (mut submissions, mut completions) =
-            unsafe { (self.ring.submission_shared(), self.ring.completion_shared()) };
+            unsafe { (ring.submission_shared(), ring.completion_shared()) };
         // SAFETY: as above.
         if unsafe { submissions.push(&entry) }.is_err() {
             return Err(io::Error::from_raw_os_error(libc::EAGAIN));
         }
         drop(submissions);
         loop {
-            match self.ring.submitter().submit_and_wait(1) {
+            match ring.submitter().submit_and_wait(1) {
                 Ok(_) => {}
                 Err(error)
                     if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) =>
@@ -204,6 +219,16 @@ impl IoUring {
                 return usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result));
             }
         }
+    }
+}
+
+fn refused(call: String, error: &io::Error) -> BackendError {
+    let refused = BackendError::new(call, error.raw_os_error().unwrap_or(0));
+    match refused.errno {
+        libc::EBADF => {
+            refused.with_hint("the program has closed the ring's descriptor: make a registry anew")
+        }
+        _ => refused,
     }
 }
 
@@ -230,7 +255,7 @@ impl Backend for IoUring {
             Ok(()) => Ok(MemoryKey { lkey: u64::from(slot), rkey: 0, handle: 0 }),
             Err(error) => {
                 self.free.lock().push(slot);
-                Err(BackendError::new(call(u32::from(slot)), error.raw_os_error().unwrap_or(0)))
+                Err(refused(call(u32::from(slot)), &error))
             }
         }
     }
@@ -240,7 +265,7 @@ impl Backend for IoUring {
         self.update(slot, 0, 0).map_err(|error| {
             let call =
                 format!("io_uring_register(IORING_REGISTER_BUFFERS_UPDATE, clear slot {slot}, {range})");
-            BackendError::new(call, error.raw_os_error().unwrap_or(0))
+            refused(call, &error)
         })?;
         self.free.lock().push(slot);
         Ok(())

@@ -73,12 +73,13 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
     /// Whether another thread is about to give room back: it is deregistering, or
     /// registering what may become evictable.
     pub(crate) fn makes_room(&self) -> bool {
-        self.is_burying() || !self.writer.inflight.is_empty()
+        self.is_burying(PageRange::ALL) || !self.writer.inflight.is_empty()
     }
 
-    /// Whether graves are handed out that the backend has not yet taken back.
-    pub(crate) fn is_burying(&self) -> bool {
-        self.writer.burying.iter().any(|&id| !regions::is_gone(self.cache.slot(id)))
+    /// Whether graves in `range` are handed out that the backend has not yet taken back.
+    pub(crate) fn is_burying(&self, range: PageRange) -> bool {
+        let slots = self.writer.burying.iter().map(|&id| self.cache.slot(id));
+        slots.filter(|slot| regions::range_of(slot).overlaps(range)).any(|slot| !regions::is_gone(slot))
     }
 
     /// Takes out a few of the regions that were used least recently and are not

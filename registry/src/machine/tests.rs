@@ -52,7 +52,7 @@ const V1: &str = "\
 #[test]
 fn of_nested_groups_the_lowest_limit_counts() {
     let root = Root::new("nested");
-    root.file("/proc/self/cgroup", "0::/slurm/job/step\n").file("/proc/self/mountinfo", V2);
+    root.file("/proc/thread-self/cgroup", "0::/slurm/job/step\n").file("/proc/thread-self/mountinfo", V2);
     assert_eq!(root.memory_limit(), None, "no file at all");
     root.file("/sys/fs/cgroup/slurm/job/step/memory.max", "max\n");
     assert_eq!(root.memory_limit(), None, "max");
@@ -77,7 +77,7 @@ fn of_nested_groups_the_lowest_limit_counts() {
 fn version_1_is_asked_where_it_has_the_memory_controller() {
     let root = Root::new("v1");
     let groups = "9:name=systemd:/s\n4:cpu,memory:/slurm/uid_1/job_7\n2:cpuacct:/c\n0::/u\n";
-    root.file("/proc/self/cgroup", groups).file("/proc/self/mountinfo", V1);
+    root.file("/proc/thread-self/cgroup", groups).file("/proc/thread-self/mountinfo", V1);
     assert_eq!(root.memory_limit(), None);
     root.file("/sys/fs/cgroup/memory/slurm/uid_1/job_7/memory.limit_in_bytes", "9223372036854771712\n");
     assert_eq!(root.memory_limit(), None, "what version 1 says for none");
@@ -88,7 +88,7 @@ fn version_1_is_asked_where_it_has_the_memory_controller() {
     root.file("/sys/fs/cgroup/cpu,cpuacct/slurm/memory.limit_in_bytes", "1\n");
     assert_eq!(root.memory_limit(), Some(4 << 30), "groups of other controllers");
     // The controller has moved to version 2, beside the others of version 1.
-    root.file("/proc/self/cgroup", &groups.replace("cpu,memory", "cpu"));
+    root.file("/proc/thread-self/cgroup", &groups.replace("cpu,memory", "cpu"));
     assert_eq!(root.memory_limit(), None);
     root.file("/sys/fs/cgroup/unified/u/memory.max", "8192\n");
     assert_eq!(root.memory_limit(), Some(8192));
@@ -99,28 +99,29 @@ fn version_1_is_asked_where_it_has_the_memory_controller() {
 #[test]
 fn in_a_container_the_group_is_looked_for_below_what_is_mounted() {
     let root = Root::new("container");
-    root.file("/proc/self/mountinfo", V2).file("/proc/self/cgroup", "0::/\n");
+    root.file("/proc/thread-self/mountinfo", V2).file("/proc/thread-self/cgroup", "0::/\n");
     root.file("/sys/fs/cgroup/memory.max", "4096\n").file("/sys/fs/cgroup/inner/memory.max", "8\n");
     assert_eq!(root.memory_limit(), Some(4096), "a namespace's own root");
-    root.file("/proc/self/cgroup", "0::/../elsewhere\n");
+    root.file("/proc/thread-self/cgroup", "0::/../elsewhere\n");
     assert_eq!(root.memory_limit(), None, "a process that was moved out of the namespace");
 
     let part = V2.replace("/ /sys/fs/cgroup ", "/docker/a\\134b /sys/fs/cgroup ");
-    root.file("/proc/self/mountinfo", &part).file("/proc/self/cgroup", "0::/docker/a\\b/inner\n");
+    root.file("/proc/thread-self/mountinfo", &part)
+        .file("/proc/thread-self/cgroup", "0::/docker/a\\b/inner\n");
     assert_eq!(root.memory_limit(), Some(8), "below the group that is mounted");
-    root.file("/proc/self/cgroup", "0::/docker/a\\b\n");
+    root.file("/proc/thread-self/cgroup", "0::/docker/a\\b\n");
     assert_eq!(root.memory_limit(), Some(4096));
-    root.file("/proc/self/cgroup", "0::/docker/abc\n");
+    root.file("/proc/thread-self/cgroup", "0::/docker/abc\n");
     assert_eq!(root.memory_limit(), None, "another container's part");
 
-    root.file("/proc/self/mountinfo", &V2.replace("/ /sys/fs/cgroup ", "/.. /sys/fs/cgroup "));
-    root.file("/proc/self/cgroup", "0::/inner\n");
+    root.file("/proc/thread-self/mountinfo", &V2.replace("/ /sys/fs/cgroup ", "/.. /sys/fs/cgroup "));
+    root.file("/proc/thread-self/cgroup", "0::/inner\n");
     assert_eq!(root.memory_limit(), Some(4096), "of what is mounted from above, the top");
-    root.file("/proc/self/cgroup", "0::/../inner\n");
+    root.file("/proc/thread-self/cgroup", "0::/../inner\n");
     assert_eq!(root.memory_limit(), Some(8));
     // A tree that is mounted at another place, its path with a space.
     let elsewhere = V2.replace("/sys/fs/cgroup", "/mnt/my\\040groups");
-    root.file("/proc/self/mountinfo", &elsewhere).file("/proc/self/cgroup", "0::/a\n");
+    root.file("/proc/thread-self/mountinfo", &elsewhere).file("/proc/thread-self/cgroup", "0::/a\n");
     root.file("/mnt/my groups/a/memory.max", "16\n");
     assert_eq!(root.memory_limit(), Some(16));
 }
@@ -129,16 +130,16 @@ fn in_a_container_the_group_is_looked_for_below_what_is_mounted() {
 fn without_its_files_there_is_no_limit() {
     let root = Root::new("missing");
     assert_eq!(root.memory_limit(), None);
-    root.file("/proc/self/cgroup", "0::/a\n").file("/sys/fs/cgroup/a/memory.max", "1\n");
+    root.file("/proc/thread-self/cgroup", "0::/a\n").file("/sys/fs/cgroup/a/memory.max", "1\n");
     assert_eq!(root.memory_limit(), None, "nothing says where groups are mounted");
-    root.file("/proc/self/mountinfo", V2);
+    root.file("/proc/thread-self/mountinfo", V2);
     assert_eq!(root.memory_limit(), Some(1));
-    root.without("/proc/self/cgroup");
+    root.without("/proc/thread-self/cgroup");
     assert_eq!(root.memory_limit(), None);
     for (groups, mounts) in
         [("0\n:\n::\n\n", V2), ("0::/a\n", " - \n- cgroup2\n1 2 3 - cgroup2 c rw\n"), ("", "")]
     {
-        root.file("/proc/self/cgroup", groups).file("/proc/self/mountinfo", mounts);
+        root.file("/proc/thread-self/cgroup", groups).file("/proc/thread-self/mountinfo", mounts);
         assert_eq!(root.memory_limit(), None, "{groups:?} {mounts:?}");
     }
 }
@@ -148,12 +149,12 @@ fn only_the_initial_user_namespace_lets_lock_anything() {
     let root = Root::new("locks");
     let may = || may_lock_anything(&|path| root.read(path));
     assert!(!may());
-    root.file("/proc/self/status", "Name:\tx\nCapEff:\t000001ffffffffff\n");
+    root.file("/proc/thread-self/status", "Name:\tx\nCapEff:\t000001ffffffffff\n");
     assert!(may());
-    root.file("/proc/self/uid_map", "         0       1000          1\n");
+    root.file("/proc/thread-self/uid_map", "         0       1000          1\n");
     assert!(!may(), "all capabilities, in a namespace of its own");
-    root.file("/proc/self/uid_map", "         0          0 4294967295\n");
+    root.file("/proc/thread-self/uid_map", "         0          0 4294967295\n");
     assert!(may());
-    root.file("/proc/self/status", "CapEff:\t00000000a80425fb\n");
+    root.file("/proc/thread-self/status", "CapEff:\t00000000a80425fb\n");
     assert!(!may(), "a container's usual ones");
 }

@@ -8,6 +8,7 @@
 
 use crate::maps::{self, Mapping};
 use crate::range::PageRange;
+use pinyard_worker::Descriptor;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
@@ -26,7 +27,7 @@ pub(crate) enum Kind {
 
 /// How to ask.
 pub(crate) enum Maps {
-    Query(File),
+    Query(Descriptor),
     Listing,
 }
 
@@ -55,15 +56,17 @@ const VMA_SHARED: u64 = 8;
 
 impl Maps {
     pub(crate) fn open() -> Maps {
-        match File::open(maps::PATH) {
-            Ok(maps) if query(&maps, 0).is_ok() => Maps::Query(maps),
-            _ => Maps::Listing,
-        }
+        let opened = maps::PATHS.iter().filter_map(|path| File::open(path).ok());
+        let answers = opened.into_iter().find(|maps| query(maps, 0).is_ok());
+        answers.map_or(Maps::Listing, |maps| Maps::Query(Descriptor::new(maps)))
     }
 
     pub(crate) fn kind(&self, range: PageRange) -> Kind {
         match self {
-            Maps::Query(maps) => by_query(maps, range),
+            // The program may have closed it.
+            Maps::Query(maps) => {
+                maps.file().map_or_else(|_| by_listing(range), |maps| by_query(&maps, range))
+            }
             Maps::Listing => by_listing(range),
         }
     }

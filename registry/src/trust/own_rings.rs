@@ -1,18 +1,28 @@
 //! The io_urings that are the backend's own: they change no mapping.
 //!
+//! A descriptor's number may be another ring's by now, where the program has closed what it does not know.
+//! The mappings of the backend's ring stay, so whoever counts them as well finds the other ring.
+//!
 //! Atomics alone, so that a forked child cannot find a lock taken; what it inherits is
 //! still the backend's.
 
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// Own rings that can be told from others at a time; one more counts as another's, which
 /// costs time and nothing else.
 const MOST: usize = 256;
-const NONE: i32 = -1;
+const NONE: u64 = u64::MAX;
+/// What the kernel maps for a ring.
+const MAPPINGS: usize = 2;
+/// How often what is read while rings were made is read anew.
+const TRIES: u32 = 10;
 
-static OWN: [AtomicI32; MOST] = [const { AtomicI32::new(NONE) }; MOST];
+/// Descriptors, and above each the fork generation of the process that made the ring.
+static OWN: [AtomicU64; MOST] = [const { AtomicU64::new(NONE) }; MOST];
 /// Rings that are being made or closed.
 static CHANGING: AtomicU32 = AtomicU32::new(0);
+/// Counts those that have been.
+static CHANGED: AtomicU32 = AtomicU32::new(0);
 
 /// Lives while a ring of the backend's is made or closed.
 pub(crate) struct Changing(());
@@ -25,32 +35,61 @@ impl Changing {
 
     /// It is made.
     pub(crate) fn add(&self, fd: i32) {
-        let _ = OWN.iter().any(|own| own.compare_exchange(NONE, fd, SeqCst, Relaxed).is_ok());
+        let own = u64::from(pinyard_hooks::fork_generation()) << 32 | u64::from(fd as u32);
+        let _ = OWN.iter().any(|place| place.compare_exchange(NONE, own, SeqCst, Relaxed).is_ok());
     }
 
     /// It is about to be closed: its number may be another's next.
     pub(crate) fn remove(&self, fd: i32) {
-        let _ = OWN.iter().any(|own| own.compare_exchange(fd, NONE, SeqCst, Relaxed).is_ok());
+        let is_it = |own: u64| own != NONE && own as u32 == fd as u32;
+        let taken = |own: &AtomicU64| own.fetch_update(SeqCst, Relaxed, |own| is_it(own).then_some(NONE));
+        let _ = OWN.iter().any(|own| taken(own).is_ok());
     }
 }
 
 impl Drop for Changing {
     fn drop(&mut self) {
+        CHANGED.fetch_add(1, SeqCst);
         CHANGING.fetch_sub(1, SeqCst);
     }
 }
 
-/// Whether the descriptor is a ring of the backend's. Waits a little for those that are
-/// being made or closed at this moment.
-pub(super) fn is_own(fd: i32) -> bool {
-    // A forked child may wait for a thread that it has not: not for ever.
+/// Waits a little for those that are being made or closed at this moment. A forked child may wait for
+/// a thread that it has not: not for ever.
+fn until(done: impl Fn() -> bool) {
     const PATIENCE: u32 = 1000;
     for _ in 0..PATIENCE {
-        let known = OWN.iter().any(|own| own.load(SeqCst) == fd);
-        if known || CHANGING.load(SeqCst) == 0 {
-            return known;
+        if done() || CHANGING.load(SeqCst) == 0 {
+            return;
         }
         std::thread::yield_now();
     }
-    false
+}
+
+/// Whether the descriptor is a ring of the backend's.
+pub(super) fn is_own(fd: i32) -> bool {
+    let is_known = || OWN.iter().any(|own| own.load(SeqCst) != NONE && own.load(SeqCst) as u32 == fd as u32);
+    until(is_known);
+    is_known()
+}
+
+/// What `read` answers while no ring of the backend's is made or closed, and how many mappings its rings
+/// have. Those that a forked child inherits are not mapped there.
+pub(super) fn unchanged<R>(read: impl Fn() -> R) -> (usize, R) {
+    let count = || {
+        let mine = pinyard_hooks::fork_generation();
+        OWN.iter().filter(|own| own.load(SeqCst) != NONE && own.load(SeqCst) >> 32 == u64::from(mine)).count()
+    };
+    let mut tries = 0;
+    loop {
+        until(|| false);
+        let (changed, before) = (CHANGED.load(SeqCst), count());
+        let answer = read();
+        tries += 1;
+        let is_unchanged = CHANGING.load(SeqCst) == 0 && CHANGED.load(SeqCst) == changed;
+        if is_unchanged || tries == TRIES {
+            // Rather too few than too many: then one is taken for another's.
+            return (before.min(count()) * MAPPINGS, answer);
+        }
+    }
 }

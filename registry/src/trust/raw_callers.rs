@@ -19,7 +19,7 @@ use super::instructions::{BEFORE, BEHIND, raw_call};
 use super::own_rings;
 use crate::maps::{self, Mapping};
 use std::fmt;
-use std::fs::File;
+use std::fs::{self, File};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
@@ -39,8 +39,9 @@ pub enum RawCaller {
     /// An io_uring of the program's: the kernel makes calls for it
     /// (`IORING_OP_MADVISE`, io_uring_enter(2)).
     Ring {
-        /// Its descriptor.
-        fd: i32,
+        /// Its descriptor; `None` where it is mapped, and no descriptor of the thread that looked is a
+        /// ring of the program's: it is in another thread's table, or registered with the kernel alone.
+        fd: Option<i32>,
     },
 }
 
@@ -53,8 +54,11 @@ impl fmt::Display for RawCaller {
             RawCaller::Object { object, offset, number: None } => {
                 write!(f, "{object} has a syscall function of its own (at {offset:#x})")
             }
-            RawCaller::Ring { fd } => {
+            RawCaller::Ring { fd: Some(fd) } => {
                 write!(f, "descriptor {fd} is an io_uring, which may be told to madvise")
+            }
+            RawCaller::Ring { fd: None } => {
+                f.write_str("an io_uring is mapped, which may be told to madvise")
             }
         }
     }
@@ -84,11 +88,12 @@ impl Scan {
     /// Looks at the objects that have been loaded since the last time, and tells `loaded`
     /// the addresses of each.
     pub(crate) fn look(&mut self, mut loaded: impl FnMut(Range<usize>)) {
-        let maps = maps::read();
-        let (Ok(maps), Ok(memory)) = (maps, File::open("/proc/self/mem")) else {
-            return self.add("some object (/proc/self/maps or /proc/self/mem is not to be had)", 0, None);
+        let (of_own_rings, maps) = own_rings::unchanged(maps::read);
+        let files = (maps, File::open("/proc/thread-self/mem"), fs::read_dir("/proc/thread-self/fd"));
+        let (Ok(maps), Ok(memory), Ok(descriptors)) = files else {
+            return self.add("some object (maps, mem or fd of /proc/thread-self is not to be had)", 0, None);
         };
-        self.look_for_rings();
+        self.look_for_rings(descriptors, maps::of_io_urings(&maps) > of_own_rings);
         // Of two C libraries, the other belongs to a namespace of its own (dlmopen),
         // where nobody has patched it.
         let ours = object_at(&maps, our_c_library());
@@ -115,19 +120,28 @@ impl Scan {
         }
     }
 
-    /// Rings that are not the backend's own. One that has been seen has had its say, also
-    /// where it is gone by now.
-    fn look_for_rings(&mut self) {
-        let Ok(descriptors) = std::fs::read_dir("/proc/self/fd") else { return };
+    /// Rings that are not the backend's own; `are_mapped`: there is one at least. One that has been seen
+    /// has had its say, also where it is gone by now.
+    fn look_for_rings(&mut self, descriptors: fs::ReadDir, are_mapped: bool) {
+        let mut is_seen = false;
         for descriptor in descriptors.flatten() {
-            let is_ring = std::fs::read_link(descriptor.path())
+            let is_ring = fs::read_link(descriptor.path())
                 .is_ok_and(|link| link.as_os_str().as_encoded_bytes() == b"anon_inode:[io_uring]");
             let fd = descriptor.file_name().to_str().and_then(|name| name.parse().ok());
-            if let Some(fd) = fd.filter(|fd| is_ring && !own_rings::is_own(*fd))
-                && !self.found.contains(&RawCaller::Ring { fd })
-            {
-                self.found.push(RawCaller::Ring { fd });
+            if let Some(fd) = fd.filter(|fd| is_ring && !own_rings::is_own(*fd)) {
+                is_seen = true;
+                self.add_ring(Some(fd));
             }
+        }
+        if are_mapped && !is_seen {
+            self.add_ring(None);
+        }
+    }
+
+    fn add_ring(&mut self, fd: Option<i32>) {
+        let ring = RawCaller::Ring { fd };
+        if !self.found.contains(&ring) {
+            self.found.push(ring);
         }
     }
 

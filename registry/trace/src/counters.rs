@@ -8,6 +8,7 @@
 
 use crate::process::{Process, now_since_1970};
 use crate::recorder;
+use pinyard_worker::Descriptor;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{self, Read, Write};
@@ -94,7 +95,7 @@ pub fn publish(publisher: Weak<dyn Publisher>) {
 
 #[derive(Debug)]
 pub(crate) struct File {
-    file: Option<fs::File>,
+    file: Option<Descriptor>,
     document: Document,
     written: Option<Instant>,
 }
@@ -102,7 +103,7 @@ pub(crate) struct File {
 impl File {
     pub(crate) fn new(file: fs::File, process: Process) -> File {
         let document = Document { format: FORMAT.to_owned(), version: 1, process, ..Document::default() };
-        File { file: Some(file), document, written: None }
+        File { file: Some(Descriptor::new(file)), document, written: None }
     }
 
     /// Writes, if there is anything new.
@@ -118,7 +119,7 @@ impl File {
         let Some(file) = &self.file else { return };
         let text = serde_json::to_vec(&self.document).map_err(io::Error::from).and_then(|mut text| {
             text.resize(BYTES.max(text.len()), b' ');
-            file.write_all_at(&text, 0)
+            file.file()?.write_all_at(&text, 0)
         });
         if let Err(error) = text {
             _ = writeln!(io::stderr(), "pinyard: counters are shown no more: write failed: {error}");

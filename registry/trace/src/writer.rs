@@ -8,6 +8,7 @@ use crate::process::Process;
 use crate::recorder::{self, Recorder};
 use crate::ring::Record;
 use pinyard_hooks::{THREAD_STACK, stack_size};
+use pinyard_worker::Descriptor;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::sync::Once;
@@ -26,14 +27,15 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The trace's file.
 #[derive(Debug)]
 pub(crate) struct Output {
-    file: BufWriter<File>,
+    file: BufWriter<Descriptor>,
     written: u64,
     most: u64,
 }
 
 impl Output {
     pub(crate) fn new(file: File, process: &Process, most: u64) -> Output {
-        let mut output = Output { file: BufWriter::with_capacity(256 << 10, file), written: 0, most };
+        let mut output =
+            Output { file: BufWriter::with_capacity(256 << 10, Descriptor::new(file)), written: 0, most };
         let header = Header {
             format: FORMAT.to_owned(),
             version: PROCESS,

@@ -37,7 +37,8 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
 /// The name, where a line declares a static or a field whose type has an atomic.
 fn declared_atomic(line: &str) -> Option<&str> {
     let line = line.trim_start();
-    let line = line.strip_prefix("pub(crate) ").or(line.strip_prefix("pub ")).unwrap_or(line);
+    let visible = ["pub(crate) ", "pub(super) ", "pub "];
+    let line = visible.into_iter().find_map(|word| line.strip_prefix(word)).unwrap_or(line);
     if let Some(tuple) = line.strip_prefix("struct ") {
         let (name, fields) = tuple.split_once('(')?;
         return fields.starts_with("Atomic").then_some(name);

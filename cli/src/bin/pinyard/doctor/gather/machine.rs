@@ -14,7 +14,7 @@ pub(super) fn kernel(root: &Root) -> Kernel {
         release: root.text("/proc/sys/kernel/osrelease").unwrap_or_default(),
         machine: std::env::consts::ARCH.to_owned(),
         transparent_huge_pages: transparent_huge_pages(root),
-        seccomp: field(root, "/proc/self/status", "Seccomp").is_some_and(|mode| mode != "0"),
+        seccomp: field(root, "/proc/thread-self/status", "Seccomp").is_some_and(|mode| mode != "0"),
         ..Kernel::default()
     }
 }

@@ -67,7 +67,7 @@ fn the_machine() {
         ("/proc/sys/kernel/hostname", "n7.cluster.org\n"),
         ("/proc/sys/kernel/osrelease", "6.1.0-18-amd64\n"),
         ("/proc/meminfo", "MemTotal:       263856136 kB\nMemFree: 1 kB\n"),
-        ("/proc/self/status", "Name:\tx\nCapEff:\t0000000000004000\nSeccomp:\t2\n"),
+        ("/proc/thread-self/status", "Name:\tx\nCapEff:\t0000000000004000\nSeccomp:\t2\n"),
         ("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n"),
         ("/sys/devices/system/node/node0/distance", "10 21\n"),
         ("/sys/devices/system/node/node1/distance", "21 10\n"),
@@ -80,23 +80,26 @@ fn the_machine() {
     assert_eq!(facts.kernel.transparent_huge_pages.as_deref(), Some("never"));
     assert_eq!((facts.limits.nodes, facts.gpus.distances), (2, vec![vec![10, 21], vec![21, 10]]));
     // In a user namespace the capability is worth nothing to the kernel's limit.
-    made.file("/proc/self/uid_map", "         0       1000          1\n");
+    made.file("/proc/thread-self/uid_map", "         0       1000          1\n");
     assert!(!made.facts().limits.may_lock_anything);
-    made.file("/proc/self/uid_map", "         0          0 4294967295\n");
+    made.file("/proc/thread-self/uid_map", "         0          0 4294967295\n");
     assert!(made.facts().limits.may_lock_anything);
 }
 
 #[test]
 fn the_lowest_limit_of_the_cgroups_above_counts() {
     let made = Made::new(&[
-        ("/proc/self/cgroup", "0::/system.slice/slurmstepd.scope/job_7/step_0\n"),
-        ("/proc/self/mountinfo", "30 24 0:26 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw\n"),
+        ("/proc/thread-self/cgroup", "0::/system.slice/slurmstepd.scope/job_7/step_0\n"),
+        ("/proc/thread-self/mountinfo", "30 24 0:26 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw\n"),
         ("/sys/fs/cgroup/system.slice/slurmstepd.scope/job_7/memory.max", "8589934592\n"),
         ("/sys/fs/cgroup/system.slice/slurmstepd.scope/job_7/step_0/memory.max", "max\n"),
     ]);
     assert_eq!(made.facts().limits.cgroup_memory, Some(8 << 30));
-    made.file("/proc/self/cgroup", "7:cpu:/x\n4:memory:/slurm/job_7\n");
-    made.file("/proc/self/mountinfo", "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
+    made.file("/proc/thread-self/cgroup", "7:cpu:/x\n4:memory:/slurm/job_7\n");
+    made.file(
+        "/proc/thread-self/mountinfo",
+        "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n",
+    );
     made.file("/sys/fs/cgroup/memory/slurm/memory.limit_in_bytes", "4294967296\n");
     made.file("/sys/fs/cgroup/memory/slurm/job_7/memory.limit_in_bytes", "9223372036854771712\n");
     assert_eq!(made.facts().limits.cgroup_memory, Some(4 << 30));
