@@ -5,8 +5,8 @@
 
 use crate::requests::guarded;
 use parking_lot::Mutex;
+use pinyard_worker::say;
 use std::fmt::Display;
-use std::io::{Write, stderr};
 use std::sync::{Once, Weak};
 use std::time::Duration;
 
@@ -71,7 +71,6 @@ extern "C" fn tell_all() {
     std::mem::forget(pools);
 }
 
-/// On stderr. Where that is closed there is nobody to tell.
 fn tell(leaks: &impl Display) {
-    _ = writeln!(stderr(), "pinyard: {leaks}");
+    say(format_args!("{leaks}"));
 }

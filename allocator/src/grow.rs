@@ -11,6 +11,7 @@ use crate::shared::{Cold, Core};
 use crate::slab::Slab;
 use crate::source::DriverToken;
 use crate::trace;
+use pinyard_hooks::Uncancelled;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -52,6 +53,7 @@ impl Handle {
         short: impl FnOnce(AllocError, &mut DriverToken) -> Result<BlockRef, AllocError>,
     ) -> Result<BlockRef, AllocError> {
         self.check_fork()?;
+        let _uncancelled = Uncancelled::now();
         let mut token = DriverToken::at_entry();
         let found = match self.search(want, &mut token)? {
             Some(block) => Ok(block),

@@ -50,6 +50,28 @@ unsafe impl<T: Send> Send for Array<T> {}
 #[cfg(not(loom))]
 unsafe impl<T: Sync> Sync for Array<T> {}
 
+/// A mapping of `bytes`, which costs nothing until it is touched, also in a program whose new mappings are
+/// locked and so made resident (`MCL_FUTURE`, mlockall(2)): a page that is not locked grows, and what a
+/// mapping grows by is as it is.
+#[cfg(not(loom))]
+fn map(bytes: usize) -> Result<usize, i32> {
+    const BOTH: i32 = libc::PROT_READ | libc::PROT_WRITE;
+    const FLAGS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    if bytes <= PAGE_SIZE || cfg!(miri) {
+        // SAFETY: a fresh anonymous mapping, unmapped in `drop` alone.
+        return unsafe { sys::mmap(0, bytes, BOTH, FLAGS) };
+    }
+    // SAFETY: as above.
+    let page = unsafe { sys::mmap(0, PAGE_SIZE, BOTH, FLAGS) }?;
+    let _ = sys::munlock(page, PAGE_SIZE);
+    // SAFETY: the mapping of just now, which nobody refers to.
+    unsafe { sys::mremap(page, PAGE_SIZE, bytes) }.or_else(|errno| {
+        // SAFETY: as above.
+        let _ = unsafe { sys::munmap(page, PAGE_SIZE) };
+        Err(errno)
+    })
+}
+
 #[cfg(not(loom))]
 impl<T: Zero> Array<T> {
     /// Beyond this many bytes of an array, huge pages are asked for: a random
@@ -59,13 +81,11 @@ impl<T: Zero> Array<T> {
 
     /// Maps the array; pages become resident when they are written.
     ///
-    /// The error is mmap's errno: ENOMEM where RLIMIT_AS or the overcommit
+    /// The error is mmap's or mremap's errno: ENOMEM where RLIMIT_AS or the overcommit
     /// policy refuses the address space.
     pub fn new(len: usize) -> Result<Self, i32> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let bytes = len.checked_mul(size_of::<T>()).ok_or(libc::ENOMEM)?.max(1);
-        // SAFETY: a fresh anonymous mapping, unmapped in `drop` alone.
-        let base = unsafe { sys::mmap(0, bytes, libc::PROT_READ | libc::PROT_WRITE, flags)? };
+        let base = map(bytes)?;
         if bytes > 2 * Self::SMALL {
             // SAFETY: our mapping; the advice changes no contents, and a kernel
             // that refuses it leaves small pages.

@@ -28,6 +28,7 @@
 compile_error!("pinyard-hooks patches glibc's entries on x86-64 and aarch64 Linux; there are no others yet");
 
 mod array;
+mod cancellation;
 pub mod descriptors;
 mod event;
 mod filter;
@@ -85,6 +86,7 @@ mod text;
 pub mod userfaultfd;
 
 pub use array::{Array, Zero};
+pub use cancellation::Uncancelled;
 pub use event::{Event, PAGE_SHIFT, PAGE_SIZE};
 pub use filter::Filter;
 #[cfg(loom)]

@@ -97,6 +97,16 @@ pub unsafe fn munmap(addr: usize, len: usize) -> Result<(), i32> {
     checked(unsafe { syscall6(libc::SYS_munmap as usize, [addr, len, 0, 0, 0, 0]) }).map(drop)
 }
 
+/// mremap(2) that may move the mapping, unseen by hooks.
+///
+/// # Safety
+/// The caller owns the mapping of `len` bytes, and nothing refers to its addresses.
+pub unsafe fn mremap(addr: usize, len: usize, new_len: usize) -> Result<usize, i32> {
+    let args = [addr, len, new_len, libc::MREMAP_MAYMOVE as usize, 0, 0];
+    // SAFETY: passed on to the caller.
+    checked(unsafe { syscall6(libc::SYS_mremap as usize, args) })
+}
+
 /// mprotect(2).
 ///
 /// # Safety

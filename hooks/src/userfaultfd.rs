@@ -156,6 +156,22 @@ fn is_ours(fd: i32) -> bool {
     Identity::of(fd).is_some_and(|file| file.inode() == SERVED.load(Relaxed))
 }
 
+/// What to do where a limit refuses it, by the text of the [`Why`] of [`start`]; `None` where it is the
+/// kernel, or a filter of system calls.
+///
+/// ```
+/// use pinyard_hooks::userfaultfd::remedy;
+/// assert_eq!(remedy("userfaultfd(UFFD_USER_MODE_ONLY) (errno 24)"), Some("raise `ulimit -n`, or close files"));
+/// assert_eq!(remedy("userfaultfd(UFFD_USER_MODE_ONLY) (errno 1)"), None);
+/// ```
+pub fn remedy(why: &str) -> Option<&'static str> {
+    if why.starts_with("pthread_create") {
+        return Some("raise the limits on threads and memory (ulimit -u, ulimit -v, pids.max)");
+    }
+    let is_full = ["(errno 24)", "(errno 23)"].iter().any(|errno| why.ends_with(errno));
+    is_full.then_some("raise `ulimit -n`, or close files")
+}
+
 /// Events for `range` (whole pages, private anonymous memory) from now on; call
 /// after [`start`] and before pages are pinned.
 pub fn watch(range: Range<usize>) -> Result<(), Why> {

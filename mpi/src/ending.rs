@@ -12,7 +12,6 @@ use mpi::topology::Rank;
 use pinyard_allocator::DriverToken;
 use std::cell::RefCell;
 use std::future::poll_fn;
-use std::io::{Write, stderr};
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -188,8 +187,7 @@ fn say(text: &str) {
     if tracing::dispatcher::has_been_set() {
         tracing::warn!("{text}");
     } else {
-        // A process without stderr goes on.
-        let _ = writeln!(stderr(), "pinyard: {text}");
+        pinyard_worker::say(format_args!("{text}"));
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::ending;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::Communicator;
-use pinyard_worker::caught;
+use pinyard_worker::{caught, without_signals, write_line};
 use rustix::fs::{FileType, fstat};
 use rustix::io::ioctl_fionread;
 use std::fmt::Display;
@@ -53,7 +53,7 @@ pub fn run<E: Display>(main: impl FnOnce(&SimpleCommunicator) -> Result<(), E>) 
     // None where the program has initialised it.
     let universe = mpi::initialize();
     if mpi::is_finalized() {
-        say("MPI is finalised already");
+        write_line("MPI is finalised already");
         return ExitCode::FAILURE;
     }
     let world = SimpleCommunicator::world();
@@ -72,8 +72,8 @@ pub fn run<E: Display>(main: impl FnOnce(&SimpleCommunicator) -> Result<(), E>) 
         Err(panic) => format!("panicked: {panic}"),
     };
     // MPI_Abort ends the process without that.
-    let _ = stdout().flush();
-    say(&format!("rank {rank}: {failed}"));
+    let _ = without_signals(|| stdout().flush());
+    write_line(&format!("rank {rank}: {failed}"));
     // MPICH's launcher drops what it has not read when a rank aborts: 8 of 100 last words.
     let pause = || std::thread::sleep(Duration::from_millis(1));
     wait_for_reader(stdout(), pause);
@@ -84,11 +84,6 @@ pub fn run<E: Display>(main: impl FnOnce(&SimpleCommunicator) -> Result<(), E>) 
         return ExitCode::FAILURE;
     }
     world.abort(1)
-}
-
-/// In one piece, as several ranks may speak at once. A process without stderr goes on.
-fn say(text: &str) {
-    let _ = stderr().write_all(format!("{text}\n").as_bytes());
 }
 
 /// How many pauses a reader is given.

@@ -5,7 +5,7 @@ use crate::access::Access;
 use crate::backend::BackendError;
 use crate::error::GetError;
 use crate::limits::may_lock_anything;
-use crate::machine::memlock_limit;
+use crate::machine::{memlock_limit, soft_limit};
 use crate::maps;
 use crate::range::PageRange;
 
@@ -66,10 +66,15 @@ pub(crate) fn io_uring_refusal(errno: i32) -> String {
         (libc::EPERM | libc::EACCES | libc::ENOSYS, _) => {
             "the kernel has no io_uring or a seccomp filter (as container runtimes install) blocks it; allow io_uring_setup, io_uring_enter and io_uring_register, or use another backend".to_owned()
         }
-        (libc::ENOMEM, _) => match memlock_limit() {
-            Some(limit) => format!("RLIMIT_MEMLOCK is {limit} bytes: raise `ulimit -l`"),
-            None => "the machine is out of memory".to_owned(),
-        },
+        (libc::ENOMEM, _) => {
+            let limit = |resource, name: &str, option| {
+                soft_limit(resource).map(|limit| format!("{name} is {limit} bytes: raise `ulimit -{option}`"))
+            };
+            // A ring is mapped; before Linux 5.12 its memory counts as locked.
+            let limits = [limit(libc::RLIMIT_AS, "RLIMIT_AS", 'v'), limit(libc::RLIMIT_MEMLOCK, "RLIMIT_MEMLOCK", 'l')];
+            let limits: Vec<String> = limits.into_iter().flatten().collect();
+            if limits.is_empty() { "the machine is out of memory".to_owned() } else { limits.join("; ") }
+        }
         (libc::EMFILE | libc::ENFILE, _) => "close files, or raise `ulimit -n`".to_owned(),
         (libc::EINVAL, _) => "tables of fixed buffers that change need Linux 5.13 or newer".to_owned(),
         _ => "see io_uring_setup(2)".to_owned(),

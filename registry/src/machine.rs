@@ -75,14 +75,19 @@ impl MemoryGroup {
 }
 
 /// The soft RLIMIT_MEMLOCK in bytes; `None` where there is no limit.
-#[allow(unsafe_code)]
 pub fn memlock_limit() -> Option<u64> {
+    soft_limit(libc::RLIMIT_MEMLOCK)
+}
+
+/// A soft limit of getrlimit(2); `None` where there is none.
+#[allow(unsafe_code)]
+pub(crate) fn soft_limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
     if cfg!(miri) {
         return None; // it has no limits
     }
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: getrlimit fills the struct it is given.
-    let answer = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
+    let answer = unsafe { libc::getrlimit(resource, &raw mut limit) };
     (answer == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 

@@ -22,7 +22,7 @@ use crate::stats::Stats;
 use crate::traced::Traced;
 use crate::trust::{self, Serving, Trust, Uncached};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use pinyard_hooks::MapPlace;
+use pinyard_hooks::{MapPlace, Uncancelled};
 use pinyard_trace::Kind;
 use pinyard_trace::counters::{Counters, Publisher};
 use pinyard_worker::{caught, log};
@@ -92,6 +92,7 @@ impl Registry {
     fn miss(&self, start: usize, len: usize, access: Access, shard: u32) -> Result<Lease<'_>, GetError> {
         // First, and without a box: in a child whose malloc may be locked for ever.
         self.inner.check_fork()?;
+        let _uncancelled = Uncancelled::now();
         let wanted = Wanted { bytes: ByteRange { start, len }, access, shard };
         match miss::get(&self.inner, wanted) {
             Ok(held) => Ok(Lease { registry: self, held }),

@@ -4,7 +4,7 @@
 
 use crate::error::GetError;
 use crate::stats::Counters;
-use pinyard_hooks::Why;
+use pinyard_hooks::{Why, userfaultfd};
 use pinyard_worker::log;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -21,11 +21,10 @@ pub(crate) fn unwatched(why: &Why) {
     if SAID.swap(true, Relaxed) {
         return;
     }
-    let remedy = if why.call.starts_with("pthread_create") {
-        "raise the limits on threads and memory (ulimit -u, ulimit -v, pids.max)"
-    } else {
-        "Linux 5.11 or newer with CONFIG_USERFAULTFD, and a seccomp profile that allows userfaultfd"
-    };
+    let remedy = userfaultfd::remedy(&why.to_string()).unwrap_or(
+        "Linux 5.11 or newer with CONFIG_USERFAULTFD, and a seccomp profile that allows userfaultfd and \
+         close_range",
+    );
     log!(warn, %why, remedy, "code in this process calls the kernel past libc, so nothing is cached");
 }
 

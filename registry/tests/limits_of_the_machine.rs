@@ -65,6 +65,35 @@ fn memlock_with_io_uring() {
     memlock_is_named_and_survived(ring);
 }
 
+/// KiB of a line of /proc/self/status.
+fn kib(name: &str) -> usize {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// A program that locks all it will ever map (`MCL_FUTURE`), with a limit far below what a registry
+/// reserves addresses for.
+#[test]
+fn a_program_that_locks_its_future_memory_locks_little_of_a_registrys() {
+    if !is_child() {
+        return passes(in_child("a_program_that_locks_its_future_memory_locks_little_of_a_registrys"));
+    }
+    give_up_privileges(8 << 20);
+    // SAFETY: no memory is passed.
+    assert_eq!(unsafe { libc::mlockall(libc::MCL_FUTURE) }, 0);
+    let (locked, resident) = (kib("VmLck:"), kib("VmRSS:"));
+    let backend = Custom::new("none", |_, _| Ok(MemoryKey::default()), |_, _| Ok(()));
+    let registry = Registry::builder().backend(backend).build().unwrap();
+    let pages = Pages::new(4);
+    for _ in 0..2 {
+        drop(registry.get(&pages, Access::LOCAL_WRITE).unwrap());
+    }
+    assert_eq!(registry.stats().hits, 1);
+    let (locked, resident) = (kib("VmLck:") - locked, kib("VmRSS:") - resident);
+    assert!(locked < 4 << 10 && resident < 16 << 10, "{locked} KiB locked, {resident} KiB resident");
+}
+
 /// The kernel takes back late what a process had pinned that was killed: the next one of
 /// the user has the whole limit all the same.
 #[test]

@@ -103,8 +103,8 @@ impl From<pny_key> for MemoryKey {
 /// Functions that register, of a transport that brings its own. Both may be called from
 /// any thread, several at a time, with no lock of pinyard's held; they may block,
 /// allocate, and change mappings, but not call pinyard for the range that they were
-/// called for, nor destroy registries, pools or streams (PNY_ERR_BUSY), and not throw. Copied
-/// by pny_registry_create.
+/// called for, nor destroy registries, pools or streams (PNY_ERR_BUSY), and they return: they do
+/// not throw, and leave neither by longjmp nor by pthread_exit. Copied by pny_registry_create.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct pny_backend_ops {

@@ -4,13 +4,14 @@
 use super::backend::pny_key;
 use super::block_table::Block;
 use super::callbacks::calling;
-use super::pools::{POOLS, pny_pool};
+use super::pools::{Memory, POOLS, pny_pool};
 use super::sized::{self, Sized_};
-use super::status::{Failure, at_boundary, failed, pny_status, pny_status::*};
+use super::status::{Failure, at_boundary, at_quick_boundary, failed, pny_status, pny_status::*};
 use super::streams::{self, STREAMS, pny_stream};
 use core::ffi::{c_int, c_void};
 use pinyard_allocator::{Fence, Poll};
 use pinyard_boundary::from_pointer;
+use pinyard_hooks::Uncancelled;
 
 /// A block of `bytes`, stored in `*block`: registered already, its contents unspecified.
 /// Of a device pool it is for work on `stream`, and may be what that stream's earlier work
@@ -36,7 +37,7 @@ pub unsafe extern "C" fn pny_pool_alloc(
     block: *mut *mut c_void,
 ) -> pny_status {
     // SAFETY: the caller's contract.
-    at_boundary("pny_pool_alloc", || unsafe { alloc(pool, bytes, 1, stream, block) })
+    at_quick_boundary("pny_pool_alloc", || unsafe { alloc(pool, bytes, 1, stream, block) })
 }
 
 /// The same, at a multiple of `align`: a power of two, up to 2 MiB.
@@ -54,7 +55,7 @@ pub unsafe extern "C" fn pny_pool_alloc_aligned(
     block: *mut *mut c_void,
 ) -> pny_status {
     // SAFETY: the caller's contract.
-    at_boundary("pny_pool_alloc_aligned", || unsafe { alloc(pool, bytes, align, stream, block) })
+    at_quick_boundary("pny_pool_alloc_aligned", || unsafe { alloc(pool, bytes, align, stream, block) })
 }
 
 /// # Safety
@@ -174,8 +175,11 @@ pub unsafe extern "C" fn pny_pool_warmup(
 /// Nobody destroys the pool meanwhile, and nobody uses the memory any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pny_pool_free(pool: pny_pool, block: *mut c_void) -> pny_status {
-    at_boundary("pny_pool_free", || {
-        drop(POOLS.get(from_pointer(pool))?.own()?.blocks.remove(block.addr())?);
+    at_quick_boundary("pny_pool_free", || {
+        let pool = POOLS.get(from_pointer(pool))?.own()?;
+        // A device's driver may be called.
+        let _uncancelled = matches!(pool.memory, Memory::Device { .. }).then(Uncancelled::now);
+        drop(pool.blocks.remove(block.addr())?);
         Ok(())
     })
 }

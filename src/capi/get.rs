@@ -5,7 +5,7 @@ use super::backend::{pny_access, pny_key};
 use super::leases::{self, Deposited};
 use super::registry::{REGISTRIES, pny_registry};
 use super::sized;
-use super::status::{Failure, IntoFailure, at_boundary, failed, pny_status, pny_status::*};
+use super::status::{Failure, IntoFailure, at_quick_boundary, failed, pny_status, pny_status::*};
 use core::ffi::c_void;
 use pinyard_boundary::from_pointer;
 use pinyard_registry::{Access, GetError, Lease};
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn pny_get(
     access: pny_access,
     lease: *mut pny_lease,
 ) -> pny_status {
-    at_boundary("pny_get", || {
+    at_quick_boundary("pny_get", || {
         sized::required("lease", lease.cast())?;
         // SAFETY: the caller's contract.
         unsafe { lease.write(pny_lease::default()) };
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn pny_get(
 /// `lease` is readable and writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pny_put(lease: *mut pny_lease) -> pny_status {
-    at_boundary("pny_put", || {
+    at_quick_boundary("pny_put", || {
         sized::required("lease", lease.cast())?;
         // SAFETY: the caller's contract.
         let ticket = unsafe { (&raw const (*lease).ticket).read() };
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn pny_lookup(
     access: pny_access,
     key: *mut pny_key,
 ) -> pny_status {
-    at_boundary("pny_lookup", || {
+    at_quick_boundary("pny_lookup", || {
         sized::required("key", key.cast())?;
         let registry = &REGISTRIES.get(from_pointer(registry))?.registry;
         match registry.lookup((address.cast::<u8>(), length), access_of(access)?) {

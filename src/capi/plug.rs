@@ -19,8 +19,8 @@ use core::ptr::null_mut;
 use pinyard_allocator::device::{DeviceError, DevicePool, PoolStream, RawPool};
 use pinyard_driver::{Chosen, Cuda, DevicePtr, Driver, DriverToken, Simulated, Stream};
 use pinyard_registry::MemoryKey;
+use pinyard_worker::say;
 use std::collections::HashMap;
-use std::io::Write;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -143,8 +143,7 @@ fn told(name: &'static str, body: impl FnOnce() -> Result<(), Failure>) {
     if at_boundary(name, body) != PNY_OK {
         // SAFETY: the calling thread's own text, which stands until its next call.
         let text = unsafe { CStr::from_ptr(pny_last_error()) };
-        // Not eprintln: it panics where the log cannot be written, as on a full disk.
-        _ = writeln!(std::io::stderr(), "pinyard: {}", text.to_string_lossy());
+        say(format_args!("{}", text.to_string_lossy()));
     }
 }
 

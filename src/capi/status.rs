@@ -3,7 +3,7 @@
 
 use core::ffi::{c_char, c_int};
 use pinyard_boundary::last_error;
-pub(super) use pinyard_boundary::{Failure, at_boundary, pny_status};
+pub(super) use pinyard_boundary::{Failure, at_boundary, at_quick_boundary, pny_status};
 
 /// An error of a layer below, as C has it.
 pub(super) trait IntoFailure {

@@ -14,8 +14,8 @@ use crate::fork;
 use crate::source::DriverToken;
 use crate::trace::{DEPTH, Event, Kind, Record, Ring, Stack, Trace, Traced, thread_number};
 use parking_lot::Mutex;
-use pinyard_worker::log;
-use std::io::{ErrorKind, Write, stderr};
+use pinyard_worker::{log, say, without_signals};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -221,20 +221,15 @@ impl Watch {
         for number in 0..MOST {
             let mut name = path.as_os_str().to_owned();
             name.push(format!(".{}.{number}", std::process::id()));
-            match trace.write(Path::new(&name)) {
+            match without_signals(|| trace.write(Path::new(&name))) {
                 Err(error) if error.source.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => {
-                    _ = writeln!(stderr(), "pinyard: the trace of a pool is lost: {error}");
-                    return;
+                    return say(format_args!("the trace of a pool is lost: {error}"));
                 }
                 Ok(()) => return,
             }
         }
-        _ = writeln!(
-            stderr(),
-            "pinyard: the trace of a pool is lost: {} has {MOST} files already",
-            path.display()
-        );
+        say(format_args!("the trace of a pool is lost: {} has {MOST} files already", path.display()));
     }
 
     pub(super) fn on_misuse(&self, alarm: Alarm) {

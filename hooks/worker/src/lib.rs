@@ -13,9 +13,11 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod descriptor;
+mod output;
 mod thread_end;
 
 pub use descriptor::Descriptor;
+pub use output::{say, without_signals, write_line};
 use pinyard_hooks::SignalsBlocked;
 use std::any::Any;
 use std::io;
@@ -117,7 +119,7 @@ impl<T> Drop for DropCaught<T> {
 /// caught as well. In a forked child there is no such thread.
 ///
 /// # Errors
-/// pthread_create's. `kept` and `work` are dropped then.
+/// pthread_create's, or that no key of pthread's is left. `kept` and `work` are dropped then.
 pub fn spawn<K: Send + 'static>(
     name: &str,
     stack: usize,
@@ -125,6 +127,7 @@ pub fn spawn<K: Send + 'static>(
     mut work: impl FnMut(&K) + Send + 'static,
     told: impl Fn(&Panicked) + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
+    thread_end::make_keys()?;
     // A new thread starts with its creator's mask.
     let _blocked = SignalsBlocked::now();
     thread::Builder::new().name(name.to_owned()).stack_size(stack).spawn(move || {

@@ -7,7 +7,9 @@
 
 use core::ffi::c_void;
 use core::ptr::null_mut;
+use std::io;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
+use std::thread;
 
 const NONE: u64 = u64::MAX;
 /// The key of the process.
@@ -48,6 +50,24 @@ extern "C" fn ends(_: *mut c_void) {
             unsafe { core::mem::transmute::<*mut c_void, fn()>(work)() };
         }
     }
+}
+
+/// Makes the keys that this process's threads need, ours and that of Rust's standard library: a program
+/// may use up all of them later, and then the first thread that needs one would end the process.
+pub(crate) fn make_keys() -> io::Result<()> {
+    let mut spare = 0;
+    // SAFETY: stores a key, without a destructor.
+    if key().is_none() || unsafe { libc::pthread_key_create(&raw mut spare, None) } != 0 {
+        return Err(io::Error::other(
+            "pthread_key_create: the process has PTHREAD_KEYS_MAX (1024) keys already: make registries \
+             and pools before other libraries take them all",
+        ));
+    }
+    // SAFETY: made above, and no thread has a value of it.
+    unsafe { libc::pthread_key_delete(spare) };
+    // Its handle is dropped at the thread's end, by a key.
+    drop(thread::current());
+    Ok(())
 }
 
 fn key() -> Option<libc::pthread_key_t> {

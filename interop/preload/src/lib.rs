@@ -17,8 +17,6 @@
 //! ```
 #![allow(unsafe_code)]
 
-use core::ptr::null_mut;
-
 mod caller;
 mod elf;
 mod libfabric;
@@ -34,20 +32,9 @@ mod ucx;
 mod ucx_cache;
 mod unattached;
 
-/// Does what must not end the program, whatever happens in it. The thread is not cancelled meanwhile
-/// (pthread_setcancelstate(3)): open(2) and write(2) are cancellation points, and glibc's unwinding
-/// would meet the frame that catches panics, which ends the process.
+/// Does what must not end the program, whatever happens in it. The thread is not cancelled meanwhile.
 fn guarded(work: impl FnOnce()) {
-    const DISABLE: i32 = 1;
-    let mut before = 0;
-    // SAFETY: stores the thread's state, and changes this thread's alone.
-    unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
+    let _uncancelled = pinyard_hooks::Uncancelled::now();
     // What std's panic hook has printed is all that is said.
     let _ = pinyard_worker::caught(work);
-    // SAFETY: as above; the state that the thread had.
-    unsafe { pthread_setcancelstate(before, null_mut()) };
-}
-
-unsafe extern "C" {
-    fn pthread_setcancelstate(state: i32, before: *mut i32) -> i32;
 }

@@ -2,7 +2,6 @@
 
 use crate::settings::{Level, settings};
 use std::fmt;
-use std::io::Write;
 
 /// Which rank of a job this is, as the common launchers say.
 fn rank() -> Option<u64> {
@@ -28,37 +27,7 @@ pub(crate) fn say(level: Level, text: fmt::Arguments<'_>) {
         return;
     }
     let who = rank().map_or(String::new(), |rank| format!("rank {rank}, "));
-    let line = format!("pinyard: {who}pid {}: {}\n", std::process::id(), in_a_line(&text.to_string()));
-    // Nowhere to say that it cannot be said.
-    without_sigpipe(|| {
-        let _ = std::io::stderr().write_all(line.as_bytes());
-    });
-}
-
-/// Writes to a pipe or a socket that nobody reads any more, without the signal that would end the
-/// program: it is blocked, and taken back if this thread's own write has raised it (pthread_sigmask(3),
-/// sigtimedwait(2)).
-fn without_sigpipe(write: impl FnOnce()) {
-    // SAFETY: a set of signals is valid when it is zeroed, and sigemptyset initialises it.
-    let (mut pipe, mut before, mut pending) = unsafe { core::mem::zeroed::<[libc::sigset_t; 3]>() }.into();
-    // SAFETY: sets of this function, and this thread's own mask.
-    let was_pending = unsafe {
-        libc::sigemptyset(&raw mut pipe);
-        libc::sigaddset(&raw mut pipe, libc::SIGPIPE);
-        libc::sigemptyset(&raw mut pending);
-        libc::sigpending(&raw mut pending);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const pipe, &raw mut before);
-        libc::sigismember(&raw const pending, libc::SIGPIPE) == 1
-    };
-    write();
-    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: as above; no information about the signal is asked for.
-    unsafe {
-        if !was_pending {
-            libc::sigtimedwait(&raw const pipe, core::ptr::null_mut(), &raw const now);
-        }
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, core::ptr::null_mut());
-    }
+    pinyard_worker::say(format_args!("{who}pid {}: {}", std::process::id(), in_a_line(&text.to_string())));
 }
 
 #[cfg(test)]

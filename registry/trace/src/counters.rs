@@ -8,10 +8,10 @@
 
 use crate::process::{Process, now_since_1970};
 use crate::recorder;
-use pinyard_worker::Descriptor;
+use pinyard_worker::{Descriptor, say};
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Weak;
@@ -122,7 +122,7 @@ impl File {
             file.file()?.write_all_at(&text, 0)
         });
         if let Err(error) = text {
-            _ = writeln!(io::stderr(), "pinyard: counters are shown no more: write failed: {error}");
+            say(format_args!("counters are shown no more: write failed: {error}"));
             self.file = None;
         }
     }

@@ -8,7 +8,7 @@ use crate::process::Process;
 use crate::recorder::{self, Recorder};
 use crate::ring::Record;
 use pinyard_hooks::{THREAD_STACK, stack_size};
-use pinyard_worker::Descriptor;
+use pinyard_worker::{Descriptor, say, without_signals};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::sync::Once;
@@ -97,12 +97,9 @@ impl Writer {
             failed = failed.or_else(|| output.file.flush().err());
         }
         if let Some(error) = &failed {
-            _ = writeln!(io::stderr(), "pinyard: the trace ends here: write failed: {error}");
+            say(format_args!("the trace ends here: write failed: {error}"));
         } else if full {
-            _ = writeln!(
-                io::stderr(),
-                "pinyard: the trace ends here: its file has the length of PINYARD_TRACE_MIB"
-            );
+            say(format_args!("the trace ends here: its file has the length of PINYARD_TRACE_MIB"));
         }
         if failed.is_some() || full || last {
             recorder::stop();
@@ -116,7 +113,7 @@ pub(crate) fn spawn(recorder: &'static Recorder) -> io::Result<Thread> {
     let work = |recorder: &&'static Recorder| run(recorder);
     let thread =
         pinyard_worker::spawn("pinyard-trace", stack_size(THREAD_STACK), recorder, work, |panicked| {
-            _ = writeln!(io::stderr(), "pinyard: the trace's thread panicked, and goes on: {panicked}");
+            say(format_args!("the trace's thread panicked, and goes on: {panicked}"));
         })?;
     Ok(thread.thread().clone())
 }
@@ -149,6 +146,8 @@ extern "C" fn finish() {
     let Some(recorder) = recorder::the_recorder() else { return };
     // No counters are asked for: a thread that is gone may hold a pool's lock.
     let Some(mut writer) = recorder.writer.try_lock_for(PATIENCE) else { return };
-    writer.flush(recorder, true);
-    writer.counters.end();
+    without_signals(|| {
+        writer.flush(recorder, true);
+        writer.counters.end();
+    });
 }

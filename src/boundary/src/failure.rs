@@ -3,6 +3,7 @@
 
 use crate::codes::pny_status::{self, *};
 use core::ffi::c_char;
+use pinyard_hooks::Uncancelled;
 use std::cell::{Cell, RefCell};
 use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -52,9 +53,17 @@ fn remember(cause: Option<String>) {
     let _ = LAST_ERROR.try_with(|last| last.replace(text));
 }
 
-/// Runs the body of the function `name`.
+/// Runs the body of the function `name`. The thread is not cancelled meanwhile (pthread_cancel(3)).
 #[inline]
 pub fn at_boundary(name: &str, body: impl FnOnce() -> Result<(), Failure>) -> pny_status {
+    let _uncancelled = Uncancelled::now();
+    at_quick_boundary(name, body)
+}
+
+/// The same for a body that takes some nanoseconds: what in it may be a cancellation point (pthreads(7)), a
+/// miss or a slab, keeps off cancellation itself.
+#[inline]
+pub fn at_quick_boundary(name: &str, body: impl FnOnce() -> Result<(), Failure>) -> pny_status {
     // Nothing of the body's state is used after a panic.
     match catch_unwind(AssertUnwindSafe(body)) {
         // No text to forget, as a rule: then nothing is written.

@@ -9,5 +9,5 @@ mod failure;
 mod handles;
 
 pub use codes::pny_status;
-pub use failure::{Failure, at_boundary, last_error};
+pub use failure::{Failure, at_boundary, at_quick_boundary, last_error};
 pub use handles::{Handles, from_pointer, to_pointer};

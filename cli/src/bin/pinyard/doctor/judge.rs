@@ -6,6 +6,7 @@ use super::facts::{CudaAware, Facility, Facts, Library, Nic, Port};
 use super::known::{self, Of};
 use super::nearness::{Nearness, pairs};
 use super::settings;
+use pinyard::hooks::userfaultfd;
 use pinyard_cli::text::bytes;
 use serde::{Deserialize, Serialize};
 
@@ -131,13 +132,16 @@ fn memory(facts: &Facts, findings: &mut Findings) {
     }
 }
 
-const USERFAULTFD_IN_CONTAINER: &str = "userfaultfd allowed in the container's seccomp profile";
+const USERFAULTFD_IN_CONTAINER: &str =
+    "userfaultfd and close_range allowed in the container's seccomp profile";
 
 fn kernel(facts: &Facts, findings: &mut Findings) {
     let kernel = &facts.kernel;
     let verbs = facts.nics.iter().any(|nic| nic.verbs == Facility::Works);
     if let Facility::Refused(why) = &kernel.io_uring {
-        let remedy = if why.contains("io_uring_disabled") {
+        let remedy = if why.contains("ulimit") {
+            "the limit raised that is named"
+        } else if why.contains("io_uring_disabled") {
             "sysctl -w kernel.io_uring_disabled=0"
         } else if kernel.seccomp {
             "io_uring_setup, io_uring_enter and io_uring_register allowed in the container's seccomp profile"
@@ -158,13 +162,11 @@ fn kernel(facts: &Facts, findings: &mut Findings) {
             subject::USERFAULTFD,
             why,
             "changes of code that calls the kernel past libc (Go, rustix) go unseen: a registry refuses to start beside it",
-            if why.starts_with("pthread_create") {
-                "higher limits on threads and memory: ulimit -u, ulimit -v, pids.max"
-            } else if kernel.seccomp {
+            userfaultfd::remedy(why).unwrap_or(if kernel.seccomp {
                 USERFAULTFD_IN_CONTAINER
             } else {
                 "Linux 5.11 or newer with CONFIG_USERFAULTFD"
-            },
+            }),
         );
     }
     if kernel.transparent_huge_pages.as_deref() == Some("never") {
