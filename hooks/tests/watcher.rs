@@ -69,7 +69,10 @@ fn a_program_without_descriptors_goes_on() {
         // SAFETY: reads the struct.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const none) }, 0);
         pages.into_iter().for_each(unmap);
-        assert!(events() >= 4);
+        // The callers go on as soon as the reader has their events; it counts them after that.
+        while events() < 4 {
+            std::thread::yield_now();
+        }
     });
 }
 
