@@ -65,10 +65,9 @@ fn map(bytes: usize) -> Result<usize, i32> {
     let page = unsafe { sys::mmap(0, PAGE_SIZE, BOTH, FLAGS) }?;
     let _ = sys::munlock(page, PAGE_SIZE);
     // SAFETY: the mapping of just now, which nobody refers to.
-    unsafe { sys::mremap(page, PAGE_SIZE, bytes) }.or_else(|errno| {
+    unsafe { sys::mremap(page, PAGE_SIZE, bytes) }.inspect_err(|_| {
         // SAFETY: as above.
         let _ = unsafe { sys::munmap(page, PAGE_SIZE) };
-        Err(errno)
     })
 }
 

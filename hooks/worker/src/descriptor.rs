@@ -17,7 +17,7 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 /// use std::io::Read;
 /// let kept = Descriptor::new(std::fs::File::open("/dev/zero")?);
 /// let mut byte = [1];
-/// kept.file()?.read_exact(&mut byte)?;
+/// (&*kept.file()?).read_exact(&mut byte)?;
 /// assert_eq!(byte, [0]);
 /// # std::io::Result::Ok(())
 /// ```
