@@ -11,7 +11,6 @@ use crate::shared::{Cold, Core};
 use crate::slab::Slab;
 use crate::source::DriverToken;
 use crate::trace;
-use pinyard_hooks::Uncancelled;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -53,7 +52,6 @@ impl Handle {
         short: impl FnOnce(AllocError, &mut DriverToken) -> Result<BlockRef, AllocError>,
     ) -> Result<BlockRef, AllocError> {
         self.check_fork()?;
-        let _uncancelled = Uncancelled::now();
         let mut token = DriverToken::at_entry();
         let found = match self.search(want, &mut token)? {
             Some(block) => Ok(block),

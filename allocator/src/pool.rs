@@ -134,6 +134,40 @@ impl Pool {
         Ok(PoolBuf::new(block, elements))
     }
 
+    /// A block as [`alloc_aligned`](Pool::alloc_aligned) gives it, out of what this thread keeps; `None`
+    /// where that would look further. Takes no lock, and makes no system call, so it is no cancellation
+    /// point.
+    ///
+    /// # Errors
+    /// Those of a size or an alignment that no block has.
+    ///
+    /// ```
+    /// # use pinyard_allocator::Pool;
+    /// # use pinyard_registry::backend::Custom;
+    /// # use pinyard_registry::{Events, MemoryKey, Registry};
+    /// # let backend = Custom::new("none", |_, _| Ok(MemoryKey::default()), |_, _| Ok(()));
+    /// # let registry = Registry::builder().backend(backend).events(Events::NotifyOnly).build()?;
+    /// let pool = Pool::host(&registry).build()?;
+    /// assert!(pool.alloc_kept::<u8>(100, 1)?.is_none(), "there is no slab yet");
+    /// drop(pool.alloc::<u8>(100)?);
+    /// assert!(pool.alloc_kept::<u8>(100, 1)?.is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline]
+    pub fn alloc_kept<T: Pod>(
+        &self,
+        elements: usize,
+        align: usize,
+    ) -> Result<Option<PoolBuf<T>>, AllocError> {
+        let core = &self.handle.core;
+        let Want::Class(class) = self.want::<T>(elements, align)? else { return Ok(None) };
+        let Some(block) = core.alloc_fast(class) else { return Ok(None) };
+        if core.watched {
+            self.inspect(block, elements * size_of::<T>());
+        }
+        Ok(Some(PoolBuf::new(block, elements)))
+    }
+
     /// What holds `elements` elements at `align`.
     #[inline(always)]
     pub(crate) fn want<T: Pod>(&self, elements: usize, align: usize) -> Result<Want, AllocError> {

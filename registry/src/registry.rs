@@ -22,7 +22,7 @@ use crate::stats::Stats;
 use crate::traced::Traced;
 use crate::trust::{self, Serving, Trust, Uncached};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use pinyard_hooks::{MapPlace, Uncancelled};
+use pinyard_hooks::MapPlace;
 use pinyard_trace::Kind;
 use pinyard_trace::counters::{Counters, Publisher};
 use pinyard_worker::{caught, log};
@@ -78,12 +78,40 @@ impl Registry {
     #[inline(always)] // the hit; a miss is out of line
     pub fn get(&self, buffer: impl AsRange, access: Access) -> Result<Lease<'_>, GetError> {
         let ((start, len), shard) = (buffer.as_range(), shards::mine());
-        let hit =
-            if pinyard_hooks::unsettled() { None } else { self.inner.cache.hit(start, len, access, shard) };
-        match hit {
-            Some(held) => Ok(Lease { registry: self, held }),
+        match self.hit(start, len, access, shard) {
+            Some(lease) => Ok(lease),
             None => self.miss(start, len, access, shard),
         }
+    }
+
+    /// A registration from the cache, held as [`get`](Registry::get) holds it; `None` where there is none
+    /// that serves, or where events wait to be applied (then `get` answers). Takes no lock, and makes no
+    /// system call, so it is no cancellation point.
+    ///
+    /// ```
+    /// # use pinyard_registry::backend::Custom;
+    /// # use pinyard_registry::{Access, Events, MemoryKey, Registry};
+    /// let backend = Custom::new("none", |_, _| Ok(MemoryKey::default()), |_, _| Ok(()));
+    /// let registry = Registry::builder().backend(backend).events(Events::NotifyOnly).build()?;
+    /// let buffer = [0u8; 100];
+    /// assert!(registry.get_cached(&buffer, Access::LOCAL_READ).is_none());
+    /// drop(registry.get(&buffer, Access::LOCAL_READ)?);
+    /// assert!(registry.get_cached(&buffer, Access::LOCAL_READ).is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[inline(always)]
+    pub fn get_cached(&self, buffer: impl AsRange, access: Access) -> Option<Lease<'_>> {
+        let (start, len) = buffer.as_range();
+        self.hit(start, len, access, shards::mine())
+    }
+
+    #[inline(always)]
+    fn hit(&self, start: usize, len: usize, access: Access, shard: u32) -> Option<Lease<'_>> {
+        if pinyard_hooks::unsettled() {
+            return None;
+        }
+        let held = self.inner.cache.hit(start, len, access, shard)?;
+        Some(Lease { registry: self, held })
     }
 
     // Words, not a struct: it would be spilled on every hit.
@@ -92,7 +120,6 @@ impl Registry {
     fn miss(&self, start: usize, len: usize, access: Access, shard: u32) -> Result<Lease<'_>, GetError> {
         // First, and without a box: in a child whose malloc may be locked for ever.
         self.inner.check_fork()?;
-        let _uncancelled = Uncancelled::now();
         let wanted = Wanted { bytes: ByteRange { start, len }, access, shard };
         match miss::get(&self.inner, wanted) {
             Ok(held) => Ok(Lease { registry: self, held }),

@@ -12,6 +12,7 @@ use super::pools::{Memory, Pooled};
 use super::status::{Failure, failed, pny_status::*};
 use pinyard_allocator::device::{DeviceBuf, PoolStream};
 use pinyard_allocator::{Fence, PoolBuf};
+use pinyard_hooks::Uncancelled;
 use pinyard_registry::MemoryKey;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -84,8 +85,18 @@ impl Pooled {
         stream: Option<&PoolStream>,
     ) -> Result<Block, Failure> {
         match (&self.memory, stream) {
-            (Memory::Host(pool), _) => Ok(Block::on_host(pool.alloc_aligned(bytes, align).map_err(failed)?)),
+            (Memory::Host(pool), _) => {
+                let block = match pool.alloc_kept(bytes, align).map_err(failed)? {
+                    Some(block) => block,
+                    None => {
+                        let _uncancelled = Uncancelled::now();
+                        pool.alloc_aligned(bytes, align).map_err(failed)?
+                    }
+                };
+                Ok(Block::on_host(block))
+            }
             (Memory::Device { .. }, Some(stream)) => {
+                let _uncancelled = Uncancelled::now();
                 if !align.is_power_of_two() || align > LARGEST_ALIGN {
                     let cause = format!(
                         "alignment {align} is refused: a power of two up to {LARGEST_ALIGN} is possible"

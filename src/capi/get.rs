@@ -8,6 +8,7 @@ use super::sized;
 use super::status::{Failure, IntoFailure, at_quick_boundary, failed, pny_status, pny_status::*};
 use core::ffi::c_void;
 use pinyard_boundary::from_pointer;
+use pinyard_hooks::Uncancelled;
 use pinyard_registry::{Access, GetError, Lease};
 
 /// A registration that is held. Filled by pny_get; read it, do not write it. A copy is the
@@ -90,11 +91,15 @@ pub unsafe extern "C" fn pny_get(
         // SAFETY: the caller's contract.
         unsafe { lease.write(pny_lease::default()) };
         let owner = from_pointer(registry);
-        let got = REGISTRIES
-            .get(owner)?
-            .registry
-            .get((address.cast::<u8>(), length), access_of(access)?)
-            .map_err(failed)?;
+        let (registry, access) = (&REGISTRIES.get(owner)?.registry, access_of(access)?);
+        let range = (address.cast::<u8>(), length);
+        let got = match registry.get_cached(range, access) {
+            Some(hit) => hit,
+            None => {
+                let _uncancelled = Uncancelled::now();
+                registry.get(range, access).map_err(failed)?
+            }
+        };
         let (key, base, length) = (got.key().into(), got.base() as u64, got.len() as u64);
         let raw = got.into_raw();
         let Some(ticket) = leases::give(Deposited { registry: owner, lease: raw }) else {

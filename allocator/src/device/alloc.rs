@@ -15,7 +15,6 @@ use super::stream::StreamState;
 use crate::requests::guarded;
 use crate::source::{DriverToken, Segment, by_program};
 use crate::trace;
-use pinyard_hooks::Uncancelled;
 use pinyard_registry::MemoryKey;
 use pinyard_worker::{log, span};
 use std::cell::Cell;
@@ -113,7 +112,6 @@ impl Core {
         wanted: usize,
         effort: Effort,
     ) -> Result<BlockRef, DeviceError> {
-        let _uncancelled = Uncancelled::now();
         let mut token = DriverToken::at_entry();
         if state.last_mark().is_some() {
             return Err(DeviceError::Retired);

@@ -60,8 +60,8 @@ pub fn at_boundary(name: &str, body: impl FnOnce() -> Result<(), Failure>) -> pn
     at_quick_boundary(name, body)
 }
 
-/// The same for a body that takes some nanoseconds: what in it may be a cancellation point (pthreads(7)), a
-/// miss or a slab, keeps off cancellation itself.
+/// The same for a body that takes some nanoseconds, as a rule: where it takes longer, and may come to a
+/// cancellation point (pthreads(7)), it keeps off cancellation itself.
 #[inline]
 pub fn at_quick_boundary(name: &str, body: impl FnOnce() -> Result<(), Failure>) -> pny_status {
     // Nothing of the body's state is used after a panic.
