@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Format and lints of the whole workspace, MPI programs included, and of the scripts; is the C
-# header the one that its source makes?
+# header the one that its source makes, and are the subjects of commits short?
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 cargo fmt --all --check
 xtask/ci/shellcheck.sh
+xtask/ci/subjects.sh
 xtask/ci/header.sh
 export MPICC=${MPICC:-/usr/bin/mpicc.openmpi}
 cargo clippy --quiet --workspace --all-targets --all-features -- -D warnings
