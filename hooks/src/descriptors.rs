@@ -36,21 +36,34 @@ impl Identity {
     }
 }
 
-/// Moves a descriptor of the caller's to a number that a program's own files seldom have: the kernel
-/// gives the lowest that is free. It stays where RLIMIT_NOFILE is used up. Closed by execve(2).
-pub fn moved_up(fd: i32) -> i32 {
-    // SAFETY: getrlimit fills the struct it is given; fcntl takes a number; `fd` is the caller's to close.
+/// A second descriptor of `fd`'s file, at a number that a program's own files seldom have: 960 or above, and
+/// where RLIMIT_NOFILE allows fewer in the last sixteenth of what it allows. The kernel gives the lowest that
+/// is free. Closed by execve(2). `None` where the limit is used up.
+pub fn duplicate(fd: i32) -> Option<i32> {
+    // SAFETY: getrlimit fills the struct it is given; fcntl takes a number.
     unsafe {
         let mut limit: libc::rlimit = core::mem::zeroed();
         if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) != 0 {
-            return fd;
+            return None;
         }
         let from = HIGH.min(limit.rlim_cur - limit.rlim_cur / 16);
         let high = libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, from as libc::c_int);
-        if high < 0 {
-            return fd;
-        }
-        libc::close(fd);
-        high
+        (high >= 0).then_some(high)
     }
+}
+
+/// Moves a descriptor of the caller's as [`duplicate`] does. It stays where there is no place.
+pub fn moved_up(fd: i32) -> i32 {
+    let Some(high) = duplicate(fd) else { return fd };
+    // SAFETY: the caller's to close.
+    unsafe { libc::close(fd) };
+    high
+}
+
+/// Whether a thread of this process, by its number (gettid(2)), has the calling thread's table of descriptors.
+/// `false` where the kernel does not say (kcmp(2)).
+pub fn are_shared_with(thread: i32) -> bool {
+    const FILES: libc::c_int = 2;
+    // SAFETY: takes numbers.
+    unsafe { libc::syscall(libc::SYS_kcmp, libc::gettid(), thread, FILES, 0, 0) == 0 }
 }

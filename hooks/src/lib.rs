@@ -27,6 +27,8 @@
 )))]
 compile_error!("pinyard-hooks patches glibc's entries on x86-64 and aarch64 Linux; there are no others yet");
 
+#[cfg(not(loom))]
+pub mod alone;
 mod array;
 mod cancellation;
 pub mod descriptors;
@@ -83,6 +85,10 @@ mod stack;
 #[cfg(not(loom))]
 mod text;
 #[cfg(not(loom))]
+mod thread_end;
+#[cfg(not(loom))]
+mod threads;
+#[cfg(not(loom))]
 pub mod userfaultfd;
 
 pub use array::{Array, Zero};
@@ -115,3 +121,5 @@ pub use settled::{look_at_loaded_objects, unsettled, wait_until_published};
 pub use stack::{THREAD_STACK, stack_size};
 #[cfg(not(loom))]
 pub use text::is_sealed;
+#[cfg(not(loom))]
+pub use thread_end::{at_thread_end, make_key};

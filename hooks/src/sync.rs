@@ -12,7 +12,12 @@ pub(crate) use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64}
 /// return early. Not for hooks.
 #[cfg(not(loom))]
 pub(crate) fn sleep_while(word: &AtomicU32, value: u32) {
-    crate::sys::futex(word, libc::FUTEX_WAIT, value);
+    crate::sys::futex(word, libc::FUTEX_WAIT, value, None);
+}
+/// As [`sleep_while`], for `most` nanoseconds at most.
+#[cfg(not(loom))]
+pub(crate) fn sleep_at_most(word: &AtomicU32, value: u32, most: u64) {
+    crate::sys::futex(word, libc::FUTEX_WAIT, value, Some(most));
 }
 #[cfg(loom)]
 pub(crate) fn sleep_while(_: &AtomicU32, _: u32) {
@@ -22,7 +27,7 @@ pub(crate) fn sleep_while(_: &AtomicU32, _: u32) {
 /// Wakes one of the threads that sleep on `word`.
 #[cfg(not(loom))]
 pub(crate) fn wake_one(word: &AtomicU32) {
-    crate::sys::futex(word, libc::FUTEX_WAKE, 1);
+    crate::sys::futex(word, libc::FUTEX_WAKE, 1, None);
 }
 #[cfg(loom)]
 pub(crate) fn wake_one(_: &AtomicU32) {}

@@ -127,13 +127,39 @@ pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Result<(), i32> {
     checked(unsafe { syscall6(libc::SYS_madvise as usize, args) }).map(drop)
 }
 
-/// futex(2) of this process, without a limit of time. What it answers matters to nobody:
+/// The calling thread's errno, behind a function of libc's.
+#[cfg(not(loom))]
+pub(crate) fn errno() -> i32 {
+    // SAFETY: the calling thread's errno.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Nanoseconds of CLOCK_MONOTONIC.
+#[cfg(not(loom))]
+pub(crate) fn now() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes the structure.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+#[cfg(not(loom))]
+pub(crate) fn time(nanoseconds: u64) -> libc::timespec {
+    libc::timespec {
+        tv_sec: (nanoseconds / 1_000_000_000) as i64,
+        tv_nsec: (nanoseconds % 1_000_000_000) as i64,
+    }
+}
+
+/// futex(2) of this process, for `most` nanoseconds where it waits. What it answers matters to nobody:
 /// whoever sleeps looks again.
 #[cfg(not(loom))]
-pub(crate) fn futex(word: &core::sync::atomic::AtomicU32, operation: i32, value: u32) {
+pub(crate) fn futex(word: &core::sync::atomic::AtomicU32, operation: i32, value: u32, most: Option<u64>) {
     let operation = (operation | libc::FUTEX_PRIVATE_FLAG) as usize;
-    let args = [word.as_ptr().addr(), operation, value as usize, 0, 0, 0];
-    // SAFETY: the kernel reads the word, which outlives the call, and writes nothing.
+    let most = most.map(time);
+    let most = most.as_ref().map_or(0, |most| (&raw const *most).addr());
+    let args = [word.as_ptr().addr(), operation, value as usize, most, 0, 0];
+    // SAFETY: the kernel reads the word and the time, which outlive the call, and writes nothing.
     unsafe { syscall6(libc::SYS_futex as usize, args) };
 }
 

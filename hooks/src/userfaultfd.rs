@@ -11,15 +11,15 @@
 #![allow(unsafe_code)]
 
 mod reader;
+mod request;
 
-use self::reader::errno;
+use self::reader::Answer;
 use crate::descriptors::{Identity, moved_up};
 use crate::fork;
 use crate::holder::Holder;
 use crate::report::Why;
-use crate::signals::SignalsBlocked;
-use crate::stack_size;
-use core::mem::MaybeUninit;
+use crate::sys::errno;
+use crate::{alone, stack_size, threads};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
@@ -33,14 +33,15 @@ const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
 const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
 const UFFDIO_UNREGISTER: libc::c_ulong = 0x8010_aa01;
 
-/// Bytes of stack that the thread needs itself: it calls next to nothing.
+/// Bytes of stack that its threads need themselves: they call next to nothing.
 const STACK: usize = 128 << 10;
 
 /// The descriptor and, above it, the fork generation it belongs to, plus one; 0
 /// before the first start.
 static SERVING: AtomicU64 = AtomicU64::new(0);
-/// Which file it is: the number of its inode.
-static SERVED: AtomicU64 = AtomicU64::new(0);
+/// Which file it is: the number of its inode, or [`NONE`] where fstat(2) was refused.
+static SERVED: AtomicU64 = AtomicU64::new(NONE);
+const NONE: u64 = u64::MAX;
 static STARTING: Holder = Holder::new();
 
 fn serving() -> Option<i32> {
@@ -62,72 +63,67 @@ pub fn events() -> u64 {
     reader::EVENTS_READ.load(Relaxed)
 }
 
-/// Opens the descriptor and starts the thread that reads it, once per process, and again where the
-/// program has closed the descriptor.
+/// Opens the descriptor and starts the threads that have it, once per process.
 /// Not for hooks or signal handlers.
 pub fn start() -> Result<(), Why> {
-    if serving().is_some() { Ok(()) } else { start_after(None).map(drop) }
-}
-
-/// Starts it, unless another thread has since `last` was serving. The descriptor that serves.
-fn start_after(last: Option<i32>) -> Result<i32, Why> {
+    if serving().is_some() {
+        return Ok(());
+    }
     // Asks the loader: before the lock.
     let stack = stack_size(STACK);
+    alone::ask_first_thread();
     STARTING.enter(fork::generation());
-    let started = match serving() {
-        Some(fd) if Some(fd) != last => Ok(fd),
-        _ => start_now(stack),
-    };
+    let started = if serving().is_some() { Ok(()) } else { start_now(stack) };
     STARTING.leave();
     started
 }
 
-fn start_now(stack: usize) -> Result<i32, Why> {
+fn start_now(stack: usize) -> Result<(), Why> {
     let fd = moved_up(open()?);
-    let started = start_thread(fd, stack);
-    if let Err(why) = started {
+    request::reset();
+    if let Err(why) = start_reader(fd, stack) {
         // SAFETY: opened above; no thread reads it.
         unsafe { libc::close(fd) };
         return Err(why);
     }
-    SERVED.store(Identity::of(fd).map_or(0, Identity::inode), Relaxed);
+    SERVED.store(Identity::of(fd).map_or(NONE, Identity::inode), Relaxed);
     let generation = u64::from(fork::generation()) + 1;
     SERVING.store(generation << 32 | fd as u64, Release);
-    Ok(fd)
+    Ok(())
 }
 
-/// Starts the thread, and waits until it has a table of descriptors of its own.
-fn start_thread(fd: i32, stack: usize) -> Result<(), Why> {
-    reader::ANSWER.store(reader::WAITS, Relaxed);
-    let _blocked = SignalsBlocked::now();
-    let mut thread = MaybeUninit::uninit();
+const CREATE: &str = "pthread_create(a thread for userfaultfd; a stack of 128 KiB and what glibc takes of it \
+                      for static thread-local storage)";
+
+/// Starts the thread that reads, and waits until it has a table of descriptors of its own, which it shares
+/// with the one that takes requests.
+fn start_reader(fd: i32, stack: usize) -> Result<(), Why> {
+    reader::prepare(stack);
     let argument = core::ptr::without_provenance_mut(fd as usize);
-    let mut attributes = MaybeUninit::uninit();
-    // SAFETY: `run` takes the descriptor as its argument; the thread is detached.
-    let made = unsafe {
-        libc::pthread_attr_init(attributes.as_mut_ptr());
-        let made = match libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack) {
-            0 => libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), reader::run, argument),
-            refused => refused,
-        };
-        libc::pthread_attr_destroy(attributes.as_mut_ptr());
-        if made == 0 {
-            libc::pthread_detach(thread.assume_init());
+    let thread =
+        threads::create(reader::run, argument, stack).map_err(|errno| Why { call: CREATE, errno })?;
+    // SAFETY: joins a thread of ours that nobody else does, once it has ended.
+    let has_ended = || unsafe { libc::pthread_tryjoin_np(thread, core::ptr::null_mut()) == 0 };
+    let why = match reader::answer(has_ended) {
+        Answer::Reads => {
+            // SAFETY: not joined: it runs.
+            unsafe { libc::pthread_detach(thread) };
+            return Ok(());
         }
-        made
+        Answer::NoTable(errno) => Why {
+            call: "close_range(CLOSE_RANGE_UNSHARE) or dup2, by the thread that reads userfaultfd",
+            errno,
+        },
+        Answer::NoThread(errno) => Why { call: CREATE, errno },
+        Answer::Killed => {
+            let call = "close_range(CLOSE_RANGE_UNSHARE): it ended the thread that reads userfaultfd \
+                        (a filter of system calls, SECCOMP_RET_KILL_THREAD)";
+            return Err(Why { call, errno: 0 });
+        }
     };
-    if made != 0 {
-        let call = "pthread_create(the thread that reads userfaultfd; a stack of 128 KiB and what glibc \
-                    takes of it for static thread-local storage)";
-        return Err(Why { call, errno: made });
-    }
-    match reader::answer() {
-        0 => Ok(()),
-        errno => {
-            let call = "close_range(CLOSE_RANGE_UNSHARE) or dup2, by the thread that reads userfaultfd";
-            Err(Why { call, errno })
-        }
-    }
+    // SAFETY: it is about to end, and was not joined.
+    unsafe { libc::pthread_join(thread, core::ptr::null_mut()) };
+    Err(why)
 }
 
 fn open() -> Result<i32, Why> {
@@ -151,9 +147,9 @@ fn open() -> Result<i32, Why> {
     Err(why)
 }
 
-/// Whether `fd`, which was ours, still is.
-fn is_ours(fd: i32) -> bool {
-    Identity::of(fd).is_some_and(|file| file.inode() == SERVED.load(Relaxed))
+/// The descriptor, where the calling thread's table has it and the kernel tells it from others.
+fn open_here(fd: i32) -> Option<i32> {
+    Identity::of(fd).is_some_and(|file| file.inode() == SERVED.load(Relaxed)).then_some(fd)
 }
 
 /// What to do where a limit refuses it, by the text of the [`Why`] of [`start`]; `None` where it is the
@@ -175,31 +171,30 @@ pub fn remedy(why: &str) -> Option<&'static str> {
 /// Events for `range` (whole pages, private anonymous memory) from now on; call
 /// after [`start`] and before pages are pinned.
 pub fn watch(range: Range<usize>) -> Result<(), Why> {
-    let fd = serving().ok_or(Why { call: "userfaultfd is not started", errno: 0 })?;
-    // The program may have closed it; what it watches stays watched by its thread.
-    match is_ours(fd).then(|| watch_by(fd, &range)) {
-        None | Some(Err(Why { errno: libc::EBADF | libc::ENOTTY, .. })) => {
-            watch_by(start_after(Some(fd))?, &range)
-        }
-        Some(done) => done,
-    }
-}
-
-fn watch_by(fd: i32, range: &Range<usize>) -> Result<(), Why> {
-    let mut register = [range.start as u64, range.len() as u64, MODE_WRITE_PROTECT, 0];
-    // SAFETY: `struct uffdio_register` is these four words. Without a protected
-    // page the range behaves as before, except that its changes are told.
-    if unsafe { libc::ioctl(fd, UFFDIO_REGISTER, register.as_mut_ptr()) } == 0 {
-        return Ok(());
-    }
-    Err(Why { call: "ioctl(UFFDIO_REGISTER)", errno: errno() })
+    // Without a protected page the range behaves as before, except that its changes are told.
+    let register = [range.start as u64, range.len() as u64, MODE_WRITE_PROTECT, 0];
+    ioctl(UFFDIO_REGISTER, register).map_err(|errno| Why { call: "ioctl(UFFDIO_REGISTER)", errno }).and_then(
+        |served| if served { Ok(()) } else { Err(Why { call: "userfaultfd is not started", errno: 0 }) },
+    )
 }
 
 /// No more events for `range`. What has been unmapped meanwhile has none anyway.
 pub fn unwatch(range: Range<usize>) {
-    let Some(fd) = serving().filter(|fd| is_ours(*fd)) else { return };
-    let mut unregister = [range.start as u64, range.len() as u64];
-    // SAFETY: `struct uffdio_range` is these two words. Where the range is not
-    // ours any more, the kernel refuses and nothing has changed.
-    unsafe { libc::ioctl(fd, UFFDIO_UNREGISTER, unregister.as_mut_ptr()) };
+    // Where the range is not ours any more, the kernel refuses and nothing has changed.
+    let _ = ioctl(UFFDIO_UNREGISTER, [range.start as u64, range.len() as u64, 0, 0]);
+}
+
+/// Asks the kernel: itself, or by the thread that has the descriptor. `false`: there is none.
+fn ioctl(request: libc::c_ulong, mut argument: [u64; request::WORDS]) -> Result<bool, i32> {
+    let Some(fd) = serving() else { return Ok(false) };
+    if let Some(fd) = open_here(fd) {
+        // SAFETY: the structures of both requests are of these words, or the first of them.
+        match unsafe { libc::ioctl(fd, request, argument.as_mut_ptr()) } {
+            0 => return Ok(true),
+            // Closed, or another file's, since we looked.
+            _ if matches!(errno(), libc::EBADF | libc::ENOTTY) => {}
+            _ => return Err(errno()),
+        }
+    }
+    request::ioctl(request, argument).map(|()| true)
 }

@@ -50,7 +50,7 @@ fn its_table_is_its_own_once_it_serves() {
             }
             let new: Vec<_> = tasks().into_iter().filter(|task| !before.contains(task)).collect();
             let open = |task: &PathBuf| std::fs::read_dir(task.join("fd")).unwrap().count();
-            assert_eq!(new.iter().map(open).collect::<Vec<_>>(), [1]);
+            assert_eq!(new.iter().map(open).collect::<Vec<_>>(), [1, 1]);
         });
     }
 }
@@ -76,17 +76,106 @@ fn a_program_without_descriptors_goes_on() {
     });
 }
 
-/// A filter of system calls that answers EPERM to close_range(2), as old containers' do.
-fn without_close_range() {
+/// Threads that have tables of descriptors of their own watch by turns, and so does one that has closed ours:
+/// nothing is opened or started for them.
+#[test]
+fn threads_with_tables_of_their_own_are_served() {
+    if emulated() {
+        return eprintln!("skipped: qemu's user emulation has no userfaultfd");
+    }
+    child(|| {
+        if !serves() {
+            return;
+        }
+        let before = (tasks().len(), userfaultfds());
+        let pages = |rounds| {
+            move || {
+                // SAFETY: no memory is passed; descriptors of this thread's own table.
+                unsafe {
+                    assert_eq!(libc::unshare(libc::CLONE_FILES), 0);
+                    assert_eq!(libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0), 0);
+                }
+                (0..rounds).map(|_| watched()).collect::<Vec<_>>()
+            }
+        };
+        let both = [20, 20].map(|rounds| std::thread::spawn(pages(rounds)));
+        let mut all: Vec<usize> = (0..20).map(|_| watched()).collect();
+        all.extend(both.into_iter().flat_map(|thread| thread.join().unwrap()));
+        for _ in 0..20 {
+            all.extend(std::thread::spawn(pages(1)).join().unwrap());
+            all.push(watched());
+        }
+        // A joined thread is in the list a moment longer.
+        for _ in (0..5000).take_while(|_| tasks().len() > before.0) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert_eq!((tasks().len(), userfaultfds()), before);
+        let (count, seen) = (all.len() as u64, events());
+        all.into_iter().for_each(unmap);
+        while events() < seen + count {
+            std::thread::yield_now();
+        }
+    });
+}
+
+#[test]
+fn where_fstat_is_refused_ranges_are_watched_all_the_same() {
+    if emulated() {
+        return eprintln!("skipped: qemu's user emulation has no userfaultfd");
+    }
+    child(|| {
+        filter(&[libc::SYS_fstat, libc::SYS_newfstatat], libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
+        if !serves() {
+            return;
+        }
+        // No directory can be listed now.
+        let threads = || {
+            let status = std::fs::read_to_string("/proc/self/status").unwrap();
+            status.lines().find(|line| line.starts_with("Threads:")).map(str::to_owned)
+        };
+        let before = threads();
+        let pages = [watched(), watched(), watched()];
+        assert_eq!(threads(), before);
+        pages.into_iter().for_each(unmap);
+        while events() < 3 {
+            std::thread::yield_now();
+        }
+    });
+}
+
+#[test]
+fn a_filter_that_kills_its_thread_is_named() {
+    if emulated() {
+        return eprintln!("skipped: qemu's user emulation has no userfaultfd");
+    }
+    child(|| {
+        filter(&[libc::SYS_close_range], libc::SECCOMP_RET_KILL_THREAD);
+        let why = start().unwrap_err();
+        if !why.call.contains("close_range") {
+            return eprintln!("skipped: {why}");
+        }
+        assert!(why.to_string().ends_with("SECCOMP_RET_KILL_THREAD)"), "{why}");
+        assert_eq!(userfaultfds(), [0; 0]);
+        // SAFETY: all-zero is a valid set, which is filled.
+        let blocked = unsafe {
+            let mut mask: libc::sigset_t = zeroed();
+            libc::pthread_sigmask(libc::SIG_SETMASK, std::ptr::null(), &mut mask);
+            libc::sigismember(&mask, libc::SIGTERM)
+        };
+        assert_eq!(blocked, 0);
+    });
+}
+
+/// A filter of system calls that answers so to these.
+fn filter(calls: &[libc::c_long], action: u32) {
     let op = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     let answer = libc::BPF_RET | libc::BPF_K;
-    let mut program = [
-        op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        op(equal, 0, 1, libc::SYS_close_range as u32),
-        op(answer, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-        op(answer, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
+    let mut program = vec![op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0)];
+    for call in calls {
+        program.extend([op(equal, 0, 1, *call as u32), op(answer, 0, 0, action)]);
+    }
+    program.push(op(answer, 0, 0, libc::SECCOMP_RET_ALLOW));
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // SAFETY: a filter of valid instructions.
     unsafe {
@@ -101,7 +190,8 @@ fn where_it_cannot_have_a_table_it_does_not_serve() {
         return eprintln!("skipped: qemu's user emulation has no userfaultfd");
     }
     child(|| {
-        without_close_range();
+        // As old containers' filters do.
+        filter(&[libc::SYS_close_range], libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
         let why = start().unwrap_err();
         if !why.call.contains("close_range") {
             return eprintln!("skipped: {why}");

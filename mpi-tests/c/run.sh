@@ -64,6 +64,7 @@ waits() {
         gcc "${c11[@]}" -rdynamic -o "$build/waits" $here/waits.c "${dynamic[@]}" && runs "$build/waits" "$build/libwaits.so"
 }
 check "a constructor that waits for a thread's first get" waits
+check "a process ends with its program's last thread" compiles_and_runs ends gcc "${c11[@]}" $here/ends.c "${dynamic[@]}"
 check "threads that are cancelled, keys that are used up" compiles_and_runs threads gcc "${c11[@]}" $here/threads.c "${dynamic[@]}"
 # ---- C++ ------------------------------------------------------------------------------
 source=examples/c++/transport.cpp

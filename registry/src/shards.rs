@@ -6,7 +6,7 @@
 //! last shard and pay for an atomic addition.
 
 use crate::membarrier;
-use pinyard_worker::at_thread_end;
+use pinyard_hooks::at_thread_end;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::*, fence};
 

@@ -35,18 +35,18 @@ fn one_that_has_the_number_of_a_closed_ring_of_ours_is_found() {
     }
     or_be_killed();
     let (registry, own) = registry();
-    // As a program does that closes what it does not know.
-    // SAFETY: nobody uses the ring any more: the registry is forgotten below.
-    drop(unsafe { OwnedFd::from_raw_fd(own) });
-    let mut others = Vec::new();
-    while others.iter().all(|ring: &io_uring::IoUring| ring.as_raw_fd() != own) {
-        others.push(io_uring::IoUring::new(4).unwrap());
-    }
-    while others.len() > 1 {
-        let other = others.iter().position(|ring| ring.as_raw_fd() != own).unwrap();
-        drop(others.swap_remove(other));
-    }
-    assert_eq!(pinyard_registry::raw_callers(), [RawCaller::Ring { fd: None }]);
+    // As a program does that closes what it does not know, and opens its own.
+    let made = io_uring::IoUring::new(4).unwrap();
+    // SAFETY: nobody uses ours any more: the registry is forgotten below.
+    let other = unsafe {
+        assert_eq!(libc::dup2(made.as_raw_fd(), own), own);
+        io_uring::IoUring::<io_uring::squeue::Entry>::from_fd(own, made.params().clone()).unwrap()
+    };
+    drop(made);
+    let found = pinyard_registry::raw_callers();
+    // Before Linux 5.16 the mapping alone tells.
+    assert!(matches!(found[..], [RawCaller::Ring { fd }] if fd.is_none_or(|fd| fd == own)), "{found:?}");
+    drop(other);
     std::mem::forget(registry);
 }
 
@@ -69,6 +69,68 @@ fn one_in_another_threads_table_of_descriptors_is_found() {
     });
     wait.recv().unwrap();
     assert_eq!(pinyard_registry::raw_callers(), [RawCaller::Ring { fd: None }]);
+    drop(_end);
+    thread.join().unwrap();
+}
+
+/// A ring that the kernel maps nowhere (`IORING_SETUP_NO_MMAP`, Linux 6.5), as a program makes it that calls
+/// libc's syscall(2) itself. `None` where the kernel is older.
+fn without_mappings() -> Option<OwnedFd> {
+    const NO_MMAP: u32 = 1 << 14;
+    // The queues' memory, a page each; it stays as long as the process.
+    let pages = Box::leak(Box::new(Pages::new(2)));
+    // `struct io_uring_params`: its flags, and `user_addr` of both offsets' structures.
+    let mut parameters = [0_u32; 30];
+    parameters[2] = NO_MMAP;
+    let address = |page: usize| (pages.at + page * PAGE) as u64;
+    for (at, address) in [(18, address(0)), (28, address(1))] {
+        parameters[at] = address as u32;
+        parameters[at + 1] = (address >> 32) as u32;
+    }
+    // SAFETY: a structure of this size, and pages of this test's own.
+    let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 4, parameters.as_mut_ptr()) } as i32;
+    // SAFETY: made above.
+    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[test]
+fn one_without_mappings_that_has_the_number_of_a_closed_ring_of_ours_is_found() {
+    let name = "one_without_mappings_that_has_the_number_of_a_closed_ring_of_ours_is_found";
+    if !is_child() {
+        return passes(in_child(name));
+    }
+    or_be_killed();
+    let (registry, own) = registry();
+    let Some(ring) = without_mappings() else { return eprintln!("skipped: Linux before 6.5") };
+    // SAFETY: nobody uses ours any more: the registry is forgotten below.
+    unsafe { assert_eq!(libc::dup2(ring.as_raw_fd(), own), own) };
+    drop(ring);
+    assert_eq!(pinyard_registry::raw_callers(), [RawCaller::Ring { fd: Some(own) }]);
+    std::mem::forget(registry);
+}
+
+#[test]
+fn one_without_mappings_in_another_threads_table_of_descriptors_is_found() {
+    let name = "one_without_mappings_in_another_threads_table_of_descriptors_is_found";
+    if !is_child() {
+        return passes(in_child(name));
+    }
+    or_be_killed();
+    let (_registry, _) = registry();
+    let (made, wait) = std::sync::mpsc::channel();
+    let (_end, ended) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        // SAFETY: no memory is passed.
+        assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
+        let ring = without_mappings();
+        made.send(ring.is_some()).unwrap();
+        let _ = ended.recv();
+    });
+    if wait.recv().unwrap() {
+        assert_eq!(pinyard_registry::raw_callers(), [RawCaller::Ring { fd: None }]);
+    } else {
+        eprintln!("skipped: Linux before 6.5");
+    }
     drop(_end);
     thread.join().unwrap();
 }

@@ -12,7 +12,7 @@
 use super::status::{Failure, pny_status::*};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
-use pinyard_worker::at_thread_end;
+use pinyard_hooks::at_thread_end;
 
 /// Tickets come in chunks, which are never given back.
 const CHUNK: usize = 1024;

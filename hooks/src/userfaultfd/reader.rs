@@ -10,12 +10,15 @@
 //! descriptors (RLIMIT_NOFILE), which poll(2) heeds, does not stop it.
 #![allow(unsafe_code)]
 
+use super::request::{self, MINE};
+use crate::alone::OwnThread;
 use crate::monitor::{Ticket, after, before};
-use crate::sync::{sleep_while, wake_one};
-use crate::{PAGE_SIZE, settled, sys};
+use crate::sync::{sleep_at_most, wake_one};
+use crate::sys::{self, errno};
+use crate::{PAGE_SIZE, settled, threads};
 use core::mem::size_of;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
 const EVENT_REMAP: u8 = 0x14;
 const EVENT_REMOVE: u8 = 0x15;
@@ -39,26 +42,52 @@ struct Message {
 }
 
 pub(super) static EVENTS_READ: AtomicU64 = AtomicU64::new(0);
-/// What a thread that is being started answers, one at a time: [`READS`], or the errno for which it ends.
-pub(super) static ANSWER: AtomicU32 = AtomicU32::new(WAITS);
-pub(super) const WAITS: u32 = 0;
+/// What a thread that is being started answers, one at a time: an [`Answer`] as a number.
+static ANSWER: AtomicU32 = AtomicU32::new(WAITS);
+const WAITS: u32 = 0;
 const READS: u32 = u32::MAX;
+/// Beside the errno: the table is there, and the second thread is not.
+const NO_THREAD: u32 = 1 << 16;
+/// What both threads' stacks have, in bytes.
+static STACK: AtomicUsize = AtomicUsize::new(0);
+/// Between two looks whether a thread that does not answer lives, in nanoseconds: 10 ms.
+const PATIENCE: u64 = 10_000_000;
 
-/// Waits for the answer: 0, or an errno.
-pub(super) fn answer() -> i32 {
+/// What became of a thread that was started. Errors are an errno.
+pub(super) enum Answer {
+    /// It reads, and requests are served.
+    Reads,
+    /// It could not have a table of descriptors of its own.
+    NoTable(i32),
+    /// The thread that serves requests could not be made.
+    NoThread(i32),
+    /// It has ended without an answer.
+    Killed,
+}
+
+/// Before the thread is started, whose stack has so many bytes.
+pub(super) fn prepare(stack: usize) {
+    STACK.store(stack, Relaxed);
+    ANSWER.store(WAITS, Relaxed);
+}
+
+/// Waits for the answer.
+pub(super) fn answer(has_ended: impl Fn() -> bool) -> Answer {
+    let mut ended = false;
     loop {
         // Acquire: the thread's table of descriptors is its own.
         match ANSWER.load(Acquire) {
-            WAITS => sleep_while(&ANSWER, WAITS),
-            READS => return 0,
-            errno => return errno as i32,
+            WAITS if ended => return Answer::Killed,
+            WAITS => {
+                sleep_at_most(&ANSWER, WAITS, PATIENCE);
+                // Its answer, if it gave one, came before its end.
+                ended = ANSWER.load(Acquire) == WAITS && has_ended();
+            }
+            READS => return Answer::Reads,
+            errno if errno & NO_THREAD != 0 => return Answer::NoThread((errno & !NO_THREAD) as i32),
+            errno => return Answer::NoTable(errno as i32),
         }
     }
-}
-
-pub(super) fn errno() -> i32 {
-    // SAFETY: the calling thread's errno.
-    unsafe { *libc::__errno_location() }
 }
 
 /// A change that had not happened when it was told: its range, and when it has.
@@ -69,13 +98,6 @@ struct Announced {
     len: usize,
     /// Nanoseconds of CLOCK_MONOTONIC.
     due: u64,
-}
-
-fn now() -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes the structure.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// The changes that are to be published again. Bounded: one more than fit is published
@@ -103,7 +125,7 @@ impl Pending {
         if self.announced.iter().all(Option::is_none) {
             return None;
         }
-        let now = now();
+        let now = sys::now();
         let mut wait = None;
         for place in &mut self.announced {
             if let Some(Announced { ticket, start, len, due }) = *place {
@@ -118,9 +140,6 @@ impl Pending {
         wait
     }
 }
-
-/// userfaultfd in the table of the thread that reads it.
-const MINE: i32 = 0;
 
 /// Takes this thread a table of descriptors of its own, with `fd` alone, as [`MINE`]. The error is
 /// close_range(2)'s errno: a filter of system calls may refuse it.
@@ -143,11 +162,7 @@ fn keep_to_itself(fd: i32) -> Result<(), i32> {
 fn wait_for_event(wait: Option<u64>) -> bool {
     // `fd_set` of one descriptor. pselect6(2) does not heed RLIMIT_NOFILE.
     let mut readable: u64 = 1 << MINE;
-    let after = |nanoseconds: u64| libc::timespec {
-        tv_sec: (nanoseconds / 1_000_000_000) as i64,
-        tv_nsec: (nanoseconds % 1_000_000_000) as i64,
-    };
-    let timeout = wait.map(after);
+    let timeout = wait.map(sys::time);
     let timeout = timeout.as_ref().map_or(0, |timeout| (&raw const *timeout).addr());
     let args = [MINE as usize + 1, (&raw mut readable).addr(), 0, 0, timeout, 0];
     // SAFETY: a set of one word and a time, of this frame.
@@ -156,7 +171,7 @@ fn wait_for_event(wait: Option<u64>) -> bool {
         1.. => true,
         _ => {
             // The kernel has no memory for it: look, and let others run.
-            let pause = after(1_000_000);
+            let pause = sys::time(1_000_000);
             // SAFETY: as above.
             unsafe { libc::nanosleep(&raw const pause, null_mut()) };
             true
@@ -164,12 +179,23 @@ fn wait_for_event(wait: Option<u64>) -> bool {
     }
 }
 
+/// Takes a table of descriptors, and starts the thread that shares it. What to answer if that fails.
+fn begin(fd: i32) -> Result<(), u32> {
+    keep_to_itself(fd).map_err(|errno| errno as u32)?;
+    let server = threads::create(request::serve, null_mut(), STACK.load(Relaxed));
+    let server = server.map_err(|errno| errno as u32 | NO_THREAD)?;
+    // SAFETY: made above, and nobody joins it.
+    unsafe { libc::pthread_detach(server) };
+    Ok(())
+}
+
 pub(super) extern "C" fn run(argument: *mut libc::c_void) -> *mut libc::c_void {
-    let kept = keep_to_itself(argument.addr() as i32);
+    let _own = OwnThread::begin();
+    let begun = begin(argument.addr() as i32);
     // Release: pairs with `answer`.
-    ANSWER.store(kept.map_or_else(|errno| errno as u32, |()| READS), Release);
+    ANSWER.store(begun.err().unwrap_or(READS), Release);
     wake_one(&ANSWER);
-    if kept.is_err() {
+    if begun.is_err() {
         return null_mut();
     }
     let mut pending = Pending { announced: [None; PENDING] };
@@ -203,7 +229,7 @@ fn read(pending: &mut Pending) {
             EVENT_REMOVE => {
                 let len = second.saturating_sub(first);
                 let ticket = before(first, len);
-                pending.add(Announced { ticket, start: first, len, due: now() + AGAIN_AFTER });
+                pending.add(Announced { ticket, start: first, len, due: sys::now() + AGAIN_AFTER });
             }
             _ => {
                 before(PAGE_SIZE, usize::MAX - PAGE_SIZE);

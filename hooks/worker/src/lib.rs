@@ -13,19 +13,19 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod descriptor;
+mod keys;
 mod output;
-mod thread_end;
 
 pub use descriptor::Descriptor;
 pub use output::{say, without_signals, write_line};
 use pinyard_hooks::SignalsBlocked;
+use pinyard_hooks::alone::{self, OwnThread};
 use std::any::Any;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-pub use thread_end::at_thread_end;
 
 /// Between a panic of a thread's work and its next beginning: 10 ms, so that work which
 /// always panics leaves the processor to others.
@@ -111,7 +111,7 @@ impl<T> Drop for DropCaught<T> {
 
 /// Starts a thread that keeps `kept` until `work` has returned. After a panic of `work`,
 /// `told` hears of it and `work` is called again: its state is what it captures. The thread takes no
-/// signals, and has a stack of `stack` bytes, of which
+/// signals, does not keep the process of a program whose threads have ended, and has a stack of `stack` bytes, of which
 /// [`stack_size`](pinyard_hooks::stack_size) says how many must be: it asks the loader, so a
 /// caller that holds a lock calls it before.
 ///
@@ -127,10 +127,12 @@ pub fn spawn<K: Send + 'static>(
     mut work: impl FnMut(&K) + Send + 'static,
     told: impl Fn(&Panicked) + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
-    thread_end::make_keys()?;
+    keys::make_keys()?;
+    alone::ask_first_thread();
     // A new thread starts with its creator's mask.
     let _blocked = SignalsBlocked::now();
     thread::Builder::new().name(name.to_owned()).stack_size(stack).spawn(move || {
+        let _own = OwnThread::begin();
         while let Err(panicked) = caught(|| work(&kept)) {
             let _ = caught(|| told(&panicked));
             thread::sleep(PAUSE);

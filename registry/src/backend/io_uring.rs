@@ -19,7 +19,7 @@ use crate::range::PageRange;
 use crate::trust::RingChanging;
 use io_uring::{opcode, squeue, types};
 use parking_lot::Mutex;
-use pinyard_hooks::descriptors::Identity;
+use pinyard_hooks::descriptors::{self, Identity};
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -49,13 +49,23 @@ pub struct IoUring {
 /// A ring that changes no mapping, and is known not to; see `trust/own_rings.rs`.
 struct OwnRing {
     ring: ManuallyDrop<io_uring::IoUring>,
-    identity: Option<Identity>,
+    identity: Identity,
 }
 
 impl OwnRing {
+    /// A ring, with `entries` in its queue.
+    fn new(entries: u32) -> io::Result<OwnRing> {
+        let own = RingChanging::begin();
+        let ring = moved_up(io_uring::IoUring::new(entries)?)?;
+        let fd = ring.as_raw_fd();
+        let identity = Identity::of(fd).ok_or_else(io::Error::last_os_error)?;
+        own.add(fd, identity.inode());
+        Ok(OwnRing { ring: ManuallyDrop::new(ring), identity })
+    }
+
     /// The ring, unless the program has closed it: its number may be another file's.
     fn open(&self) -> io::Result<&io_uring::IoUring> {
-        let is_open = self.identity.is_some() && Identity::of(self.ring.as_raw_fd()) == self.identity;
+        let is_open = Identity::of(self.ring.as_raw_fd()) == Some(self.identity);
         if is_open { Ok(&self.ring) } else { Err(io::Error::from_raw_os_error(libc::EBADF)) }
     }
 }
@@ -66,10 +76,17 @@ impl Drop for OwnRing {
             return; // its mappings stay, and with them its place among the own ones
         }
         let own = RingChanging::begin();
-        own.remove(self.ring.as_raw_fd());
+        own.remove(self.ring.as_raw_fd(), self.identity.inode());
         // SAFETY: once, and nobody uses it afterwards.
         unsafe { ManuallyDrop::drop(&mut self.ring) };
     }
+}
+
+/// The ring, at a descriptor that is out of the way, if there is a place.
+fn moved_up(ring: io_uring::IoUring) -> io::Result<io_uring::IoUring> {
+    let Some(high) = descriptors::duplicate(ring.as_raw_fd()) else { return Ok(ring) };
+    // SAFETY: a descriptor of this ring, which nobody else has, and the ring's own parameters.
+    unsafe { io_uring::IoUring::from_fd(high, ring.params().clone()) }
 }
 
 impl IoUring {
@@ -86,14 +103,7 @@ impl IoUring {
             let errno = error.raw_os_error().unwrap_or(0);
             BackendError::new(call, errno).with_hint(diagnose::io_uring_refusal(errno))
         };
-        let ring = {
-            let own = RingChanging::begin();
-            let ring =
-                io_uring::IoUring::new(8).map_err(|error| failed("io_uring_setup(8 entries)", error))?;
-            own.add(ring.as_raw_fd());
-            let identity = Identity::of(ring.as_raw_fd());
-            OwnRing { ring: ManuallyDrop::new(ring), identity }
-        };
+        let ring = OwnRing::new(8).map_err(|error| failed("io_uring_setup(8 entries)", error))?;
         // Empty buffers rather than IORING_RSRC_REGISTER_SPARSE, which came with Linux 5.19.
         let empty = vec![libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; slots as usize];
         // SAFETY: the buffers are of no bytes; the kernel copies the arrays.

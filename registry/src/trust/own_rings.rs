@@ -19,6 +19,8 @@ const TRIES: u32 = 10;
 
 /// Descriptors, and above each the fork generation of the process that made the ring.
 static OWN: [AtomicU64; MOST] = [const { AtomicU64::new(NONE) }; MOST];
+/// Which file each is: the number of its inode.
+static FILES: [AtomicU64; MOST] = [const { AtomicU64::new(NONE) }; MOST];
 /// Rings that are being made or closed.
 static CHANGING: AtomicU32 = AtomicU32::new(0);
 /// Counts those that have been.
@@ -33,18 +35,32 @@ impl Changing {
         Changing(())
     }
 
-    /// It is made.
-    pub(crate) fn add(&self, fd: i32) {
+    /// It is made. `file` is the number of its inode.
+    pub(crate) fn add(&self, fd: i32, file: u64) {
         let own = u64::from(pinyard_hooks::fork_generation()) << 32 | u64::from(fd as u32);
-        let _ = OWN.iter().any(|place| place.compare_exchange(NONE, own, SeqCst, Relaxed).is_ok());
+        for (place, of) in OWN.iter().zip(&FILES) {
+            if place.compare_exchange(NONE, own, SeqCst, Relaxed).is_ok() {
+                return of.store(file, SeqCst);
+            }
+        }
     }
 
     /// It is about to be closed: its number may be another's next.
-    pub(crate) fn remove(&self, fd: i32) {
-        let is_it = |own: u64| own != NONE && own as u32 == fd as u32;
-        let taken = |own: &AtomicU64| own.fetch_update(SeqCst, Relaxed, |own| is_it(own).then_some(NONE));
-        let _ = OWN.iter().any(|own| taken(own).is_ok());
+    pub(crate) fn remove(&self, fd: i32, file: u64) {
+        if let Some((place, of)) = place_of(fd, file) {
+            of.store(NONE, SeqCst);
+            place.store(NONE, SeqCst);
+        }
     }
+}
+
+/// Where the ring stands.
+fn place_of(fd: i32, file: u64) -> Option<(&'static AtomicU64, &'static AtomicU64)> {
+    let is_it = |(place, of): &(&AtomicU64, &AtomicU64)| {
+        let own = place.load(SeqCst);
+        own != NONE && own as u32 == fd as u32 && of.load(SeqCst) == file
+    };
+    OWN.iter().zip(&FILES).find(is_it)
 }
 
 impl Drop for Changing {
@@ -66,9 +82,10 @@ fn until(done: impl Fn() -> bool) {
     }
 }
 
-/// Whether the descriptor is a ring of the backend's.
-pub(super) fn is_own(fd: i32) -> bool {
-    let is_known = || OWN.iter().any(|own| own.load(SeqCst) != NONE && own.load(SeqCst) as u32 == fd as u32);
+/// Whether the descriptor, of this inode, is a ring of the backend's. Before Linux 5.16 all rings have one
+/// inode, and the number alone tells: there is a mapping for each of them.
+pub(super) fn is_own(fd: i32, file: u64) -> bool {
+    let is_known = || place_of(fd, file).is_some();
     until(is_known);
     is_known()
 }

@@ -18,10 +18,12 @@
 use super::instructions::{BEFORE, BEHIND, raw_call};
 use super::own_rings;
 use crate::maps::{self, Mapping};
-use std::fmt;
-use std::fs::{self, File};
+use pinyard_hooks::descriptors;
+use std::fs::{self, DirEntry, File};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::{fmt, io};
 
 /// What in the process may change mappings past libc.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,8 +41,7 @@ pub enum RawCaller {
     /// An io_uring of the program's: the kernel makes calls for it
     /// (`IORING_OP_MADVISE`, io_uring_enter(2)).
     Ring {
-        /// Its descriptor; `None` where it is mapped, and no descriptor of the thread that looked is a
-        /// ring of the program's: it is in another thread's table, or registered with the kernel alone.
+        /// Its descriptor; `None` where it is in another thread's table, or is mapped and has none.
         fd: Option<i32>,
     },
 }
@@ -89,11 +90,11 @@ impl Scan {
     /// the addresses of each.
     pub(crate) fn look(&mut self, mut loaded: impl FnMut(Range<usize>)) {
         let (of_own_rings, maps) = own_rings::unchanged(maps::read);
-        let files = (maps, File::open("/proc/thread-self/mem"), fs::read_dir("/proc/thread-self/fd"));
-        let (Ok(maps), Ok(memory), Ok(descriptors)) = files else {
+        let files = (maps, File::open("/proc/thread-self/mem"), rings());
+        let (Ok(maps), Ok(memory), Ok(rings)) = files else {
             return self.add("some object (maps, mem or fd of /proc/thread-self is not to be had)", 0, None);
         };
-        self.look_for_rings(descriptors, maps::of_io_urings(&maps) > of_own_rings);
+        self.look_at_rings(rings, maps::of_io_urings(&maps) > of_own_rings);
         // Of two C libraries, the other belongs to a namespace of its own (dlmopen),
         // where nobody has patched it.
         let ours = object_at(&maps, our_c_library());
@@ -120,22 +121,13 @@ impl Scan {
         }
     }
 
-    /// Rings that are not the backend's own; `are_mapped`: there is one at least. One that has been seen
-    /// has had its say, also where it is gone by now.
-    fn look_for_rings(&mut self, descriptors: fs::ReadDir, are_mapped: bool) {
-        let mut is_seen = false;
-        for descriptor in descriptors.flatten() {
-            let is_ring = fs::read_link(descriptor.path())
-                .is_ok_and(|link| link.as_os_str().as_encoded_bytes() == b"anon_inode:[io_uring]");
-            let fd = descriptor.file_name().to_str().and_then(|name| name.parse().ok());
-            if let Some(fd) = fd.filter(|fd| is_ring && !own_rings::is_own(*fd)) {
-                is_seen = true;
-                self.add_ring(Some(fd));
-            }
+    /// `others`: rings that are not the backend's own; `are_mapped`: there is one at least. One that has been
+    /// seen has had its say, also where it is gone by now.
+    fn look_at_rings(&mut self, mut others: Vec<Option<i32>>, are_mapped: bool) {
+        if are_mapped && others.is_empty() {
+            others.push(None);
         }
-        if are_mapped && !is_seen {
-            self.add_ring(None);
-        }
+        others.into_iter().for_each(|fd| self.add_ring(fd));
     }
 
     fn add_ring(&mut self, fd: Option<i32>) {
@@ -153,6 +145,42 @@ impl Scan {
             self.found.push(RawCaller::Object { object: object.to_owned(), offset, number });
         }
     }
+}
+
+/// The io_urings of the process's descriptors that are not the backend's own: their numbers, where the calling
+/// thread has them. A thread may have a table of descriptors of its own (unshare(2), `CLONE_FILES`).
+///
+/// # Errors
+/// Of open(2), where there is no `/proc`, or RLIMIT_NOFILE is used up.
+fn rings() -> io::Result<Vec<Option<i32>>> {
+    let mut others = rings_of(Path::new("/proc/thread-self/fd"))?.into_iter().map(Some).collect::<Vec<_>>();
+    for task in fs::read_dir("/proc/self/task")? {
+        let task = task?;
+        let number = task.file_name().to_str().and_then(|name| name.parse().ok());
+        if number.is_some_and(descriptors::are_shared_with) {
+            continue;
+        }
+        match rings_of(&task.path().join("fd")) {
+            Ok(rings) => others.extend(rings.into_iter().map(|_| None)),
+            // It has ended.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(others)
+}
+
+/// The numbers of those in `/proc/PID/task/TID/fd` (proc_pid_fd(5)).
+fn rings_of(descriptors: &Path) -> io::Result<Vec<i32>> {
+    let other = |descriptor: io::Result<DirEntry>| {
+        let path = descriptor.ok()?.path();
+        let is_ring = fs::read_link(&path).is_ok_and(|to| to == *"anon_inode:[io_uring]");
+        let fd = path.file_name()?.to_str()?.parse().ok()?;
+        // Closed since, if the kernel does not say which file it is.
+        let is_own = || fs::metadata(&path).map_or(true, |file| own_rings::is_own(fd, file.ino()));
+        (is_ring && !is_own()).then_some(fd)
+    };
+    Ok(fs::read_dir(descriptors)?.filter_map(other).collect())
 }
 
 /// An address in the C library that this code calls.
@@ -186,7 +214,7 @@ fn code_of_files(maps: &str) -> impl Iterator<Item = Mapping<'_>> {
 }
 
 /// Where in `code` the first system call is that [`raw_call`] means.
-fn raw_call_in(memory: &File, code: &Range<usize>) -> std::io::Result<Option<(usize, Option<u32>)>> {
+fn raw_call_in(memory: &File, code: &Range<usize>) -> io::Result<Option<(usize, Option<u32>)>> {
     let mut text = vec![0; CHUNK.min(code.len())];
     let mut start = code.start;
     loop {

@@ -33,7 +33,8 @@ impl Process {
     pub(crate) fn this() -> Process {
         let rank = RANKS.iter().find_map(|name| std::env::var(name).ok()?.parse().ok());
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let exe = std::env::current_exe().ok();
+        // `/proc/self/exe` is gone once the first thread has ended.
+        let exe = std::fs::read_link("/proc/thread-self/exe").ok();
         let program = exe.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
         let wall_ns = now_since_1970();
         Process {

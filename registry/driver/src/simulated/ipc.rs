@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use pinyard_hooks::sys;
+use pinyard_worker::Descriptor;
 use std::fs::OpenOptions;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::process;
@@ -15,7 +16,7 @@ const PAGE: usize = 4096;
 
 /// The file behind a device's addresses.
 pub(super) struct Arena {
-    file: OwnedFd,
+    file: Descriptor,
 }
 
 /// An allocation of another process's.
@@ -60,9 +61,9 @@ impl Arena {
             return Err(libc::ENOSYS);
         }
         // SAFETY: new, and ours alone.
-        let file = unsafe { OwnedFd::from_raw_fd(fd) };
+        let file = Descriptor::new(unsafe { OwnedFd::from_raw_fd(fd) });
         // SAFETY: sets the length of our own file.
-        if unsafe { libc::ftruncate(fd, bytes as libc::off_t) } != 0 {
+        if unsafe { libc::ftruncate(file.as_raw_fd(), bytes as libc::off_t) } != 0 {
             return Err(libc::ENOSPC);
         }
         let start = map(bytes, file.as_raw_fd(), 0)?;

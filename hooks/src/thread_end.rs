@@ -7,15 +7,13 @@
 
 use core::ffi::c_void;
 use core::ptr::null_mut;
-use std::io;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
-use std::thread;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
 
 const NONE: u64 = u64::MAX;
 /// The key of the process.
 static KEY: AtomicU64 = AtomicU64::new(NONE);
 
-/// Whatever any thread has asked for: shards of a registry, tickets of leases.
+/// Whatever any thread has asked for: shards of a registry, tickets of leases, the first thread's end.
 static WORKS: [AtomicPtr<c_void>; 4] = [const { AtomicPtr::new(null_mut()) }; 4];
 
 /// The calling thread calls `work` when it ends, after the destructors of its thread-local variables. It
@@ -52,22 +50,10 @@ extern "C" fn ends(_: *mut c_void) {
     }
 }
 
-/// Makes the keys that this process's threads need, ours and that of Rust's standard library: a program
-/// may use up all of them later, and then the first thread that needs one would end the process.
-pub(crate) fn make_keys() -> io::Result<()> {
-    let mut spare = 0;
-    // SAFETY: stores a key, without a destructor.
-    if key().is_none() || unsafe { libc::pthread_key_create(&raw mut spare, None) } != 0 {
-        return Err(io::Error::other(
-            "pthread_key_create: the process has PTHREAD_KEYS_MAX (1024) keys already: make registries \
-             and pools before other libraries take them all",
-        ));
-    }
-    // SAFETY: made above, and no thread has a value of it.
-    unsafe { libc::pthread_key_delete(spare) };
-    // Its handle is dropped at the thread's end, by a key.
-    drop(thread::current());
-    Ok(())
+/// Makes the key, which a program may leave no place for later. Whether there is one.
+#[must_use]
+pub fn make_key() -> bool {
+    key().is_some()
 }
 
 fn key() -> Option<libc::pthread_key_t> {
@@ -106,8 +92,9 @@ static AT_END: extern "C" fn() = {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
     use super::*;
-    use std::sync::atomic::AtomicU32;
+    use core::sync::atomic::AtomicU32;
 
     static FIRST: AtomicU32 = AtomicU32::new(0);
     static SECOND: AtomicU32 = AtomicU32::new(0);

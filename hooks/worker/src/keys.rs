@@ -1,0 +1,22 @@
+//! Keys of pthread's (pthread_key_create(3)).
+#![allow(unsafe_code)]
+
+use std::{io, thread};
+
+/// Makes the keys that this process's threads need, ours and that of Rust's standard library: a program
+/// may use up all of them later, and then the first thread that needs one would end the process.
+pub(crate) fn make_keys() -> io::Result<()> {
+    let mut spare = 0;
+    // SAFETY: stores a key, without a destructor.
+    if !pinyard_hooks::make_key() || unsafe { libc::pthread_key_create(&raw mut spare, None) } != 0 {
+        return Err(io::Error::other(
+            "pthread_key_create: the process has PTHREAD_KEYS_MAX (1024) keys already: make registries \
+             and pools before other libraries take them all",
+        ));
+    }
+    // SAFETY: made above, and no thread has a value of it.
+    unsafe { libc::pthread_key_delete(spare) };
+    // Its handle is dropped at the thread's end, by a key.
+    drop(thread::current());
+    Ok(())
+}
