@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! rust              a documentation test: its page is included by a crate
+//! rust,ignore       by= and as=, where that crate cannot compile it
 //! c, cpp            compiled by xtask/ci/book-commands.sh; file=NAME leaves it for commands
 //! sh, console       run        by xtask/ci/book-commands.sh, `$ ` before each command of console;
 //!                   run same   what is shown must be printed, but for numbers
@@ -104,7 +105,9 @@ impl Block {
     /// What is wrong with it.
     fn mistake(&self, root: &Path, includers: &str) -> Option<String> {
         match self.language.as_str() {
-            "rust" if self.has("ignore") => Some("Rust that is not compiled: use no_run".to_owned()),
+            "rust" if self.has("ignore") => self
+                .without_runner(root)
+                .map(|cause| format!("Rust that no test compiles: use no_run, or by= and as=; {cause}")),
             "rust" => {
                 let included = includers.contains(&format!("{}\")]", self.page));
                 (!included)
@@ -218,6 +221,7 @@ mod tests {
         for info in [
             "",
             "rust,ignore",
+            "rust,ignore by=xtask/ci/unit.sh as=x",
             "sh",
             "console",
             "sh needs=luck",
@@ -232,6 +236,7 @@ mod tests {
         }
         assert!(mistake("text", "first\nmake demo\n").is_some());
         assert!(mistake("text", "pinyard 0.1.0 on n7\n").is_some());
+
         assert_eq!(mistake("text drawing", "a picture\n  -> makes sense\n"), None);
     }
 
