@@ -1,7 +1,7 @@
 //! The path that a communicator takes, and why. `choose` in `communicator.rs` decides it when the
 //! communicator is made.
 //!
-//! Within the path each operation decides for itself: few bytes travel in the first message, and
+//! Within the path each operation decides for itself: few bytes may travel in the first message, and
 //! memory that is in no slab goes through pinned chunks on `ipc` too. The rank that has the bytes tells
 //! the others by the message's `Kind` (`message.rs`).
 
