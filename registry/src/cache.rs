@@ -2,8 +2,11 @@
 //! under one. No backend is called from here.
 //!
 //! ```text
-//! hit:    news -> directory -> slot's state -> count a reference -> state again
-//! writer: lock -> apply what hooks left -> { begin | publish | kill | graves } -> unlock
+//! hit:    news -> directory -> slot's state -> count a reference -> state again   (regions.rs)
+//! writer: lock -> apply what hooks left                                        (cache/draining.rs)
+//!              -> { begin | publish | kill }                                   (here)
+//!              -> graves, for the backend to take back                         (cache/graveyard.rs)
+//!              -> unlock
 //! ```
 //!
 //! A hook marks a region in place, so what hooks leave for the writer is only to

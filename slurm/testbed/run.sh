@@ -664,8 +664,12 @@ page_submit() {
         as_shown page-submit "$("$root"/xtask/ci/block.sh --printed slurm/README.md submit "/home/me=$PWD/page-submit" "/usr/local=$prefix")" && grep -q '^COMPLETED' page-submit.out
 }
 page_srun() {
-    of_page page-srun "$("$root"/xtask/ci/block.sh docs/src/preload.md srun "/opt/pinyard=$prefix" ./program=./who)" &&
-        grep -q '^rank 0 of 1 on n[12], .* preloaded: 1' page-srun.out
+    local block
+    for block in "$("$root"/xtask/ci/block.sh docs/src/preload.md srun "/opt/pinyard=$prefix" ./program=./who)" \
+        "$("$root"/xtask/ci/block.sh README.md srun "/opt/pinyard=$prefix" ./program=./who)"; do
+        rm -rf page-srun
+        of_page page-srun "$block" && grep -q '^rank 0 of 1 on n[12], .* preloaded: 1' page-srun.out || return 1
+    done
 }
 # in_job FOLDER BLOCK OPTION...: the same as a batch job.
 in_job() {
@@ -735,7 +739,7 @@ rest check "MPI=intel by mpirun, MPICH's in its place: Hydra, and no library of 
 rest check "MPI=intel, MPICH in its place: the stress test over PMI2, and whose it is" host_as_intel
 check "the book: first steps on a cluster" page_first
 rest check "the book: slurm/README.md" page_submit
-rest check "the book: the preload library by srun" page_srun
+rest check "the book and the README: the preload library by srun" page_srun
 rest check "the book: many nodes side by side" page_nodes
 rest check "the book: a GPU and a NIC for each rank" with_devices page_bind
 rest check "the book: pinyard probe" page_probe

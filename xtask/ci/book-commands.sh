@@ -67,6 +67,7 @@ while IFS=$'\t' read -r page place language marks file; do
     [ "$page" = "$last" ] || { pages=$((pages + 1)) && last=$page; }
     block=$work/blocks/$file name=$place
     case "$language $marks" in
+        *' by='* | by=*) by=${marks#*by=} && marks=by=${by%% *} && elsewhere[$marks]=$((${elsewhere[$marks]:-0} + 1)) ;;
         rust*) compiled_by_cargo=$((compiled_by_cargo + 1)) ;;
         c\ * | cpp\ *)
             check "$name compiles" compile "$language" "$block"
@@ -74,7 +75,6 @@ while IFS=$'\t' read -r page place language marks file; do
             ;;
         *' run same') check "$name: $(head -n 1 "$block")" as_shown "$(folder_of "$page")" "$block" "$block.printed" ;;
         *' run') check "$name: $(head -n 1 "$block")" in_folder "$(folder_of "$page")" "$block" ;;
-        *' by='* | by=*) by=${marks#*by=} && marks=by=${by%% *} && elsewhere[$marks]=$((${elsewhere[$marks]:-0} + 1)) ;;
         *) elsewhere[$marks]=$((${elsewhere[$marks]:-0} + 1)) ;;
     esac
 done < "$work/blocks/list"

@@ -11,7 +11,7 @@ said=$work/said
 ends() {
     local status=0 wanted=$1 lines=$2 script=$3
     shift 3
-    env -u QUICK "$@" bash -uc "said=$work/inner; . xtask/ci/checks.sh; $script"$'\ncounts' > "$work/out" 2>&1 || status=$?
+    env -u QUICK -u only "$@" bash -uc "said=$work/inner; . xtask/ci/checks.sh; $script"$'\ncounts' > "$work/out" 2>&1 || status=$?
     sed -E 's/ +[0-9]+ s( |$)/ S\1/' "$work/out" > "$work/told"
     diff <(echo "$lines") "$work/told" || return 1
     [ $status -eq "$wanted" ] || { echo "status $status, $wanted wanted" && return 1; }
@@ -20,7 +20,7 @@ ends() {
 hangs() {
     local status=0 patterns=()
     while [ "$1" != -- ]; do patterns+=("$1") && shift; done
-    env -u QUICK bash -uc "said=$work/inner; . xtask/ci/checks.sh; $2"$'\ncounts' > "$work/out" 2>&1 || status=$?
+    env -u QUICK -u only bash -uc "said=$work/inner; . xtask/ci/checks.sh; $2"$'\ncounts' > "$work/out" 2>&1 || status=$?
     cat "$work/out"
     [ $status -eq 1 ] || return 1
     for pattern in "${patterns[@]}"; do grep -qE -- "$pattern" "$work/out" || { echo "no line has: $pattern" && return 1; }; done

@@ -22,6 +22,8 @@ check "start.md's program" program start "$(xtask/ci/block.sh docs/src/start.md 
 check "rust.md's crates" program rust "$(xtask/ci/block.sh docs/src/rust.md dependencies)" 'use {pinyard as _, pinyard_driver as _};
 fn main() {}' build
 # rsmpi without its default features, whose crates the workspace does not have.
-check "gpu-mpi.md's program" program gpu_mpi "$(xtask/ci/block.sh docs/src/gpu-mpi.md dependencies '"0.8.2"={ version = "0.8.2", default-features = false }')" "$(xtask/ci/block.sh docs/src/gpu-mpi.md program)" build
+bare='"0.8.2"={ version = "0.8.2", default-features = false }'
+check "gpu-mpi.md's program" program gpu_mpi "$(xtask/ci/block.sh docs/src/gpu-mpi.md dependencies "$bare")" "$(xtask/ci/block.sh docs/src/gpu-mpi.md program)" build
+check "the README's program of GPU buffers" program readme_gpu "$(xtask/ci/block.sh README.md gpu-dependencies "$bare")" "$(xtask/ci/block.sh README.md gpu-program)" build
 rm -rf "$target"
 counts

@@ -2,8 +2,8 @@
 # Does the README hold for a newcomer? A bare Debian 12 in a folder of its own, with what the
 # README asks for and nothing else, a clean clone of the last commit, and the README's
 # commands as they stand there: `make demo` (under five minutes on two cores, and a step of
-# `make test`), with `--test` also `make test` (half an hour more). Needs root, debootstrap and a
-# network; without them it is skipped, with the reason.
+# `make test-all`), with `--test` also `make test`. Needs root, debootstrap and a network; without
+# them it is skipped, with the reason.
 #
 #   xtask/ci/newcomer.sh [--test]
 #

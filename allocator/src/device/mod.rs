@@ -1,14 +1,15 @@
 //! Pools of device memory, in the order of streams.
 //!
 //! ```text
-//! alloc   PoolStream::alloc -> Local::pop_small | pop_large                      (the stream's lock)
-//! miss    Core::alloc_slow -> Central::find -> Heap::take | carve                (the pool's lock)
-//! behind  Core::gather -> lenders -> detach -> lend … begin_epoch -> join -> find       (no lock at the driver)
-//! others  Core::take_from_others -> steal -> mark … poll -> find | hold               (no lock at the driver)
-//! grow    Core::grow_for -> Source::grow -> Registrar::register -> Heap::add     (no lock)
-//! free    DeviceBuf::drop -> Local::freed, or an inbox                           (waits for nobody)
-//! used    DeviceBuf::drop -> dropped … worker: mark -> Waiting … poll -> inbox   (no lock at the driver)
-//! short   Core::squeeze -> steal all -> find … -> detach_slabs -> release -> grow -> observers
+//! alloc   pool.rs     PoolStream::alloc -> Local::pop_small | pop_large                  the stream's lock
+//! miss    alloc.rs    Core::alloc_slow -> Central::find_at -> take | carve -> Heap::take   the pool's lock
+//! behind  hub.rs      Core::join | gather -> begin_epoch: detach, lend … -> find      no lock at the driver
+//! used    reclaim.rs  Core::settle_dropped: mark the users, poll … -> find, gather    no lock at the driver
+//! others  reclaim.rs  Core::take_from_others -> steal: detach, mark … poll -> find    no lock at the driver
+//! grow    alloc.rs    Core::grow_for -> slab_birth: Source::grow, Registrar::register -> Heap::add   no lock
+//! short   squeeze.rs  Core::squeeze -> take_all_kept -> find … detach_slabs -> release -> grow_for … hold … observers
+//! free    core.rs     DeviceBuf::drop -> Core::free -> Local::freed, or the stream's inbox     waits for nobody
+//!                     in use elsewhere: Core::free_used -> dropped; the worker: settle_dropped … the stream's inbox
 //! ```
 //!
 //! ```

@@ -8,6 +8,7 @@
 //! were opened with `RTLD_LOCAL`, as Open MPI opens its components.
 //!
 //! ```text
+//! first call   -> settings.rs: what the environment says; say.rs: what is said of it
 //! fi_getinfo … -> libfabric.rs -> pinyard_hooks::install, pinyard_libfabric::import_monitor_into
 //!              -> libfabric's own fi_getinfo (caller.rs: of which copy, in which version)
 //!              -> providers that it has loaded from files of their own

@@ -1,4 +1,9 @@
-//! Which path a communicator takes, and why.
+//! The path that a communicator takes, and why. `choose` in `communicator.rs` decides it when the
+//! communicator is made.
+//!
+//! Within the path each operation decides for itself: few bytes may travel in the first message, and
+//! memory that is in no slab goes through pinned chunks on `ipc` too. The rank that has the bytes tells
+//! the others by the message's `Kind` (`message.rs`).
 
 use crate::awareness::Awareness;
 use mpi::topology::Rank;
@@ -14,7 +19,8 @@ pub enum Path {
     Ipc,
     /// A pipeline of pinned chunks: from the device, through MPI, to the device.
     Staged,
-    /// Messages by [`Ipc`](Path::Ipc) within nodes, the rest [`Staged`](Path::Staged).
+    /// Messages and long reductions by [`Ipc`](Path::Ipc) within nodes, the rest
+    /// [`Staged`](Path::Staged): Bcast as well.
     IpcAndStaged,
 }
 
@@ -51,9 +57,9 @@ impl fmt::Display for Path {
 /// `awareness.source`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The path of Bcast and of messages. Where all ranks are of one node, shares, parts
-    /// and reductions take it as well; between nodes [`Staged`](Path::Staged) in place of
-    /// [`IpcAndStaged`](Path::IpcAndStaged).
+    /// The path of Bcast, messages, shares and parts. Reductions have kernels on
+    /// [`Ipc`](Path::Ipc) and within the nodes of [`IpcAndStaged`](Path::IpcAndStaged); otherwise MPI
+    /// reduces on pinned chunks, on [`Direct`](Path::Direct) as well.
     pub path: Path,
     /// Why.
     pub reason: String,

@@ -1,7 +1,8 @@
 //! Blocks of code in the pages: each is compiled or run by somebody, and says by whom.
 //!
 //! ```text
-//! rust              a documentation test: its page is included by a crate
+//! rust              a documentation test: its page is included by a crate;
+//!                   by= and as= of a program of its own, as below: rustdoc makes no test of that
 //! c, cpp            compiled by xtask/ci/book-commands.sh; file=NAME leaves it for commands
 //! sh, console       run        by xtask/ci/book-commands.sh, `$ ` before each command of console;
 //!                   run same   what is shown must be printed, but for numbers
@@ -105,6 +106,8 @@ impl Block {
     fn mistake(&self, root: &Path, includers: &str) -> Option<String> {
         match self.language.as_str() {
             "rust" if self.has("ignore") => Some("Rust that is not compiled: use no_run".to_owned()),
+            // rustdoc reads no block whose marks have a `=`.
+            "rust" if self.marks.iter().any(|mark| mark.contains('=')) => self.without_runner(root),
             "rust" => {
                 let included = includers.contains(&format!("{}\")]", self.page));
                 (!included)
@@ -218,6 +221,8 @@ mod tests {
         for info in [
             "",
             "rust,ignore",
+            "rust as=x",
+            "rust by=xtask/ci/unit.sh as=x",
             "sh",
             "console",
             "sh needs=luck",
@@ -232,6 +237,7 @@ mod tests {
         }
         assert!(mistake("text", "first\nmake demo\n").is_some());
         assert!(mistake("text", "pinyard 0.1.0 on n7\n").is_some());
+
         assert_eq!(mistake("text drawing", "a picture\n  -> makes sense\n"), None);
     }
 

@@ -1,6 +1,7 @@
 //! Builds the book into `docs/book`, after checking what a reader relies on:
 //! links between pages lead somewhere, every page is in the summary, every test
-//! that a page names exists, every scenario's test is named, every atomic has its row
+//! and function that a page names exists, CONTRIBUTING.md lists the steps of
+//! `xtask/ci/steps.toml`, every scenario's test is named, every atomic has its row
 //! in the page of orderings, every planted mistake of `xtask/ci/guards.toml` in that of
 //! mutations, every variable of the environment is in a table, every block of code is
 //! compiled or run, or says why not, every record below `docs/benchmarks` is listed with

@@ -1,11 +1,11 @@
-//! What the pages name: other pages, tests, scenarios, planted mistakes, files of the tree and
-//! targets of make.
+//! What the pages name: other pages, tests, scenarios, planted mistakes, files of the tree,
+//! functions in them, targets of make, and the steps of the tests.
 
 use crate::files::{Page, files, pages, read};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Every link, test, scenario and planted mistake that a page lacks or names wrongly.
+/// Every link, test, scenario, planted mistake, function and step that a page lacks or names wrongly.
 pub(crate) fn check(root: &Path) -> Vec<String> {
     let sources = root.join("docs/src");
     let mut problems = Vec::new();
@@ -35,6 +35,8 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
         }
         let missing = named_commands(&text).filter(|command| !exists(root, &makefile, command));
         problems.extend(missing.map(|command| format!("{name}: the tree has no `{command}`")));
+        let undefined = named_functions(&text).filter(|(function, file)| !defines(root, file, function));
+        problems.extend(undefined.map(|(function, file)| format!("{name}: {file} defines no {function}")));
         for test in named_tests(&text) {
             if !tests.contains(test) {
                 problems.push(format!("{name}: there is no test {test}"));
@@ -51,6 +53,9 @@ pub(crate) fn check(root: &Path) -> Vec<String> {
             }
         }
     }
+    let steps = read(&root.join("xtask/ci/steps.toml"), &mut problems);
+    let contributing = read(&root.join("CONTRIBUTING.md"), &mut problems);
+    problems.extend(listed_steps(&steps, &contributing));
     let guards = read(&root.join("xtask/ci/guards.toml"), &mut problems);
     let mutations = read(&sources.join("mutations.md"), &mut problems);
     for name in guards.lines().filter_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"')) {
@@ -93,12 +98,70 @@ fn named_commands(text: &str) -> impl Iterator<Item = &str> {
     outside.flat_map(|text| text.split('`').skip(1).step_by(2))
 }
 
+/// Functions and their files, where the text has `` `FUNCTION` in `FILE` ``, a source or a script.
+fn named_functions(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let outside = text.split("\n```").step_by(2);
+    outside.flat_map(|text| {
+        let parts: Vec<&str> = text.split('`').collect();
+        let pair = |parts: &[&'_ str]| parts[1].trim() == "in" && is_source(parts[2]);
+        let pairs = parts.windows(3).skip(1).step_by(2).filter(|parts| pair(parts));
+        pairs.map(|parts| (parts[0], parts[2])).collect::<Vec<_>>()
+    })
+}
+
+fn is_source(path: &str) -> bool {
+    path.contains('/') && (path.ends_with(".rs") || path.ends_with(".sh"))
+}
+
+/// Whether the file has the function: `name` or `Type::name` of Rust, `name` of a shell.
+fn defines(root: &Path, file: &str, function: &str) -> bool {
+    let name = function.rsplit("::").next().unwrap_or(function);
+    std::fs::read_to_string(root.join(file)).is_ok_and(|text| {
+        text.lines().any(|line| {
+            let rust = line.split("fn ").nth(1).and_then(|rest| rest.split(['(', '<']).next());
+            rust == Some(name) || line.strip_prefix(name).is_some_and(|rest| rest.starts_with("() {"))
+        })
+    })
+}
+
+/// What CONTRIBUTING.md's table of steps lacks, or has otherwise than `xtask/ci/steps.toml`.
+fn listed_steps(steps: &str, page: &str) -> Vec<String> {
+    let value = |line: &str, key: &str| {
+        let quoted = line.strip_prefix(key)?.strip_prefix(" = ")?;
+        Some(quoted.trim_matches(['"', '\'']).to_owned())
+    };
+    let (mut runs, mut name) = (BTreeMap::new(), String::new());
+    for line in steps.lines() {
+        name = value(line, "name").unwrap_or(name);
+        if let Some(run) = value(line, "run") {
+            runs.insert(name.clone(), run);
+        }
+    }
+    let rows = page.lines().skip_while(|line| !line.starts_with("| step |")).skip(2);
+    let mut problems = Vec::new();
+    for row in rows.take_while(|line| line.starts_with('|')) {
+        let code: Vec<&str> = row.split('`').skip(1).step_by(2).take(2).collect();
+        let &[step, command] = &code[..] else { continue };
+        match runs.remove(step) {
+            Some(run) if command.split(' ').all(|word| run.contains(word)) => {}
+            Some(_) => problems.push(format!("CONTRIBUTING.md: the step {step} does not run {command}")),
+            None => problems.push(format!("CONTRIBUTING.md: xtask/ci/steps.toml has no step {step}")),
+        }
+    }
+    problems.extend(runs.keys().map(|step| format!("CONTRIBUTING.md: does not list the step {step}")));
+    problems
+}
+
 /// Folders of what is built or measured, which a fresh tree has not.
 const MADE: [&str; 3] = ["target/", "carried/", "docs/book/"];
 
-/// Whether a file of the tree, or a target of make, is there; what is neither is not judged.
+/// Whether a file of the tree, a target of make or a program of tests is there; what is neither is not
+/// judged.
 fn exists(root: &Path, makefile: &str, command: &str) -> bool {
     let mut words = command.split_whitespace();
+    if let Some((_, test)) = command.split_once(" --test ").filter(|_| command.starts_with("cargo ")) {
+        return has_test_program(root, test.split(' ').next().unwrap_or(test));
+    }
     match (words.next(), words.next()) {
         (Some("make"), Some(target)) if target.chars().all(char::is_alphanumeric) => {
             makefile.lines().any(|line| line.strip_prefix(target).is_some_and(|rest| rest.starts_with(':')))
@@ -116,6 +179,13 @@ fn exists(root: &Path, makefile: &str, command: &str) -> bool {
         },
         (None, _) => true,
     }
+}
+
+/// Whether some crate has `tests/NAME.rs`.
+fn has_test_program(root: &Path, name: &str) -> bool {
+    let crates =
+        ["hooks", "registry", "registry/driver", "allocator", "mpi", "mpi-tests/changes", "cli", "xtask"];
+    crates.iter().any(|folder| root.join(folder).join("tests").join(format!("{name}.rs")).is_file())
 }
 
 /// What stands between `` test `…` ``'s back-quotes.
@@ -148,6 +218,35 @@ mod tests {
         assert!(exists(&root, "", "user/repository") && exists(&root, "", "text"));
         // What is built is not looked for: a fresh tree has not got it.
         assert!(exists(&root, "", "docs/book/not-built.html") && !exists(&root, "", "docs/none.html"));
+    }
+
+    #[test]
+    fn a_function_that_a_page_names_is_in_its_file() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let file = "xtask/pages/src/book/pages.rs";
+        let text = format!(
+            "`x` is `check` in `{file}`, `pages::gone`\nin `{file}`, `counts`\nin `xtask/ci/checks.sh`, `pinyard` in `PATH`"
+        );
+        let named: Vec<_> = named_functions(&text).collect();
+        assert_eq!(named, [("check", file), ("pages::gone", file), ("counts", "xtask/ci/checks.sh")]);
+        let wrong: Vec<_> = named.iter().filter(|(name, file)| !defines(&root, file, name)).collect();
+        assert_eq!(wrong, [&("pages::gone", file)]);
+        assert!(
+            exists(&root, "", "cargo test -p xtask --test run x")
+                && !exists(&root, "", "cargo test --test none")
+        );
+    }
+
+    #[test]
+    fn steps_are_listed_with_what_they_run() {
+        let steps = "[[step]]\nname = \"unit\"\nrun = 'ci/unit.sh'\n[[step]]\nname = \"fuzz\"\nrun = 'ci/fuzz.sh 180'\n";
+        let page = |rows: &str| format!("text\n| step | runs |\n| --- | --- |\n{rows}\n");
+        assert_eq!(
+            listed_steps(steps, &page("| `unit` | `ci/unit.sh` |\n| `fuzz` | `ci/fuzz.sh 180` |")),
+            [""; 0]
+        );
+        let wrong = listed_steps(steps, &page("| `unit` | `ci/none.sh` |\n| `deps` | `ci/deps.sh` |"));
+        assert_eq!(wrong.len(), 3, "{wrong:?}");
     }
 
     #[test]
