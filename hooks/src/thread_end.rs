@@ -96,23 +96,20 @@ mod tests {
     use super::*;
     use core::sync::atomic::AtomicU32;
 
-    static FIRST: AtomicU32 = AtomicU32::new(0);
-    static SECOND: AtomicU32 = AtomicU32::new(0);
-
-    fn first() {
-        FIRST.fetch_add(1, Relaxed);
-    }
-    fn second() {
-        // Once more, as a thread may that uses what it gave back.
-        if SECOND.fetch_add(1, Relaxed) == 0 {
-            assert!(at_thread_end(second));
-        }
-    }
-
     #[test]
     fn a_thread_does_all_of_it_and_asks_again() {
+        static DONE: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
+        fn first() {
+            DONE[0].fetch_add(1, Relaxed);
+        }
+        fn second() {
+            // Once more, as a thread may that uses what it gave back.
+            if DONE[1].fetch_add(1, Relaxed) == 0 {
+                assert!(at_thread_end(second));
+            }
+        }
         let asks = || assert!(at_thread_end(first) && at_thread_end(first) && at_thread_end(second));
         std::thread::spawn(asks).join().unwrap();
-        assert_eq!((FIRST.load(Relaxed), SECOND.load(Relaxed)), (2, 2));
+        assert_eq!(DONE.each_ref().map(|done| done.load(Relaxed)), [2, 2]);
     }
 }

@@ -93,7 +93,7 @@ fn without_its_thread_nothing_is_cached_and_the_log_says_so_once() {
     let why = registry.why_uncached((at.cast_const(), LEN)).unwrap();
     assert!(matches!(why, Some(Uncached::Unwatched(why)) if why.errno == libc::EAGAIN), "{why:?}");
     let lines = String::from_utf8(LINES.lock().unwrap().clone()).unwrap();
-    let about = |line: &&str| line.contains("WARN") && line.contains("pthread_create(the thread");
+    let about = |line: &&str| line.contains("WARN") && line.contains("pthread_create(a thread");
     let said: Vec<&str> = lines.lines().filter(about).collect();
     assert_eq!(said.len(), 1, "{lines}");
     assert!(said[0].contains("errno 11") && said[0].contains("ulimit -u"), "{}", said[0]);
