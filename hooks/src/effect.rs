@@ -106,6 +106,14 @@ fn is_before_5_19(release: &[u8]) -> bool {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) < (5, 19)
 }
 
+/// Whether a ring with these flags (io_uring_setup(2)) has neither a mapping nor a descriptor of the process's.
+pub(crate) fn is_a_hidden_ring(flags: u32) -> bool {
+    const NO_MMAP: u32 = 1 << 14;
+    const REGISTERED_FD_ONLY: u32 = 1 << 15;
+    const HIDDEN: u32 = NO_MMAP | REGISTERED_FD_ONLY;
+    flags & HIDDEN == HIDDEN
+}
+
 /// mprotect(2): whether pinned pages are replaced once they can be written again.
 #[inline]
 pub(crate) fn copies_when_writable_again(prot: i32) -> bool {

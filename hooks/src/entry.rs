@@ -218,7 +218,8 @@ extern "C" fn syscall_that_changes_a_mapping(
             next(number, a, b, c, d, e, f)
         }
     };
-    let ranges = match number as libc::c_long {
+    // The kernel takes 32 bits of it.
+    let ranges = match libc::c_long::from(number as i32) {
         libc::SYS_munmap => effect::munmap(a, b),
         libc::SYS_mmap => {
             let fixed = (d as i32 & libc::MAP_FIXED != 0).then_some(a);
@@ -238,6 +239,12 @@ extern "C" fn syscall_that_changes_a_mapping(
         libc::SYS_madvise => effect::madvise(a, b, c as i32),
         libc::SYS_io_uring_setup => {
             let ring = change();
+            // SAFETY: the third word of `struct io_uring_params`, which the kernel has just written there for
+            // the caller to read.
+            let flags = || unsafe { (b as *const u32).add(2).read_unaligned() };
+            if ring >= 0 && effect::is_a_hidden_ring(flags()) {
+                settled::ring_hidden();
+            }
             // What it is told to do, no entry sees: somebody has to look.
             settled::objects_loaded();
             return ring;
@@ -268,7 +275,7 @@ extern "C" fn syscall_that_changes_a_mapping(
     bracketed(ranges, change)
 }
 
-/// `syscall(2)`'s wrapper. Every number that cannot change a mapping takes the
+/// `syscall(2)`'s wrapper. The kernel takes 32 bits of the number. Every one that cannot change a mapping takes the
 /// path that libc's takes, with no stack frame of ours: calls that return twice
 /// or on another stack (clone, vfork) work as before.
 ///
@@ -278,33 +285,33 @@ extern "C" fn syscall_that_changes_a_mapping(
 #[cfg(target_arch = "x86_64")]
 unsafe extern "C" fn syscall() {
     core::arch::naked_asm!(
-        "cmp rdi, {mmap}",
+        "cmp edi, {mmap}",
         "je 2f",
-        "cmp rdi, {munmap}",
+        "cmp edi, {munmap}",
         "je 2f",
-        "cmp rdi, {brk}",
+        "cmp edi, {brk}",
         "je 2f",
-        "cmp rdi, {mremap}",
+        "cmp edi, {mremap}",
         "je 2f",
-        "cmp rdi, {madvise}",
+        "cmp edi, {madvise}",
         "je 2f",
-        "cmp rdi, {shmdt}",
+        "cmp edi, {shmdt}",
         "je 2f",
-        "cmp rdi, {process_madvise}",
+        "cmp edi, {process_madvise}",
         "je 2f",
-        "cmp rdi, {shmat}",
+        "cmp edi, {shmat}",
         "je 2f",
-        "cmp rdi, {remap_file_pages}",
+        "cmp edi, {remap_file_pages}",
         "je 2f",
-        "cmp rdi, {ftruncate}",
+        "cmp edi, {ftruncate}",
         "je 2f",
-        "cmp rdi, {truncate}",
+        "cmp edi, {truncate}",
         "je 2f",
-        "cmp rdi, {fallocate}",
+        "cmp edi, {fallocate}",
         "je 2f",
-        "cmp rdi, {mprotect}",
+        "cmp edi, {mprotect}",
         "je 2f",
-        "cmp rdi, {io_uring_setup}",
+        "cmp edi, {io_uring_setup}",
         "je 2f",
         "mov r11, qword ptr [rip + {next} + {nth}]",
         "test r11, r11",
@@ -357,33 +364,33 @@ unsafe extern "C" fn syscall() {
 unsafe extern "C" fn syscall() {
     core::arch::naked_asm!(
         "hint 34", // bti c
-        "cmp x0, {mmap}",
+        "cmp w0, {mmap}",
         "b.eq 2f",
-        "cmp x0, {munmap}",
+        "cmp w0, {munmap}",
         "b.eq 2f",
-        "cmp x0, {brk}",
+        "cmp w0, {brk}",
         "b.eq 2f",
-        "cmp x0, {mremap}",
+        "cmp w0, {mremap}",
         "b.eq 2f",
-        "cmp x0, {madvise}",
+        "cmp w0, {madvise}",
         "b.eq 2f",
-        "cmp x0, {shmdt}",
+        "cmp w0, {shmdt}",
         "b.eq 2f",
-        "cmp x0, {process_madvise}",
+        "cmp w0, {process_madvise}",
         "b.eq 2f",
-        "cmp x0, {shmat}",
+        "cmp w0, {shmat}",
         "b.eq 2f",
-        "cmp x0, {remap_file_pages}",
+        "cmp w0, {remap_file_pages}",
         "b.eq 2f",
-        "cmp x0, {ftruncate}",
+        "cmp w0, {ftruncate}",
         "b.eq 2f",
-        "cmp x0, {truncate}",
+        "cmp w0, {truncate}",
         "b.eq 2f",
-        "cmp x0, {fallocate}",
+        "cmp w0, {fallocate}",
         "b.eq 2f",
-        "cmp x0, {mprotect}",
+        "cmp w0, {mprotect}",
         "b.eq 2f",
-        "cmp x0, {io_uring_setup}",
+        "cmp w0, {io_uring_setup}",
         "b.eq 2f",
         "b {other}",
         "2: b {slow}",

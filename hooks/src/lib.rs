@@ -117,7 +117,7 @@ pub use install::{install, remove, repairs, report, test_again, untouched, verif
 pub use plain::{is_plain, note_doubtful};
 pub use privilege::is_privileged;
 #[cfg(not(loom))]
-pub use settled::{look_at_loaded_objects, unsettled, wait_until_published};
+pub use settled::{has_hidden_ring, look_at_loaded_objects, unsettled, wait_until_published};
 pub use stack::{THREAD_STACK, stack_size};
 #[cfg(not(loom))]
 pub use text::is_sealed;

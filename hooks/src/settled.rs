@@ -2,7 +2,7 @@
 //! `get` then takes its slow path, which waits or looks.
 
 use crate::fork::{self, PAGE};
-use core::sync::atomic::Ordering::*;
+use core::sync::atomic::{AtomicBool, Ordering::*};
 
 /// An event has been read and is not published yet.
 const READING: u64 = 1;
@@ -29,6 +29,20 @@ pub(crate) fn suspend() {
 /// What was read is published.
 pub(crate) fn resume() {
     PAGE.settled.fetch_and(!READING, Release);
+}
+
+/// An io_uring was made that nothing in `/proc` shows.
+static HIDDEN_RING: AtomicBool = AtomicBool::new(false);
+
+/// Before [`objects_loaded`]. Called in a hook.
+pub(crate) fn ring_hidden() {
+    HIDDEN_RING.store(true, SeqCst);
+}
+
+/// Whether this process, or one that it was forked from, has made an io_uring by libc's `syscall` that has
+/// neither a descriptor nor a mapping.
+pub fn has_hidden_ring() -> bool {
+    HIDDEN_RING.load(SeqCst)
 }
 
 /// Objects have been loaded, and none of their code has run; or shared memory has

@@ -73,15 +73,25 @@ fn one_in_another_threads_table_of_descriptors_is_found() {
     thread.join().unwrap();
 }
 
-/// A ring that the kernel maps nowhere (`IORING_SETUP_NO_MMAP`, Linux 6.5), as a program makes it that calls
-/// libc's syscall(2) itself. `None` where the kernel is older.
+/// `IORING_SETUP_NO_MMAP`: the kernel maps it nowhere. Linux 6.5.
+const NO_MMAP: u32 = 1 << 14;
+/// `IORING_SETUP_REGISTERED_FD_ONLY`: it has no descriptor.
+const REGISTERED_FD_ONLY: u32 = 1 << 15;
+
+/// A ring without mappings, as a program makes it that calls libc's syscall(2) itself. `None` where the kernel
+/// is older.
 fn without_mappings() -> Option<OwnedFd> {
-    const NO_MMAP: u32 = 1 << 14;
+    // SAFETY: made just now.
+    ring_by_syscall(NO_MMAP).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// What the kernel answers for a ring with these flags, unless it refuses.
+fn ring_by_syscall(flags: u32) -> Option<i32> {
     // The queues' memory, a page each; it stays as long as the process.
     let pages = Box::leak(Box::new(Pages::new(2)));
     // `struct io_uring_params`: its flags, and `user_addr` of both offsets' structures.
     let mut parameters = [0_u32; 30];
-    parameters[2] = NO_MMAP;
+    parameters[2] = flags;
     let address = |page: usize| (pages.at + page * PAGE) as u64;
     for (at, address) in [(18, address(0)), (28, address(1))] {
         parameters[at] = address as u32;
@@ -89,8 +99,20 @@ fn without_mappings() -> Option<OwnedFd> {
     }
     // SAFETY: a structure of this size, and pages of this test's own.
     let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 4, parameters.as_mut_ptr()) } as i32;
-    // SAFETY: made above.
-    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+    (fd >= 0).then_some(fd)
+}
+
+#[test]
+fn one_without_mappings_and_descriptor_is_found() {
+    if !is_child() {
+        return passes(in_child("one_without_mappings_and_descriptor_is_found"));
+    }
+    or_be_killed();
+    let (_registry, _) = registry();
+    if ring_by_syscall(NO_MMAP | REGISTERED_FD_ONLY).is_none() {
+        return eprintln!("skipped: Linux before 6.5");
+    }
+    assert_eq!(pinyard_registry::raw_callers(), [RawCaller::Ring { fd: None }]);
 }
 
 #[test]

@@ -41,7 +41,7 @@ pub enum RawCaller {
     /// An io_uring of the program's: the kernel makes calls for it
     /// (`IORING_OP_MADVISE`, io_uring_enter(2)).
     Ring {
-        /// Its descriptor; `None` where it is in another thread's table, or is mapped and has none.
+        /// Its descriptor; `None` where it is in another thread's table, or has none.
         fd: Option<i32>,
     },
 }
@@ -59,7 +59,7 @@ impl fmt::Display for RawCaller {
                 write!(f, "descriptor {fd} is an io_uring, which may be told to madvise")
             }
             RawCaller::Ring { fd: None } => {
-                f.write_str("an io_uring is mapped, which may be told to madvise")
+                f.write_str("there is an io_uring without a descriptor here, which may be told to madvise")
             }
         }
     }
@@ -147,13 +147,14 @@ impl Scan {
     }
 }
 
-/// The io_urings of the process's descriptors that are not the backend's own: their numbers, where the calling
+/// The io_urings of the process's that are not the backend's own: their numbers, where the calling
 /// thread has them. A thread may have a table of descriptors of its own (unshare(2), `CLONE_FILES`).
 ///
 /// # Errors
 /// Of open(2), where there is no `/proc`, or RLIMIT_NOFILE is used up.
 fn rings() -> io::Result<Vec<Option<i32>>> {
     let mut others = rings_of(Path::new("/proc/thread-self/fd"))?.into_iter().map(Some).collect::<Vec<_>>();
+    others.extend(pinyard_hooks::has_hidden_ring().then_some(None));
     for task in fs::read_dir("/proc/self/task")? {
         let task = task?;
         let number = task.file_name().to_str().and_then(|name| name.parse().ok());
@@ -222,7 +223,9 @@ fn raw_call_in(memory: &File, code: &Range<usize>) -> io::Result<Option<(usize, 
         let Some(text) = text.get_mut(..len) else { return Ok(None) };
         memory.read_exact_at(text, start as u64)?;
         let is_last = start + len == code.end;
-        match raw_call(text) {
+        // What comes before was seen with what is in front of it.
+        let from = if start == code.start { 0 } else { BEFORE };
+        match raw_call(text, from) {
             // One at the end is looked at again with what follows it.
             Some((at, number)) if is_last || at + BEHIND <= len => {
                 return Ok(Some((start - code.start + at, number)));

@@ -281,7 +281,7 @@ pub fn eventually(mut done: impl FnMut() -> bool) {
 pub type Change = fn(&Pages);
 
 /// Each leaves mapped pages at the same addresses.
-pub const CHANGES: [(&str, Change); 8] = [
+pub const CHANGES: [(&str, Change); 9] = [
     ("munmap, then mmap", |pages| {
         pages.unmap();
         pages.map_again();
@@ -301,6 +301,12 @@ pub const CHANGES: [(&str, Change); 8] = [
             libc::mremap(other.at as *mut _, other.len, other.len, flags, pages.at as *mut libc::c_void)
         };
         assert_eq!(at as usize, pages.at);
+    }),
+    ("syscall SYS_madvise, with bits that the kernel does not take", |pages| {
+        // SAFETY: drops pages of this mapping.
+        let done =
+            unsafe { libc::syscall(1 << 40 | libc::SYS_madvise, pages.at, pages.len, libc::MADV_DONTNEED) };
+        assert_eq!(done, 0);
     }),
     ("syscall SYS_madvise", |pages| {
         // SAFETY: the test's own pages.

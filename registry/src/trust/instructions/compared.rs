@@ -2,7 +2,7 @@
 //! process.
 #![allow(clippy::unwrap_used)]
 
-use super::*;
+use super::super::{BEFORE, BEHIND, NUMBERS, raw_call};
 use iced_x86::{Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register};
 use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 use std::collections::BTreeSet;
@@ -105,7 +105,7 @@ fn system_calls_that_a_decoder_finds_are_found() {
             let from = at.saturating_sub(BEFORE);
             let window = &text[from..(at + 2 + BEHIND).min(text.len())];
             // Another such call may come before it in the window.
-            let found = raw_call(window);
+            let found = raw_call(window, 0);
             let right = found.is_some_and(|(place, found)| {
                 from + place < at || from + place == at && found.is_none_or(|found| found == number)
             });
