@@ -1,83 +1,81 @@
 //! The end of a process whose program has no thread left.
 //!
 //! A process lives as long as one of its threads, and glibc ends it by exit(3) when the last that it made
-//! ends (pthread_exit(3)). Threads of pinyard's would keep it for ever, with all signals blocked. So they
-//! count themselves; and once the process's first thread has ended, one more looks ten times a second
-//! whether they are the only ones left. A first thread that tells of its end costs nothing until then. Where
-//! it does not tell, since the library was loaded by another thread or before a fork, the look is once a
-//! second.
+//! ends (pthread_exit(3)). Threads of pinyard's would keep it for ever, with all signals blocked. So once the
+//! process's first thread has ended, one more looks ten times a second whether they are the only ones left.
+//! A first thread that tells of its end costs nothing until then. Where it does not tell, since the library
+//! was loaded by another thread or before a fork, the look is once a second.
+//!
+//! A thread is pinyard's, of this copy of the library or another, if its name says so and it has
+//! `SCHED_RESET_ON_FORK` (sched(7)): a thread that the program makes in a function which pinyard calls inherits
+//! the name, and never the flag. What nobody can say of a thread makes it the program's.
 #![allow(unsafe_code)]
 
+mod tasks;
+
+use crate::sync::{sleep_at_most, wake_one};
 use crate::thread_end::at_thread_end;
-use crate::{fork, sys, threads};
+use crate::{fork, threads};
 use core::ffi::c_void;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicU64, Ordering::*};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// Between two looks, in nanoseconds: while the first thread lives, and afterwards.
 const LOOKS: [u64; 2] = [1_000_000_000, 100_000_000];
+/// So many looks at the number of threads are followed by one at the threads, also where it has not changed.
+const AGAIN: u32 = 10;
+/// A thread without work of the program's: what it needs itself, in bytes.
+const STACK: usize = 64 << 10;
 
-/// Threads of pinyard's that run, and above them [`this_process`].
-static OURS: AtomicU64 = AtomicU64::new(0);
-/// [`this_process`] where its first thread tells of its end, where it has ended, and where a thread looks.
+/// [`this_process`] where a thread of pinyard's has begun, where the first thread tells of its end, where it
+/// has ended, and where a thread looks.
+static BEGAN: AtomicU64 = AtomicU64::new(0);
 static TELLS: AtomicU64 = AtomicU64::new(0);
 static ENDED: AtomicU64 = AtomicU64::new(0);
-/// The `pthread_t` of the thread that tells.
-static FIRST: AtomicU64 = AtomicU64::new(0);
 static LOOKED_AT: AtomicU64 = AtomicU64::new(0);
+/// The `pthread_t` of the thread that tells, and that of the one that looks.
+static FIRST: AtomicU64 = AtomicU64::new(0);
+static LOOKS_NOW: AtomicU64 = AtomicU64::new(0);
+/// The library is unloaded.
+static STOP: AtomicU32 = AtomicU32::new(0);
 
-const COUNT: u64 = u32::MAX as u64;
-
-/// Which process of those that were forked this is, in the upper half; not 0.
+/// Which process of those that were forked this is; not 0.
 fn this_process() -> u64 {
-    (u64::from(fork::generation()) + 1) << 32
+    u64::from(fork::generation()) + 1
 }
 
-fn ours() -> u64 {
-    let ours = OURS.load(SeqCst);
-    if ours & !COUNT == this_process() { ours & COUNT } else { 0 }
-}
-
-/// A thread of pinyard's counts itself for as long as it keeps this. It begins with it: a thread that is
-/// not counted yet is taken for one of the program's.
-#[derive(Debug)]
-pub struct OwnThread(());
-
-impl OwnThread {
-    /// The calling thread is pinyard's.
-    pub fn begin() -> OwnThread {
-        let own = OwnThread::counted();
-        if !tells() || ENDED.load(SeqCst) == this_process() {
-            start_looking();
-        }
-        own
-    }
-
-    fn counted() -> OwnThread {
-        let process = this_process();
-        let more = |ours: u64| Some(if ours & !COUNT == process { ours + 1 } else { process | 1 });
-        let _ = OURS.fetch_update(SeqCst, SeqCst, more);
-        OwnThread(())
-    }
-}
-
-impl Drop for OwnThread {
-    fn drop(&mut self) {
-        OURS.fetch_sub(1, SeqCst);
-    }
-}
-
-/// The calling thread is asked to tell of its end, if it is the process's first. Before a thread of pinyard's is
-/// made.
-pub fn ask_first_thread() {
-    if is_first() {
+/// Before a thread of pinyard's is made: the calling thread is asked to tell of its end, if it is the process's
+/// first; if nobody tells, somebody looks. By a thread whose descriptors are the program's.
+pub fn expect() {
+    // Asks the loader, the first time: by no lock of ours.
+    let stack = crate::stack_size(STACK);
+    if tasks::is_first() {
         ask();
     }
+    // SeqCst: either the first thread's end sees this, or its end is seen here.
+    BEGAN.store(this_process(), SeqCst);
+    if !tells() || ENDED.load(SeqCst) == this_process() {
+        start_looking(stack);
+    }
 }
 
-fn is_first() -> bool {
-    // SAFETY: no memory is passed.
-    unsafe { libc::gettid() == libc::getpid() }
+/// The calling thread is pinyard's from now on, under `name`, which begins with `pinyard-`, or under the name
+/// that it has.
+pub fn begin(name: Option<&core::ffi::CStr>) {
+    if cfg!(miri) {
+        return;
+    }
+    // SAFETY: a name; the calling thread's own policy, which it has already.
+    unsafe {
+        if let Some(name) = name {
+            libc::prctl(libc::PR_SET_NAME, name.as_ptr());
+        }
+        let mut parameters: libc::sched_param = core::mem::zeroed();
+        let policy = libc::sched_getscheduler(0);
+        if policy >= 0 && libc::sched_getparam(0, &raw mut parameters) == 0 {
+            libc::sched_setscheduler(0, policy | libc::SCHED_RESET_ON_FORK, &raw const parameters);
+        }
+    }
 }
 
 fn ask() {
@@ -90,13 +88,13 @@ fn ask() {
 
 /// Of a thread, at its end.
 fn ends() {
-    if !is_first() {
+    if !tasks::is_first() {
         return;
     }
     ENDED.store(this_process(), SeqCst);
-    // SeqCst: either a thread that begins sees this, or it is counted here.
-    if ours() > 0 {
-        start_looking();
+    if BEGAN.load(SeqCst) == this_process() {
+        // Known since the first thread of pinyard's.
+        start_looking(crate::stack_size(STACK));
     }
 }
 
@@ -120,6 +118,23 @@ static AT_START: extern "C" fn() = {
 /// Half of what the kernel leaves between the first thread's stack and its next mapping (`mmap_base`), in bytes.
 const NEAR: usize = 64 << 20;
 
+/// The library is unloaded, or the process ends: nobody looks any more.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_END: extern "C" fn() = {
+    extern "C" fn stop() {
+        STOP.store(1, SeqCst);
+        let looks = LOOKED_AT.load(SeqCst) == this_process() && tasks::is_the_process_that_looks();
+        let thread = LOOKS_NOW.load(SeqCst);
+        if looks && thread != 0 {
+            wake_one(&STOP);
+            // SAFETY: made by `start_looking`, in this process, and joined once. It waits for nobody.
+            unsafe { libc::pthread_join(thread, null_mut()) };
+        }
+    }
+    stop
+};
+
 /// Whether the first thread of this process will. In a child of a fork, another may be the first; without
 /// hooks no generation says so.
 fn tells() -> bool {
@@ -128,106 +143,56 @@ fn tells() -> bool {
     TELLS.load(SeqCst) == this_process() && unsafe { libc::pthread_kill(FIRST.load(SeqCst), 0) } == 0
 }
 
-/// Once for a process. Without a thread for it, the next thread of pinyard's tries again.
-fn start_looking() {
+/// Once for a process. Where the thread cannot be made, the next thread of pinyard's tries again.
+fn start_looking(stack: usize) {
     let process = this_process();
     let before = LOOKED_AT.load(SeqCst);
     if before != process && LOOKED_AT.compare_exchange(before, process, SeqCst, SeqCst).is_ok() {
-        // The usual stack: what exit(3) calls is the program's.
-        match threads::create(look, null_mut(), 0) {
-            // SAFETY: made above, and nobody joins it.
-            Ok(thread) => unsafe { libc::pthread_detach(thread) },
-            Err(_) => {
-                LOOKED_AT.store(0, SeqCst);
-                0
-            }
-        };
+        tasks::note_process();
+        match threads::create(look, null_mut(), stack) {
+            Ok(thread) => LOOKS_NOW.store(thread, SeqCst),
+            Err(_) => LOOKED_AT.store(0, SeqCst),
+        }
     }
 }
 
 extern "C" fn look(_: *mut c_void) -> *mut c_void {
-    let own = OwnThread::counted();
-    loop {
-        let pause = sys::time(LOOKS[usize::from(ENDED.load(SeqCst) == this_process())]);
-        // SAFETY: a time of this frame.
-        unsafe { libc::nanosleep(&raw const pause, null_mut()) };
-        let mut text = [0; 1024];
-        let (has_ended, threads) = first_and_threads(stat(&mut text));
-        if has_ended {
-            ENDED.store(this_process(), SeqCst);
+    begin(Some(c"pinyard-end"));
+    let (mut known, mut looks) = (0, 0);
+    while STOP.load(SeqCst) == 0 {
+        let has_ended = ENDED.load(SeqCst) == this_process();
+        sleep_at_most(&STOP, 0, LOOKS[usize::from(has_ended)]);
+        if !tasks::first_has_ended() {
+            continue;
         }
-        let ours = ours();
-        if has_ended && threads == Some(ours + 1) {
-            exit();
-        }
-        // The last of them: who begins next starts another.
-        if ours == 1 {
-            LOOKED_AT.store(0, SeqCst);
-            drop(own);
-            return null_mut();
+        ENDED.store(this_process(), SeqCst);
+        let threads = tasks::count();
+        looks += 1;
+        if threads != known || looks % AGAIN == 0 {
+            known = threads;
+            // Twice: a thread that the first look found ending may have made another before.
+            if tasks::are_ours() && tasks::are_ours() {
+                exit();
+                break;
+            }
         }
     }
+    null_mut()
 }
 
-/// `/proc/self/stat`, as much of it as there is room for.
-fn stat(text: &mut [u8]) -> &[u8] {
-    // SAFETY: a path, and a buffer of this length.
-    unsafe {
-        let file = libc::open(c"/proc/self/stat".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
-        if file < 0 {
-            return &[];
-        }
-        let read = libc::read(file, text.as_mut_ptr().cast(), text.len());
-        libc::close(file);
-        text.get(..usize::try_from(read).unwrap_or(0)).unwrap_or_default()
-    }
-}
-
-/// Whether the first thread has ended, and how many threads there are, that one among them. `/proc/PID/stat`
-/// (proc_pid_stat(5)) gives the state in the field behind the name, which is in parentheses and may have
-/// more, and the number seventeen fields on.
-fn first_and_threads(stat: &[u8]) -> (bool, Option<u64>) {
-    let end = stat.iter().rposition(|byte| *byte == b')').unwrap_or(stat.len());
-    let mut fields = stat.get(end..).unwrap_or_default().split(|byte| *byte == b' ').skip(1);
-    let has_ended = fields.next() == Some(b"Z");
-    let threads = fields.nth(16).and_then(|digits| core::str::from_utf8(digits).ok()?.parse().ok());
-    (has_ended, threads)
-}
-
-/// Takes signals again: they are the program's, as what exit(3) calls is.
+/// On a thread of the usual size, which takes signals, and which has nothing of ours below it: what exit(3) calls
+/// is the program's. Without that thread the process stays.
 fn exit() {
-    // SAFETY: an empty set; exit may be called by any thread, and is by one.
+    type Start = extern "C" fn(*mut c_void) -> *mut c_void;
+    let mut thread = 0;
+    // SAFETY: exit takes one integer, which is 0 where the argument is null, and does not return. The mask is
+    // this thread's own.
     unsafe {
-        let mut none: libc::sigset_t = core::mem::zeroed();
+        let exits = core::mem::transmute::<unsafe extern "C" fn(libc::c_int) -> !, Start>(libc::exit);
+        let (mut none, mut all): (libc::sigset_t, libc::sigset_t) = core::mem::zeroed();
         libc::sigemptyset(&raw mut none);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, null_mut());
-        libc::exit(0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    extern crate std;
-    use super::*;
-    use std::format;
-
-    #[test]
-    fn the_fields_are_those_behind_the_last_parenthesis() {
-        let of = |name: &str, state, threads| {
-            let text = format!("7 ({name}) {state} 1 1 1 0 -1 4 9 0 0 0 0 0 0 0 20 0 {threads} 0 87 0");
-            first_and_threads(text.as_bytes())
-        };
-        assert_eq!(of("a) S 1", "Z", 3), (true, Some(3)));
-        assert_eq!(of("a) Z 1", "S", 12), (false, Some(12)));
-        assert_eq!(first_and_threads(b""), (false, None));
-    }
-
-    #[test]
-    fn the_kernels_own_text_has_these_fields() {
-        let mut text = [0; 1024];
-        let (has_ended, threads) = first_and_threads(stat(&mut text));
-        let listed = std::fs::read_dir("/proc/self/task").unwrap().count() as u64;
-        // Tests run on other threads, which come and go.
-        assert!(!has_ended && threads.is_some_and(|threads| threads.abs_diff(listed) <= 8), "{threads:?}");
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, &raw mut all);
+        libc::pthread_create(&raw mut thread, core::ptr::null(), exits, null_mut());
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, null_mut());
     }
 }

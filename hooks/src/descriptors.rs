@@ -59,11 +59,3 @@ pub fn moved_up(fd: i32) -> i32 {
     unsafe { libc::close(fd) };
     high
 }
-
-/// Whether a thread of this process, by its number (gettid(2)), has the calling thread's table of descriptors.
-/// `false` where the kernel does not say (kcmp(2)).
-pub fn are_shared_with(thread: i32) -> bool {
-    const FILES: libc::c_int = 2;
-    // SAFETY: takes numbers.
-    unsafe { libc::syscall(libc::SYS_kcmp, libc::gettid(), thread, FILES, 0, 0) == 0 }
-}

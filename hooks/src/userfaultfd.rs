@@ -71,7 +71,7 @@ pub fn start() -> Result<(), Why> {
     }
     // Asks the loader: before the lock.
     let stack = stack_size(STACK);
-    alone::ask_first_thread();
+    alone::expect();
     STARTING.enter(fork::generation());
     let started = if serving().is_some() { Ok(()) } else { start_now(stack) };
     STARTING.leave();

@@ -166,8 +166,35 @@ fn a_filter_that_kills_its_thread_is_named() {
     });
 }
 
+/// A filter has ended the thread that asks in a thread's place.
+#[test]
+fn who_asks_a_thread_that_has_ended_is_told() {
+    if emulated() {
+        return eprintln!("skipped: qemu's user emulation has no userfaultfd");
+    }
+    child(|| {
+        if !serves() {
+            return;
+        }
+        // SAFETY: descriptors that this child uses no more; a fresh mapping.
+        let at = unsafe {
+            assert_eq!(libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0), 0);
+            libc::mmap(std::ptr::null_mut(), PAGE, BOTH, ANONYMOUS, -1, 0) as usize
+        };
+        filter_of(&[libc::SYS_ioctl], libc::SECCOMP_RET_KILL_THREAD, libc::SECCOMP_FILTER_FLAG_TSYNC);
+        for _ in 0..2 {
+            let why = watch(at..at + PAGE).unwrap_err();
+            assert_eq!((why.call, why.errno), ("ioctl(UFFDIO_REGISTER)", libc::ESRCH));
+        }
+    });
+}
+
 /// A filter of system calls that answers so to these.
 fn filter(calls: &[libc::c_long], action: u32) {
+    filter_of(calls, action, 0);
+}
+
+fn filter_of(calls: &[libc::c_long], action: u32, flags: libc::c_ulong) {
     let op = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     let answer = libc::BPF_RET | libc::BPF_K;
@@ -180,7 +207,8 @@ fn filter(calls: &[libc::c_long], action: u32) {
     // SAFETY: a filter of valid instructions.
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter), 0);
+        let set = libc::SECCOMP_SET_MODE_FILTER;
+        assert_eq!(libc::syscall(libc::SYS_seccomp, set, flags, &raw const filter), 0);
     }
 }
 

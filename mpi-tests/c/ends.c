@@ -1,6 +1,7 @@
 /* A process ends with the last of its program's threads, whatever threads pinyard has (pthread_exit(3)). Each
    case in a child, which says by its exit status what it should. */
 #include <dirent.h>
+#include <dlfcn.h>
 #include <pinyard.h>
 #include <pthread.h>
 #include <signal.h>
@@ -25,6 +26,8 @@ static int unpin(void *user, const pny_key *key, void *address, size_t length) {
     return 0;
 }
 
+static int (*unpins)(void *, const pny_key *, void *, size_t) = unpin;
+
 static void or_say(pny_status status) {
     if (status == PNY_OK) return;
     printf("%s\n", pny_last_error());
@@ -32,7 +35,9 @@ static void or_say(pny_status status) {
     _exit(2);
 }
 
-static pny_registry make_registry(void) {
+typedef pny_status create(const struct pny_registry_config *, pny_registry *);
+
+static pny_registry make_registry_by(create *creates) {
     pny_registry made;
     pny_backend_ops ops;
     pny_registry_config config;
@@ -41,12 +46,14 @@ static pny_registry make_registry(void) {
     ops.size = sizeof ops;
     ops.name = "none";
     ops.register_memory = pin;
-    ops.deregister_memory = unpin;
+    ops.deregister_memory = unpins;
     config.size = sizeof config;
     config.ops = &ops;
-    or_say(pny_registry_create(&config, &made));
+    or_say(creates(&config, &made));
     return made;
 }
+
+static pny_registry make_registry(void) { return make_registry_by(pny_registry_create); }
 
 static void use(pny_registry registry) {
     pny_lease lease;
@@ -111,6 +118,31 @@ static void destroyed(void) {
     use(registry);
     or_say(pny_registry_destroy(registry));
 }
+/* Another copy of the library, whose threads are not the program's either. */
+static const char *copy;
+static void two_copies(void) {
+    void *second = dlopen(copy, RTLD_NOW | RTLD_LOCAL);
+    create *creates = second == NULL ? NULL : (create *)dlsym(second, "pny_registry_create");
+    if (creates == NULL || creates == pny_registry_create) printf("%s\n", dlerror()), fflush(stdout), _exit(6);
+    use(make_registry());
+    make_registry_by(creates);
+}
+/* A thread that the program makes in a function which pinyard calls is the program's. */
+static int starts_one(void *user, const pny_key *key, void *address, size_t length) {
+    (void)user, (void)key, (void)address, (void)length;
+    start(stays, NULL);
+    return 0;
+}
+static void made_by_ours(void) {
+    pny_registry registry;
+    void *at = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    pny_lease lease;
+    unpins = starts_one;
+    registry = make_registry();
+    or_say(pny_get(registry, at, LENGTH, PNY_LOCAL_READ, &lease));
+    or_say(pny_put(&lease));
+    munmap(at, LENGTH); /* the registry's thread deregisters it */
+}
 static void pool(void) {
     pny_pool made;
     void *block;
@@ -133,6 +165,8 @@ static const struct {
     {"another makes it", other_makes, 0},
     {"userfaultfd's threads are left", destroyed, 0},
     {"a pool is left", pool, 0},
+    {"two copies", two_copies, 0},
+    {"a thread that pinyard's thread made is left", made_by_ours, 7},
     {"a thread of the program's is left", program_stays, 7},
 };
 
@@ -157,11 +191,13 @@ static void *forks(void *child) {
     return NULL;
 }
 
-int main(void) {
+int main(int arguments, char **argument) {
     size_t number;
     int status, failed = 0;
     pid_t child;
     pthread_t thread;
+    if (arguments != 2) return 2;
+    copy = argument[1];
     for (number = 0; number < sizeof cases / sizeof *cases; ++number) {
         fflush(stdout);
         child = fork();

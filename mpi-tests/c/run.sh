@@ -64,7 +64,11 @@ waits() {
         gcc "${c11[@]}" -rdynamic -o "$build/waits" $here/waits.c "${dynamic[@]}" && runs "$build/waits" "$build/libwaits.so"
 }
 check "a constructor that waits for a thread's first get" waits
-check "a process ends with its program's last thread" compiles_and_runs ends gcc "${c11[@]}" $here/ends.c "${dynamic[@]}"
+ends() {
+    cp "$(realpath "$target/release/libpinyard.so")" "$build/libsecond.so" &&
+        gcc "${c11[@]}" -o "$build/ends" $here/ends.c "${dynamic[@]}" -pthread -ldl && runs "$build/ends" "$build/libsecond.so"
+}
+check "a process ends with its program's last thread" ends
 check "threads that are cancelled, keys that are used up" compiles_and_runs threads gcc "${c11[@]}" $here/threads.c "${dynamic[@]}"
 # ---- C++ ------------------------------------------------------------------------------
 source=examples/c++/transport.cpp

@@ -11,11 +11,10 @@
 #![allow(unsafe_code)]
 
 use super::request::{self, MINE};
-use crate::alone::OwnThread;
 use crate::monitor::{Ticket, after, before};
 use crate::sync::{sleep_at_most, wake_one};
 use crate::sys::{self, errno};
-use crate::{PAGE_SIZE, settled, threads};
+use crate::{PAGE_SIZE, alone, settled, threads};
 use core::mem::size_of;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
@@ -190,7 +189,7 @@ fn begin(fd: i32) -> Result<(), u32> {
 }
 
 pub(super) extern "C" fn run(argument: *mut libc::c_void) -> *mut libc::c_void {
-    let _own = OwnThread::begin();
+    alone::begin(Some(c"pinyard-watch"));
     let begun = begin(argument.addr() as i32);
     // Release: pairs with `answer`.
     ANSWER.store(begun.err().unwrap_or(READS), Release);

@@ -3,10 +3,10 @@
 //! pinyard's, which shares the reader's table, asks in its place.
 #![allow(unsafe_code)]
 
-use crate::alone::OwnThread;
+use crate::alone;
 use crate::fork;
 use crate::holder::Holder;
-use crate::sync::{sleep_while, wake_one};
+use crate::sync::{sleep_at_most, sleep_while, wake_one};
 use crate::sys::errno;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
@@ -25,6 +25,11 @@ const DONE: u32 = 2;
 
 static REQUEST: AtomicU64 = AtomicU64::new(0);
 static ARGUMENT: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+/// The thread's number.
+static SERVER: AtomicI32 = AtomicI32::new(0);
+/// Between two looks whether it lives, in nanoseconds: 10 ms.
+const PATIENCE: u64 = 10_000_000;
+
 /// 0, or an errno.
 static RESULT: AtomicI32 = AtomicI32::new(0);
 
@@ -44,19 +49,29 @@ pub(super) fn ioctl(request: libc::c_ulong, argument: [u64; WORDS]) -> Result<()
     // Release: pairs with `serve`.
     STATE.store(ASKED, Release);
     wake_one(&STATE);
+    let mut lives = true;
     // Acquire: the result comes before.
-    while STATE.load(Acquire) == ASKED {
-        sleep_while(&STATE, ASKED);
+    while STATE.load(Acquire) == ASKED && lives {
+        sleep_at_most(&STATE, ASKED, PATIENCE);
+        lives = serves();
     }
-    let result = RESULT.load(Relaxed);
+    let result = if lives { RESULT.load(Relaxed) } else { libc::ESRCH };
     STATE.store(IDLE, Relaxed);
     ASKING.leave();
     if result == 0 { Ok(()) } else { Err(result) }
 }
 
+/// Whether the thread lives: a filter of system calls may have ended it.
+fn serves() -> bool {
+    // SAFETY: sends nothing.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), SERVER.load(Acquire), 0) == 0 }
+}
+
 /// The thread.
 pub(super) extern "C" fn serve(_: *mut c_void) -> *mut c_void {
-    let _own = OwnThread::begin();
+    alone::begin(Some(c"pinyard-serve"));
+    // SAFETY: no preconditions.
+    SERVER.store(unsafe { libc::gettid() }, Release);
     loop {
         // Acquire: pairs with `ioctl`.
         match STATE.load(Acquire) {

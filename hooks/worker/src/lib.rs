@@ -19,7 +19,7 @@ mod output;
 pub use descriptor::Descriptor;
 pub use output::{say, without_signals, write_line};
 use pinyard_hooks::SignalsBlocked;
-use pinyard_hooks::alone::{self, OwnThread};
+use pinyard_hooks::alone;
 use std::any::Any;
 use std::io;
 use std::mem::ManuallyDrop;
@@ -111,7 +111,8 @@ impl<T> Drop for DropCaught<T> {
 
 /// Starts a thread that keeps `kept` until `work` has returned. After a panic of `work`,
 /// `told` hears of it and `work` is called again: its state is what it captures. The thread takes no
-/// signals, does not keep the process of a program whose threads have ended, and has a stack of `stack` bytes, of which
+/// signals, does not keep the process of a program whose threads have ended, for which its name begins with
+/// `pinyard-`, and has a stack of `stack` bytes, of which
 /// [`stack_size`](pinyard_hooks::stack_size) says how many must be: it asks the loader, so a
 /// caller that holds a lock calls it before.
 ///
@@ -128,11 +129,11 @@ pub fn spawn<K: Send + 'static>(
     told: impl Fn(&Panicked) + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     keys::make_keys()?;
-    alone::ask_first_thread();
+    alone::expect();
     // A new thread starts with its creator's mask.
     let _blocked = SignalsBlocked::now();
     thread::Builder::new().name(name.to_owned()).stack_size(stack).spawn(move || {
-        let _own = OwnThread::begin();
+        alone::begin(None);
         while let Err(panicked) = caught(|| work(&kept)) {
             let _ = caught(|| told(&panicked));
             thread::sleep(PAUSE);

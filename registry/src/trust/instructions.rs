@@ -1,10 +1,17 @@
 //! System call instructions in machine code, and the numbers that they are made with.
 
-#[cfg_attr(target_arch = "x86_64", path = "instructions/x86_64.rs")]
-#[cfg_attr(target_arch = "aarch64", path = "instructions/aarch64.rs")]
-mod arch;
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+mod number;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
 
+#[cfg(target_arch = "aarch64")]
+use aarch64 as arch;
 use memchr::memmem::Finder;
+use number::Number;
+#[cfg(target_arch = "x86_64")]
+use x86_64 as arch;
 
 /// Calls that take pages away, or have a kernel copy pinned ones (`mprotect`, before Linux 5.19), or make a ring
 /// that does either. `brk` is left out: a break that others move under malloc's feet would break more than this.
@@ -28,15 +35,6 @@ const NUMBERS: [libc::c_long; 13] = [
 pub(super) const BEFORE: usize = arch::BEFORE;
 /// The instruction and, behind it, the mark of pinyard's own.
 pub(super) const BEHIND: usize = 16;
-
-/// The number of a system call instruction.
-enum Number {
-    Is(u32),
-    /// Whoever calls the function passes it.
-    Passed,
-    /// It comes from further away, or is computed.
-    Computed,
-}
 
 /// The first system call in `text`, from `from` on, that may change a mapping and is not ours: where
 /// it is, and its number unless the caller passes it.

@@ -18,9 +18,9 @@
 use super::instructions::{BEFORE, BEHIND, raw_call};
 use super::own_rings;
 use crate::maps::{self, Mapping};
-use pinyard_hooks::descriptors;
 use std::fs::{self, DirEntry, File};
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::{fmt, io};
@@ -90,8 +90,9 @@ impl Scan {
     /// the addresses of each.
     pub(crate) fn look(&mut self, mut loaded: impl FnMut(Range<usize>)) {
         let (of_own_rings, maps) = own_rings::unchanged(maps::read);
-        let files = (maps, File::open("/proc/thread-self/mem"), rings());
-        let (Ok(maps), Ok(memory), Ok(rings)) = files else {
+        let memory = File::open("/proc/thread-self/mem");
+        let rings = memory.as_ref().ok().map(rings);
+        let (Ok(maps), Ok(memory), Some(Ok(rings))) = (maps, memory, rings) else {
             return self.add("some object (maps, mem or fd of /proc/thread-self is not to be had)", 0, None);
         };
         self.look_at_rings(rings, maps::of_io_urings(&maps) > of_own_rings);
@@ -148,20 +149,26 @@ impl Scan {
 }
 
 /// The io_urings of the process's that are not the backend's own: their numbers, where the calling
-/// thread has them. A thread may have a table of descriptors of its own (unshare(2), `CLONE_FILES`).
+/// thread has them. A thread may have a table of descriptors of its own (unshare(2), `CLONE_FILES`): one that was
+/// made before `here`, which the calling thread has just opened, lacks that, and one that is made later has what was
+/// there.
 ///
 /// # Errors
 /// Of open(2), where there is no `/proc`, or RLIMIT_NOFILE is used up.
-fn rings() -> io::Result<Vec<Option<i32>>> {
+fn rings(here: &File) -> io::Result<Vec<Option<i32>>> {
+    let (number, file) = (here.as_raw_fd(), here.metadata()?);
+    let has_it = |descriptors: &Path| {
+        fs::metadata(descriptors.join(number.to_string()))
+            .is_ok_and(|there| (there.dev(), there.ino()) == (file.dev(), file.ino()))
+    };
     let mut others = rings_of(Path::new("/proc/thread-self/fd"))?.into_iter().map(Some).collect::<Vec<_>>();
     others.extend(pinyard_hooks::has_hidden_ring().then_some(None));
     for task in fs::read_dir("/proc/self/task")? {
-        let task = task?;
-        let number = task.file_name().to_str().and_then(|name| name.parse().ok());
-        if number.is_some_and(descriptors::are_shared_with) {
+        let descriptors = task?.path().join("fd");
+        if has_it(&descriptors) {
             continue;
         }
-        match rings_of(&task.path().join("fd")) {
+        match rings_of(&descriptors) {
             Ok(rings) => others.extend(rings.into_iter().map(|_| None)),
             // It has ended.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {}

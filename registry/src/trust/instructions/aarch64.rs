@@ -1,6 +1,6 @@
 //! What an `svc` instruction's number is. Instructions are words, so a look back finds what loads it.
 
-use super::Number;
+use super::number::Number;
 use pinyard_hooks::sys::MARK;
 
 /// `svc 0`

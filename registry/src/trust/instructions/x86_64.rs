@@ -4,7 +4,7 @@
 //! instructions are long. So several begin before the place, and where most of them come to it, it is an
 //! instruction, and no part of an address or of a table.
 
-use super::Number;
+use super::number::Number;
 use iced_x86::{
     Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
 };
