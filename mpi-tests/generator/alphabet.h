@@ -213,10 +213,21 @@ static void drop(struct slot *slot)
 	forget(slot);
 }
 
+/* Whether huge pages are there: where there are too few, touching one is a SIGBUS. */
+static int has_huge_pages(void *at, size_t length)
+{
+	enum { POPULATE_WRITE = 23 }; /* Linux 5.14 */
+	return madvise(at, length, POPULATE_WRITE) == 0 || errno == EINVAL;
+}
+
 static void place(struct slot *slot, enum kind kind, void *at, size_t length)
 {
 	if (at == MAP_FAILED) {
 		forget(slot);
+		return;
+	}
+	if (kind == HUGE && !has_huge_pages(at, length)) {
+		munmap(at, length);
 		return;
 	}
 	slot->kind = kind;
@@ -277,6 +288,8 @@ static void take(const struct step *step)
 #undef X
 	case OPERATIONS: break;
 	}
+	if (slot->kind == HUGE && !has_huge_pages(slot->at, slot->length))
+		drop(slot);
 	pthread_mutex_unlock(&slot->lock);
 }
 

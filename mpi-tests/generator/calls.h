@@ -133,6 +133,16 @@ static void give_memory(struct io_uring_params *params, unsigned char *memory)
 	memcpy((unsigned char *)&params->sq_off + sizeof params->sq_off - 8, &submissions, 8);
 }
 
+/* The kernel's thread goes to sleep at once; woken it stays awake, and needs no descriptor. */
+static void wake(struct own_ring *ring)
+{
+	_Atomic unsigned *flags = (void *)(ring->at + ring->made.sq_off.flags);
+	while (!(atomic_load(flags) & IORING_SQ_NEED_WAKEUP))
+		sched_yield();
+	while (atomic_load(flags) & IORING_SQ_NEED_WAKEUP)
+		syscall(SYS_io_uring_enter, ring->fd, 0, 0, IORING_ENTER_SQ_WAKEUP, NULL, 0);
+}
+
 static int make_ring(struct own_ring *ring, enum how how)
 {
 	struct io_uring_params *made = &ring->made;
@@ -155,9 +165,13 @@ static int make_ring(struct own_ring *ring, enum how how)
 	ring->at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring->fd, IORING_OFF_SQ_RING);
 	ring->entries = mmap(NULL, made->sq_entries * sizeof *ring->entries, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
 			     ring->fd, IORING_OFF_SQES);
-	if (how == RING_CLOSED)
+	if (ring->at == MAP_FAILED || ring->entries == MAP_FAILED)
+		return -1;
+	if (how == RING_CLOSED) {
+		wake(ring);
 		close(ring->fd);
-	return ring->at == MAP_FAILED || ring->entries == MAP_FAILED ? -1 : 0;
+	}
+	return 0;
 }
 
 static int submit(struct own_ring *ring, enum how how, void *address, size_t length)

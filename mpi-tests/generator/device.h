@@ -13,6 +13,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/io_uring.h>
@@ -124,15 +125,19 @@ static int device(void)
 /* The descriptor of the registry's ring: the only one yet. */
 static int descriptor_of_ring(void)
 {
-	char path[64], target[64];
-	for (int fd = 0; fd < 4096; fd++) {
-		snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-		ssize_t length = readlink(path, target, sizeof target - 1);
+	char target[64];
+	int found = -1;
+	DIR *all = opendir("/proc/self/fd");
+	if (!all)
+		return -1;
+	for (struct dirent *entry; found < 0 && (entry = readdir(all));) {
+		ssize_t length = readlinkat(dirfd(all), entry->d_name, target, sizeof target - 1);
 		target[length < 0 ? 0 : length] = 0;
 		if (strstr(target, "io_uring"))
-			return fd;
+			found = atoi(entry->d_name);
 	}
-	return -1;
+	closedir(all);
+	return found;
 }
 
 static void start_device(void)
@@ -145,8 +150,7 @@ static void start_device(void)
 		int far = fcntl(ends[1], F_DUPFD, 64), ring_far = fcntl(ring, F_DUPFD, 64);
 		dup2(ring_far, RING);
 		dup2(far, PROGRAM);
-		for (int fd = PROGRAM + 1; fd < 4096; fd++)
-			close(fd);
+		syscall(SYS_close_range, PROGRAM + 1, ~0U, 0);
 		execl("/proc/self/exe", "generator", "device", (char *)NULL);
 		_exit(NOT_POSSIBLE);
 	}

@@ -69,6 +69,8 @@ struct choice {
 		int variant;
 	} without[64];
 	size_t withouts;
+	unsigned without_ways; /* a bit for each */
+	int without_cut;
 };
 
 static int is_allowed(const struct choice *choice, const struct manner *how, const struct step *step)
@@ -79,6 +81,8 @@ static int is_allowed(const struct choice *choice, const struct manner *how, con
 		    (choice->without[at].variant < 0 || choice->without[at].variant == which))
 			return 0;
 	}
+	if (letters[step->operation].are && choice->without_ways & 1U << how_of(step))
+		return 0;
 	return (choice->exceptions || !is_exception(step)) && !(how->trust && is_against_trust(step));
 }
 
@@ -107,21 +111,25 @@ static void draw_program(struct drawn *drawn, const struct choice *choice, uint6
 	static const enum operation maps[] = {OP_map_private, OP_map_private, OP_map_private, OP_map_private, OP_map_private,
 					      OP_map_shared,  OP_map_file,    OP_map_file,    OP_map_huge,    OP_attach,
 					      OP_map_object,  OP_allocate};
+	/* Those that the book excepts stand last. */
+	static const enum how ways[] = {LIBC, NUMBER, OBJECT, OBJECT, RING_FD, RING_CLOSED, WIDE, TWO, RING_HIDDEN};
 	draw_state = seed * 0x2545f4914f6cdd1d;
 	*drawn = (struct drawn){.seed = seed};
 	drawn->manner.ordered = draw(5) < 2;
-	drawn->manner.rounds = drawn->manner.ordered ? 1 + (unsigned)draw(2) : draw(3) ? 1 + (unsigned)draw(8) : 100;
+	size_t length = draw(3) ? 4 + draw(36) : 1 + draw(8);
+	drawn->manner.rounds = drawn->manner.ordered ? 1 + (unsigned)draw(2) : draw(2) ? 1 + (unsigned)draw(8) : length < 9 ? 1000 : 100;
 	drawn->manner.trust = draw(6) == 0;
 	drawn->manner.busy = draw(12) ? 0 : 1 + (unsigned)draw(3);
-	drawn->manner.cut = choice->exceptions != 0;
-	enum how hows[2] = {(enum how)draw(HOWS), draw(2) ? LIBC : (enum how)draw(HOWS)};
+	drawn->manner.cut = choice->exceptions && !choice->without_cut;
+	unsigned of_ways = choice->exceptions ? sizeof ways / sizeof *ways : 6;
+	enum how hows[2] = {ways[draw(of_ways)], draw(2) ? LIBC : ways[draw(of_ways)]};
 	enum operation chosen[8];
 	unsigned count = 1 + (unsigned)draw(7), used = 1 + (unsigned)draw(3), of_threads = 1 + (unsigned)draw(THREADS);
 	if (!drawn->manner.ordered && of_threads == 1)
 		of_threads = 2;
 	for (unsigned at = 0; at < count; at++)
 		chosen[at] = (enum operation)draw(OPERATIONS);
-	if (hows[0] == OBJECT || hows[1] == OBJECT)
+	if (hows[0] == OBJECT || hows[1] == OBJECT || draw(6) == 0)
 		add(drawn, choice, (struct step){0, OP_load, 0, 0});
 	if (hows[0] == TWO || hows[1] == TWO)
 		add(drawn, choice, (struct step){0, OP_load, 0, 1 + (unsigned)draw(2)});
@@ -129,7 +137,7 @@ static void draw_program(struct drawn *drawn, const struct choice *choice, uint6
 		enum operation map = maps[draw(sizeof maps / sizeof *maps)];
 		add(drawn, choice, (struct step){(unsigned)draw(of_threads), map, slot, draw_variant(map, hows)});
 	}
-	for (size_t steps = 4 + draw(40); steps > 0; steps--) {
+	for (; length > 0; length--) {
 		enum operation operation = draw(5) < 2 ? OP_send : chosen[draw(count)];
 		add(drawn, choice,
 		    (struct step){(unsigned)draw(of_threads), operation, (unsigned)draw(used), draw_variant(operation, hows)});

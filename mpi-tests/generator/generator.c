@@ -37,6 +37,14 @@ static void usage(void)
 static void leave_out(struct choice *choice, const char *letter)
 {
 	size_t length = strcspn(letter, ":");
+	if (strncmp(letter, "way:", 4) == 0) {
+		choice->without_ways |= 1U << atoi(letter + 4) % HOWS;
+		return;
+	}
+	if (strcmp(letter, "cut") == 0) {
+		choice->without_cut = 1;
+		return;
+	}
 	for (unsigned at = 0; at < OPERATIONS && choice->withouts < 64; at++)
 		if (strlen(letters[at].name) == length && strncmp(letters[at].name, letter, length) == 0) {
 			choice->without[choice->withouts].operation = (enum operation)at;
@@ -164,7 +172,10 @@ static int generate(const struct options *options)
 	       (unsigned long long)counted.unsound, (unsigned long long)counted.failures);
 	if (counted.failures)
 		return 1;
-	return counted.impossible == counted.programs ? NOT_POSSIBLE : 0;
+	if (counted.impossible < counted.programs)
+		return 0;
+	puts(said);
+	return NOT_POSSIBLE;
 }
 
 int main(int count, char **arguments)

@@ -332,7 +332,7 @@ static void op_odd_huge_move(struct slot *slot, unsigned variant)
 	unsigned char *target = variant ? apart() : new_mapping(HUGE_PAGE, ANONYMOUS, -1, 1);
 	unsigned char *inside = (variant ? huge : target) + HUGE_PAGE / 2;
 	(void)slot;
-	if (huge == MAP_FAILED || target == MAP_FAILED)
+	if (huge == MAP_FAILED || target == MAP_FAILED || !has_huge_pages(huge, HUGE_PAGE))
 		return;
 	judge(inside, PAGE, PAGE, PRIVATE, 0, 0);
 	if (mremap(huge, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, target) == target) {

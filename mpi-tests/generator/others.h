@@ -8,8 +8,6 @@
 static void in_child(pid_t child, const char *what)
 {
 	int status = 0;
-	if (child < 0)
-		impossible("fork");
 	if (waitpid(child, &status, 0) != child || status) {
 		fprintf(stderr, "the child's status: %#x\n", status);
 		errno = 0;
@@ -42,7 +40,8 @@ static void op_truncate_file(struct slot *slot, unsigned variant)
 		child = fork();
 		if (child == 0)
 			_exit(ftruncate(file, 0) ? 1 : 0);
-		in_child(child, "a child that truncates");
+		if (child > 0)
+			in_child(child, "a child that truncates");
 		break;
 	case 5: (void)!fallocate(file, PUNCH, 0, length); break;
 	case 6: in_object(SYS_fallocate, file, PUNCH, 0, length, 0); break;
@@ -115,9 +114,11 @@ static void op_child(struct slot *slot, unsigned variant)
 		memset(slot->at, 0, slot->length);
 		_exit(variant == 0 ? munmap(slot->at, slot->length) : madvise(slot->at, slot->length, MADV_DONTNEED));
 	}
+	if (child < 0)
+		return; /* for each huge page that is pinned the kernel takes one more */
 	if (variant == 1 || variant == 4)
 		judge(slot->at, slot->length, PAGE, PRIVATE, 0, 0);
-	if (variant == 4 && child > 0 && waitpid(child, &status, 0) == child) {
+	if (variant == 4 && waitpid(child, &status, 0) == child) {
 		if (status && !(WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM)) {
 			fprintf(stderr, "the child's status: %#x\n", status);
 			broken("a child with a registry of its own");
