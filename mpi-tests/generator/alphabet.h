@@ -15,6 +15,7 @@
 #include <sys/shm.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #define PAGE 4096UL
 #define HUGE_PAGE (2UL << 20)
@@ -72,7 +73,7 @@ struct step {
 /* How a program is run. */
 struct manner {
 	unsigned ordered; /* one step at a time, in the table's order */
-	unsigned rounds;  /* how often each thread takes its steps */
+	unsigned rounds;  /* how often each thread takes its steps, at most */
 	unsigned trust;   /* shared memory is trusted */
 	unsigned busy;    /* threads allocate and load while the registry is made */
 	unsigned cut;     /* a mapping of which a part is registered is moved as well */
@@ -204,7 +205,7 @@ static void drop(struct slot *slot)
 {
 	if (slot->kind == ATTACHED)
 		shmdt(slot->at);
-	if (slot->kind == IN_OBJECT)
+	else if (slot->kind == IN_OBJECT)
 		dlclose(slot->owner);
 	else if (slot->kind == ALLOCATED)
 		free(slot->owner);
@@ -294,6 +295,7 @@ static void take(const struct step *step)
 }
 
 static pthread_barrier_t all;
+static struct timespec began;
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t passed;
@@ -308,6 +310,14 @@ static void wait_for_turn(size_t number)
 	pthread_mutex_unlock(&turn.lock);
 }
 
+/* Rounds after the first have half a second together. */
+static int is_over(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (now.tv_sec - began.tv_sec) * 1000 + (now.tv_nsec - began.tv_nsec) / 1000000 > 500;
+}
+
 static void *thread_of_program(void *number)
 {
 	pthread_barrier_wait(&all);
@@ -317,6 +327,8 @@ static void *thread_of_program(void *number)
 			continue;
 		wait_for_turn(at);
 		take(step);
+		if (!manner.ordered && at >= program_length && is_over())
+			break;
 		if (!manner.ordered)
 			continue;
 		pthread_mutex_lock(&turn.lock);
@@ -346,6 +358,7 @@ static int run_program(struct manner how, const struct step *steps, size_t lengt
 	}
 	end_busy();
 	start_device();
+	clock_gettime(CLOCK_MONOTONIC, &began);
 	pthread_barrier_init(&all, NULL, THREADS);
 	for (uintptr_t at = 0; at < THREADS; at++)
 		if (pthread_create(&threads[at], NULL, thread_of_program, (void *)at))

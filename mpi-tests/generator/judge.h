@@ -2,9 +2,8 @@
 #ifndef PINYARD_GENERATOR_JUDGE_H
 #define PINYARD_GENERATOR_JUDGE_H
 #include "draw.h"
-#include <time.h>
 
-static unsigned limit = 20; /* seconds */
+static unsigned limit = 30; /* seconds */
 static char said[1024];     /* the last line of the last program that was run */
 static uint64_t runs;
 
@@ -168,10 +167,12 @@ static void with_simpler_manner(struct shrinking *it)
 	candidate.manner.ordered = 1;
 	if (!it->best.manner.ordered && try(it, &candidate))
 		it->times = 3;
-	for (int which = 0; which < 4; which++) {
+	for (int which = 0; which < 5; which++) {
 		candidate = it->best;
 		if (which == 0)
 			candidate.manner.busy = 0;
+		else if (which == 3)
+			candidate.manner.busy &= 2;
 		else if (which == 1)
 			candidate.manner.trust = 0;
 		else if (which == 2)
@@ -187,16 +188,21 @@ static void with_simpler_manner(struct shrinking *it)
 static int shrink(struct drawn *drawn, int end, double seconds, unsigned *rate)
 {
 	struct shrinking it = {.best = *drawn, .end = end, .deadline = now() + seconds};
-	unsigned tries = end == -SIGALRM ? 3 : 20;
-	*rate = fails(drawn, end, tries, 0, 0);
-	if (!*rate && !fails(drawn, end, end == -SIGALRM ? 3 : 80, 0, 1))
-		return 0;
-	it.times = *rate == tries ? 2 : *rate ? 4 * tries / *rate + 1 : 60;
-	with_simpler_manner(&it);
-	while (without_steps(&it) | with_zeros(&it))
-		;
-	*drawn = it.best;
-	return 1;
+	unsigned before = limit;
+	/* What hangs is waited for again and again. */
+	if (end == -SIGALRM)
+		limit = limit / 6 + 1;
+	*rate = fails(drawn, end, 20, 0, 0);
+	int again = *rate || fails(drawn, end, 80, 0, 1);
+	if (again) {
+		it.times = *rate == 20 ? 2 : *rate ? 80 / *rate + 1 : 60;
+		with_simpler_manner(&it);
+		while (without_steps(&it) | with_zeros(&it))
+			;
+		*drawn = it.best;
+	}
+	limit = before;
+	return again;
 }
 
 /* What it ends with and its letters, as a number: two programs with the same one may show one defect. */

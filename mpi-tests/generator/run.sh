@@ -14,7 +14,8 @@ target=$(mkdir -p "${CARGO_TARGET_DIR:-target}" && cd "${CARGO_TARGET_DIR:-targe
 build=$target/generator
 failures=${GENERATOR_FOLDER:-$build/failures}
 mkdir -p "$failures" || exit 2
-said=$build/said
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
+said=$work/said
 . xtask/ci/checks.sh
 
 minutes=10
@@ -28,13 +29,13 @@ mpi-tests/generator/build.sh "$build" "$target/release" || cannot "build the gen
 
 # Prints a program that fails, which is compiled and fails as well.
 control() {
-    local program=$build/control
-    rm -rf "$program" && mkdir -p "$program"
+    local program=$work/control commands
+    mkdir -p "$program"
     says 1 '^seed [0-9]+: STALE' -- limited 300 env PINYARD_HOOKS=notify "$build/generator" --objects "$build" \
         --seconds 120 --seed 1 --shrink 20 --out "$program" || return
-    mv "$program"/seed-*.c "$program/program.c"
-    mpi-tests/generator/build.sh "$program" "$target/release" "$program/program.c" || return
-    says 10 '^STALE' -- limited 60 env PINYARD_HOOKS=notify "$program/program" "$build"
+    mv "$program"/seed-*.c "$program/seed-1.c"
+    commands=$(xtask/ci/block.sh docs/src/generator.md failure "target/generator/failures=$program" "target/generator=$build" \
+        "target/release=$target/release") && says 10 '^STALE' -- limited 60 env PINYARD_HOOKS=notify bash -euo pipefail -c "$commands"
 }
 programs() {
     says 0 '[0-9]+ programs, .*' -- limited $((minutes * 60 + 600)) "$build/generator" --objects "$build" \
