@@ -6,8 +6,8 @@
  * Memory is in slots. A step locks its slot, so that what the device must see is known: the byte that
  * was written last. Whatever else the threads do runs at the same time.
  */
-#ifndef PINYARD_GENERATOR_ALPHABET_H
-#define PINYARD_GENERATOR_ALPHABET_H
+#ifndef GENERATOR_ALPHABET_H
+#define GENERATOR_ALPHABET_H
 #include "calls.h"
 #include <malloc.h>
 #include <signal.h>
@@ -36,7 +36,7 @@ enum variants_are { NUMBERS, IN_A_WAY, IN_A_WAY_A_PART };
 #define ALPHABET(X)                                                                                    \
 	X(map_private, 16, NUMBERS) X(map_shared, 6, NUMBERS) X(map_file, 6, NUMBERS)                       \
 	X(map_huge, 2, NUMBERS) X(attach, 3, NUMBERS) X(map_object, 1, NUMBERS) X(allocate, 3, NUMBERS)      \
-	X(drop, 1, NUMBERS) X(send, 8, NUMBERS) X(hold, 2, NUMBERS) X(release, 1, NUMBERS)                  \
+	X(drop, 1, NUMBERS) X(send, 16, NUMBERS) X(hold, 2, NUMBERS) X(release, 1, NUMBERS) X(forget_all, 2, NUMBERS) \
 	X(dontneed, WAYS, IN_A_WAY_A_PART) X(advise, 11, NUMBERS) X(map_over, WAYS, IN_A_WAY_A_PART)         \
 	X(unmap, WAYS, IN_A_WAY_A_PART) X(move_away, WAYS, IN_A_WAY_A_PART)                                 \
 	X(move_over, WAYS, IN_A_WAY_A_PART) X(grow, HOWS, IN_A_WAY) X(shrink, WAYS, IN_A_WAY_A_PART)         \
@@ -77,6 +77,7 @@ struct manner {
 	unsigned trust;   /* shared memory is trusted */
 	unsigned busy;    /* threads allocate and load while the registry is made */
 	unsigned cut;     /* a mapping of which a part is registered is moved as well */
+	unsigned limits;  /* 1: three registrations at most; 2: they grow to blocks of 64 KiB */
 };
 
 enum kind { NOTHING, PRIVATE, SHARED, OF_FILE, HUGE, ATTACHED, IN_OBJECT, ALLOCATED };
@@ -136,28 +137,16 @@ static int registered(unsigned char *at, size_t length, pny_access access, enum 
 	_exit(REFUSED);
 }
 
-/*
- * Some of the pages hold a new byte each, before or after the registration is asked for; the device
- * sees it there. Or the device writes it, and memory has it.
- */
-static void judge(unsigned char *at, size_t length, size_t page, enum kind kind, int after, int receive)
+/* In some of the pages the device sees the byte, or writes another that memory then has. */
+static void compare(uint64_t key, unsigned char *at, size_t length, size_t page, enum kind kind, unsigned char byte, int receive)
 {
-	struct pny_lease got = {0};
 	size_t pages = length / page, stride = (pages + 3) / 4;
-	unsigned char byte = next_byte();
-	volatile unsigned char *memory = at;
-	for (size_t number = 0; number < pages && !after; number += stride)
-		memory[number * page] = byte;
-	if (!registered(at, length, receive ? PNY_LOCAL_WRITE : PNY_LOCAL_READ, kind, &got))
-		return;
-	for (size_t number = 0; number < pages && after; number += stride)
-		memory[number * page] = byte;
 	for (size_t number = 0; number < pages; number += stride) {
-		unsigned char *here = at + number * page;
+		volatile unsigned char *here = at + number * page;
 		unsigned char wanted = receive ? (unsigned char)(byte ^ 0xff) : byte;
-		int seen = ask_device(got.key.lkey, here, receive ? wanted : -1);
+		int seen = ask_device(key, at + number * page, receive ? wanted : -1);
 		if (seen >= 0 && receive)
-			seen = memory[number * page];
+			seen = *here;
 		if (seen == wanted)
 			continue;
 		fprintf(stderr, "STALE: page %zu of %zu of %s at %p: %s has %d, %s %d\n", number, pages, kinds[kind], (void *)at,
@@ -165,6 +154,35 @@ static void judge(unsigned char *at, size_t length, size_t page, enum kind kind,
 			receive ? "not" : "the device sees", receive ? wanted : seen);
 		_exit(STALE);
 	}
+}
+
+static unsigned char fill(unsigned char *at, size_t length, size_t page)
+{
+	size_t stride = (length / page + 3) / 4 * page;
+	unsigned char byte = next_byte();
+	for (size_t next = 0; next < length; next += stride)
+		((volatile unsigned char *)at)[next] = byte;
+	return byte;
+}
+
+enum { AFTER = 2, RECEIVE = 4, LOOKUP = 8 };
+
+/*
+ * Memory is filled before or after the registration is asked for. A lookup may find one as well, which
+ * nobody holds: where no other thread runs it stays.
+ */
+static void judge(unsigned char *at, size_t length, size_t page, enum kind kind, unsigned how)
+{
+	struct pny_lease got = {0};
+	struct pny_key key;
+	pny_access access = how & RECEIVE ? PNY_LOCAL_WRITE : PNY_LOCAL_READ;
+	unsigned char byte = fill(at, length, page);
+	if (how & LOOKUP && manner.ordered && !is_plain() && !manner.limits && pny_lookup(registry, at, length, access, &key) == PNY_OK)
+		compare(key.lkey, at, length, page, kind, byte, how & RECEIVE);
+	if (!registered(at, length, access, kind, &got))
+		return;
+	byte = how & (AFTER | LOOKUP) ? fill(at, length, page) : byte;
+	compare(got.key.lkey, at, length, page, kind, byte, how & RECEIVE);
 	give_back(&got);
 }
 
@@ -276,115 +294,5 @@ static void map_again(struct slot *slot, size_t first)
 
 #include "operations.h"
 
-/* ---- A program --------------------------------------------------------------------------------- */
-static void take(const struct step *step)
-{
-	struct slot *slot = &slots[step->slot % SLOTS];
-	if (getenv("GENERATOR_TRACE"))
-		fprintf(stderr, "thread %u: %s slot %u variant %u\n", step->thread, letters[step->operation].name, step->slot, step->variant);
-	pthread_mutex_lock(&slot->lock);
-	switch (step->operation) {
-#define X(name, variants, are) case OP_##name: op_##name(slot, step->variant); break;
-		ALPHABET(X)
-#undef X
-	case OPERATIONS: break;
-	}
-	if (slot->kind == HUGE && !has_huge_pages(slot->at, slot->length))
-		drop(slot);
-	pthread_mutex_unlock(&slot->lock);
-}
-
-static pthread_barrier_t all;
-static struct timespec began;
-static struct {
-	pthread_mutex_t lock;
-	pthread_cond_t passed;
-	size_t next;
-} turn = {.lock = PTHREAD_MUTEX_INITIALIZER, .passed = PTHREAD_COND_INITIALIZER};
-
-static void wait_for_turn(size_t number)
-{
-	pthread_mutex_lock(&turn.lock);
-	while (manner.ordered && turn.next != number)
-		pthread_cond_wait(&turn.passed, &turn.lock);
-	pthread_mutex_unlock(&turn.lock);
-}
-
-/* Rounds after the first have half a second together. */
-static int is_over(void)
-{
-	struct timespec now;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (now.tv_sec - began.tv_sec) * 1000 + (now.tv_nsec - began.tv_nsec) / 1000000 > 500;
-}
-
-static void *thread_of_program(void *number)
-{
-	pthread_barrier_wait(&all);
-	for (size_t at = 0; at < program_length * manner.rounds; at++) {
-		const struct step *step = &program[at % program_length];
-		if (step->thread != (unsigned)(uintptr_t)number)
-			continue;
-		wait_for_turn(at);
-		take(step);
-		if (!manner.ordered && at >= program_length && is_over())
-			break;
-		if (!manner.ordered)
-			continue;
-		pthread_mutex_lock(&turn.lock);
-		turn.next++;
-		pthread_cond_broadcast(&turn.passed);
-		pthread_mutex_unlock(&turn.lock);
-	}
-	/* Signals reach a thread until all have come here. */
-	pthread_barrier_wait(&all);
-	return NULL;
-}
-
-static int run_program(struct manner how, const struct step *steps, size_t length)
-{
-	manner = how;
-	program = steps;
-	program_length = length;
-	for (size_t at = 0; at < SLOTS; at++)
-		slots[at] = (struct slot){.lock = PTHREAD_MUTEX_INITIALIZER, .file = -1};
-	for (size_t at = 0; at < OBJECTS; at++)
-		pthread_mutex_init(&objects[at].lock, NULL);
-	answer_signals();
-	be_busy(how.busy);
-	if (make_registry(how.trust ? PNY_TRUST_SHARED_MEMORY : 0) != PNY_OK) {
-		fprintf(stderr, "not possible here: pny_registry_create: %s\n", pny_last_error());
-		return NOT_POSSIBLE;
-	}
-	end_busy();
-	start_device();
-	clock_gettime(CLOCK_MONOTONIC, &began);
-	pthread_barrier_init(&all, NULL, THREADS);
-	for (uintptr_t at = 0; at < THREADS; at++)
-		if (pthread_create(&threads[at], NULL, thread_of_program, (void *)at))
-			impossible("pthread_create");
-	for (size_t at = 0; at < THREADS; at++)
-		pthread_join(threads[at], NULL);
-	for (size_t at = 0; at < SLOTS; at++) {
-		give_back(&slots[at].held);
-		drop(&slots[at]);
-	}
-	if (!is_plain() && pny_registry_destroy(registry) != PNY_OK) {
-		fprintf(stderr, "REFUSED: pny_registry_destroy: %s\n", pny_last_error());
-		return REFUSED;
-	}
-	return WELL;
-}
-
-/* The main function of a program that `generator` has printed: its argument is the folder of objects. */
-__attribute__((unused)) static int run_printed(int count, char **arguments, struct manner how, const struct step *steps, size_t length)
-{
-	if (count > 1 && strcmp(arguments[1], "device") == 0)
-		return device();
-	if (count > 1)
-		objects_folder = arguments[1];
-	int end = run_program(how, steps, length);
-	puts(end == WELL ? "completed" : "failed");
-	return end;
-}
+#include "program.h"
 #endif

@@ -2,8 +2,8 @@
  * The ways in which a generated program makes a system call: through libc, by its number, by an object
  * that is loaded at that moment, by an io_uring.
  */
-#ifndef PINYARD_GENERATOR_CALLS_H
-#define PINYARD_GENERATOR_CALLS_H
+#ifndef GENERATOR_CALLS_H
+#define GENERATOR_CALLS_H
 #include "device.h"
 #include <dlfcn.h>
 #include <sched.h>

@@ -8,8 +8,8 @@
  * registration that is made then, and each `pny_put` takes it back. A program that fails like this as
  * well does not show a defect of the cache.
  */
-#ifndef PINYARD_GENERATOR_DEVICE_H
-#define PINYARD_GENERATOR_DEVICE_H
+#ifndef GENERATOR_DEVICE_H
+#define GENERATOR_DEVICE_H
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -178,7 +178,7 @@ static int is_plain(void)
 	return plain_ring >= 0;
 }
 
-static pny_status make_registry(uint32_t flags)
+static pny_status make_registry(const pny_registry_config *config)
 {
 	if (getenv("GENERATOR_PLAIN")) {
 		struct iovec none[PLAIN_BUFFERS] = {0};
@@ -188,8 +188,7 @@ static pny_status make_registry(uint32_t flags)
 			impossible("io_uring");
 		return PNY_OK;
 	}
-	pny_registry_config config = {.size = sizeof config, .backend = PNY_BACKEND_IO_URING, .flags = flags};
-	return pny_registry_create(&config, &registry);
+	return pny_registry_create(config, &registry);
 }
 
 static int update_plain(unsigned at, void *address, size_t length)

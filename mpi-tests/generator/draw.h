@@ -1,6 +1,6 @@
 /* A program from a seed. */
-#ifndef PINYARD_GENERATOR_DRAW_H
-#define PINYARD_GENERATOR_DRAW_H
+#ifndef GENERATOR_DRAW_H
+#define GENERATOR_DRAW_H
 #include "alphabet.h"
 
 #define MOST_STEPS 256
@@ -70,7 +70,7 @@ struct choice {
 	} without[64];
 	size_t withouts;
 	unsigned without_ways; /* a bit for each */
-	int without_cut;
+	int without_cut, without_busy;
 };
 
 static int is_allowed(const struct choice *choice, const struct manner *how, const struct step *step)
@@ -82,6 +82,9 @@ static int is_allowed(const struct choice *choice, const struct manner *how, con
 			return 0;
 	}
 	if (letters[step->operation].are && choice->without_ways & 1U << how_of(step))
+		return 0;
+	/* Another slot's registration may have grown over a page that is dropped by a raw system call. */
+	if (how->limits & 2 && is_against_trust(step))
 		return 0;
 	return (choice->exceptions || !is_exception(step)) && !(how->trust && is_against_trust(step));
 }
@@ -119,7 +122,8 @@ static void draw_program(struct drawn *drawn, const struct choice *choice, uint6
 	size_t length = draw(3) ? 4 + draw(36) : 1 + draw(8);
 	drawn->manner.rounds = drawn->manner.ordered ? 1 + (unsigned)draw(2) : draw(2) ? 1 + (unsigned)draw(8) : length < 9 ? 1000 : 100;
 	drawn->manner.trust = draw(6) == 0;
-	drawn->manner.busy = draw(12) ? 0 : 1 + (unsigned)draw(3);
+	drawn->manner.busy = draw(12) || choice->without_busy ? 0 : 1 + (unsigned)draw(3);
+	drawn->manner.limits = draw(5) ? 0 : 1 + (unsigned)draw(3);
 	drawn->manner.cut = choice->exceptions && !choice->without_cut;
 	unsigned of_ways = choice->exceptions ? sizeof ways / sizeof *ways : 6;
 	enum how hows[2] = {ways[draw(of_ways)], draw(2) ? LIBC : ways[draw(of_ways)]};

@@ -1,6 +1,6 @@
 /* Runs a program in a process of its own, and makes one that fails shorter. */
-#ifndef PINYARD_GENERATOR_JUDGE_H
-#define PINYARD_GENERATOR_JUDGE_H
+#ifndef GENERATOR_JUDGE_H
+#define GENERATOR_JUDGE_H
 #include "draw.h"
 
 static unsigned limit = 30; /* seconds */
@@ -16,8 +16,8 @@ static double now(void)
 
 static void write_program(FILE *to, const struct drawn *drawn)
 {
-	fprintf(to, "%u %u %u %u %u %zu\n", drawn->manner.ordered, drawn->manner.rounds, drawn->manner.trust, drawn->manner.busy,
-		drawn->manner.cut, drawn->length);
+	fprintf(to, "%u %u %u %u %u %u %zu\n", drawn->manner.ordered, drawn->manner.rounds, drawn->manner.trust, drawn->manner.busy,
+		drawn->manner.cut, drawn->manner.limits, drawn->length);
 	for (size_t at = 0; at < drawn->length; at++)
 		fprintf(to, "%u %u %u %u\n", drawn->steps[at].thread, drawn->steps[at].operation, drawn->steps[at].slot, drawn->steps[at].variant);
 	fflush(to);
@@ -28,7 +28,8 @@ static void write_program(FILE *to, const struct drawn *drawn)
 static int read_program(FILE *from, struct drawn *drawn)
 {
 	struct manner *how = &drawn->manner;
-	if (fscanf(from, "%u %u %u %u %u %zu", &how->ordered, &how->rounds, &how->trust, &how->busy, &how->cut, &drawn->length) != 6 ||
+	if (fscanf(from, "%u %u %u %u %u %u %zu", &how->ordered, &how->rounds, &how->trust, &how->busy, &how->cut, &how->limits,
+		   &drawn->length) != 7 ||
 	    drawn->length > MOST_STEPS)
 		return -1;
 	for (size_t at = 0; at < drawn->length; at++) {
@@ -167,12 +168,16 @@ static void with_simpler_manner(struct shrinking *it)
 	candidate.manner.ordered = 1;
 	if (!it->best.manner.ordered && try(it, &candidate))
 		it->times = 3;
-	for (int which = 0; which < 5; which++) {
+	for (int which = 0; which < 7; which++) {
 		candidate = it->best;
 		if (which == 0)
 			candidate.manner.busy = 0;
 		else if (which == 3)
 			candidate.manner.busy &= 2;
+		else if (which == 4)
+			candidate.manner.limits = 0;
+		else if (which == 5)
+			candidate.manner.limits &= 1;
 		else if (which == 1)
 			candidate.manner.trust = 0;
 		else if (which == 2)
@@ -239,8 +244,8 @@ static void print_program(FILE *to, const struct drawn *drawn, const char *words
 	}
 	fprintf(to,
 		"};\n\nint main(int count, char **arguments)\n{\n"
-		"\tstruct manner how = {.ordered = %u, .rounds = %u, .trust = %u, .busy = %u, .cut = %u};\n"
+		"\tstruct manner how = {.ordered = %u, .rounds = %u, .trust = %u, .busy = %u, .cut = %u, .limits = %u};\n"
 		"\treturn run_printed(count, arguments, how, steps, sizeof steps / sizeof *steps);\n}\n",
-		how->ordered, how->rounds, how->trust, how->busy, how->cut);
+		how->ordered, how->rounds, how->trust, how->busy, how->cut, how->limits);
 }
 #endif

@@ -1,6 +1,6 @@
 /* What each letter of the alphabet does. The slot is locked; a call that this kernel refuses does nothing. */
-#ifndef PINYARD_GENERATOR_OPERATIONS_H
-#define PINYARD_GENERATOR_OPERATIONS_H
+#ifndef GENERATOR_OPERATIONS_H
+#define GENERATOR_OPERATIONS_H
 #include "alphabet.h"
 
 /* ---- Memory comes and goes --------------------------------------------------------------------- */
@@ -137,7 +137,7 @@ static void op_send(struct slot *slot, unsigned variant)
 		return;
 	size_t first = variant & 1 ? part_of(slot, 2) : 0;
 	slot->cut |= first != 0;
-	judge(slot->at + first, slot->length - first, page_of(slot), slot->kind, variant & 2, variant & 4);
+	judge(slot->at + first, slot->length - first, page_of(slot), slot->kind, variant);
 }
 
 static void op_hold(struct slot *slot, unsigned variant)
@@ -153,6 +153,14 @@ static void op_release(struct slot *slot, unsigned variant)
 {
 	(void)variant;
 	give_back(&slot->held);
+}
+
+static void op_forget_all(struct slot *slot, unsigned variant)
+{
+	if (is_plain() || slot->kind == NOTHING)
+		return;
+	if ((variant ? pny_flush(registry) : pny_invalidate(registry, slot->at, slot->length)) != PNY_OK)
+		broken(pny_last_error());
 }
 
 static void op_another_registry(struct slot *slot, unsigned variant)
@@ -267,7 +275,7 @@ static void op_move_away(struct slot *slot, unsigned variant)
 		return;
 	}
 	map_again(slot, first);
-	judge(target, length, page, kind, 0, 0);
+	judge(target, length, page, kind, 0);
 	munmap(target, length);
 }
 
@@ -334,11 +342,11 @@ static void op_odd_huge_move(struct slot *slot, unsigned variant)
 	(void)slot;
 	if (huge == MAP_FAILED || target == MAP_FAILED || !has_huge_pages(huge, HUGE_PAGE))
 		return;
-	judge(inside, PAGE, PAGE, PRIVATE, 0, 0);
+	judge(inside, PAGE, PAGE, PRIVATE, 0);
 	if (mremap(huge, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, target) == target) {
 		if (variant)
 			in_object(SYS_mmap, (long)huge, HUGE_PAGE, RW, ANONYMOUS | MAP_FIXED_NOREPLACE, -1);
-		judge(inside, PAGE, PAGE, PRIVATE, 0, 0);
+		judge(inside, PAGE, PAGE, PRIVATE, 0);
 	}
 	munmap(huge, HUGE_PAGE);
 	munmap(target, HUGE_PAGE);

@@ -1,6 +1,6 @@
 /* The letters that change files, objects, processes, threads. */
-#ifndef PINYARD_GENERATOR_OTHERS_H
-#define PINYARD_GENERATOR_OTHERS_H
+#ifndef GENERATOR_OTHERS_H
+#define GENERATOR_OTHERS_H
 #include "operations.h"
 
 #define PUNCH (FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE)
@@ -117,7 +117,7 @@ static void op_child(struct slot *slot, unsigned variant)
 	if (child < 0)
 		return; /* for each huge page that is pinned the kernel takes one more */
 	if (variant == 1 || variant == 4)
-		judge(slot->at, slot->length, PAGE, PRIVATE, 0, 0);
+		judge(slot->at, slot->length, PAGE, PRIVATE, 0);
 	if (variant == 4 && waitpid(child, &status, 0) == child) {
 		if (status && !(WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM)) {
 			fprintf(stderr, "the child's status: %#x\n", status);
@@ -215,7 +215,7 @@ static void op_by_thread(struct slot *slot, unsigned variant)
 static void *stack_on_thread(void *unused)
 {
 	unsigned char memory[8 * PAGE];
-	judge((void *)(((uintptr_t)memory + PAGE - 1) & -PAGE), 7 * PAGE, PAGE, PRIVATE, 0, 0);
+	judge((void *)(((uintptr_t)memory + PAGE - 1) & -PAGE), 7 * PAGE, PAGE, PRIVATE, 0);
 	return unused;
 }
 static void op_send_stack(struct slot *slot, unsigned variant)
