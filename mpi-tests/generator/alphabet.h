@@ -276,7 +276,7 @@ static void map_again(struct slot *slot, size_t first)
 		slot->length = first;
 		return;
 	}
-	void *mapped = is_apart(at) ? (void *)in_object(SYS_mmap, (long)at, (long)length, RW, flags, -1)
+	void *mapped = is_apart(at) ? (void *)call(QUIETLY, SYS_mmap, (long)at, (long)length, RW, flags, -1)
 				    : mmap(at, length, RW, flags, -1, 0);
 	if (mapped == at && first) {
 		slot->seams = 1;

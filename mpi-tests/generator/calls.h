@@ -17,7 +17,8 @@ enum how {
 	WIDE,        /* syscall(2) with bits above the 32nd in the number, which the kernel ignores */
 	TWO,         /* a wrapper of two arguments in an object (munmap alone) */
 	RING_HIDDEN, /* a ring that has neither a descriptor nor a mapping */
-	HOWS
+	HOWS,
+	QUIETLY = WIDE /* what is mapped where nothing is: a hook that sees it helps nobody */
 };
 
 /* As object.c is compiled: six arguments; two of them at -O0; two at -O2; with a constructor. */

@@ -345,7 +345,7 @@ static void op_odd_huge_move(struct slot *slot, unsigned variant)
 	judge(inside, PAGE, PAGE, PRIVATE, 0);
 	if (mremap(huge, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, target) == target) {
 		if (variant)
-			in_object(SYS_mmap, (long)huge, HUGE_PAGE, RW, ANONYMOUS | MAP_FIXED_NOREPLACE, -1);
+			call(QUIETLY, SYS_mmap, (long)huge, HUGE_PAGE, RW, ANONYMOUS | MAP_FIXED_NOREPLACE, -1);
 		judge(inside, PAGE, PAGE, PRIVATE, 0);
 	}
 	munmap(huge, HUGE_PAGE);
