@@ -187,7 +187,7 @@ static void judge(unsigned char *at, size_t length, size_t page, enum kind kind,
 }
 
 /* The program's own call failed although it is legal, and would succeed without the library. */
-static void broken(const char *what)
+__attribute__((noreturn)) static void broken(const char *what)
 {
 	fprintf(stderr, "BROKEN: %s: %s\n", what, strerror(errno));
 	_exit(BROKEN);

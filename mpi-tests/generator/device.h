@@ -40,7 +40,7 @@ static pny_registry registry;
 static int to_device = -1;
 static int plain_ring = -1;
 
-static void impossible(const char *call)
+__attribute__((noreturn)) static void impossible(const char *call)
 {
 	fprintf(stderr, "not possible here: %s: %s\n", call, strerror(errno));
 	_exit(NOT_POSSIBLE);

@@ -44,6 +44,9 @@ programs() {
 # Where there is no io_uring, that is said and nothing is tried.
 possible() { "$build/generator" --objects "$build" --programs 1 --seed 1; }
 
+with_clang() { CC=clang mpi-tests/generator/build.sh "$work/clang" "$target/release"; }
+
+check "the generator, by clang" with_clang
 check "one program" possible
 if [ $skipped -eq 0 ]; then
     check "without hooks, a program that fails" control
