@@ -76,7 +76,7 @@ struct manner {
 	unsigned rounds;  /* how often each thread takes its steps, at most */
 	unsigned trust;   /* shared memory is trusted */
 	unsigned busy;    /* threads allocate and load while the registry is made */
-	unsigned cut;     /* a mapping of which a part is registered is moved as well */
+	unsigned strict;  /* 1: a mapping of which a part is registered is moved; 2: no get is refused as unstable */
 	unsigned limits;  /* 1: three registrations at most; 2: they grow to blocks of 64 KiB */
 };
 
@@ -118,14 +118,17 @@ static size_t page_of(const struct slot *slot)
 }
 
 /* ---- The judge --------------------------------------------------------------------------------- */
-/* Whether there is a registration. Without one where the kernel or the registry may refuse. */
+/*
+ * Whether there is a registration. A get may be refused because another thread truncates some file, and is
+ * made again, unless that is a failure too. There is none where the kernel or the registry may refuse.
+ */
 static int registered(unsigned char *at, size_t length, pny_access access, enum kind kind, struct pny_lease *got)
 {
 	pny_status status;
 	unsigned left = 1000;
 	do
 		status = lease(at, length, access, got);
-	while (status == PNY_ERR_UNSTABLE && kind != PRIVATE && --left);
+	while (status == PNY_ERR_UNSTABLE && !(manner.strict & 2) && --left);
 	if (status == PNY_OK)
 		return 1;
 	if (is_plain() || status == PNY_ERR_LIMIT)

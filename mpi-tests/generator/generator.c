@@ -41,10 +41,14 @@ static void leave_out(struct choice *choice, const char *letter)
 		choice->without_ways |= 1U << atoi(letter + 4) % HOWS;
 		return;
 	}
-	choice->without_cut |= strcmp(letter, "cut") == 0;
-	choice->without_busy |= strcmp(letter, "busy") == 0;
-	if (strcmp(letter, "cut") == 0 || strcmp(letter, "busy") == 0)
+	if (strncmp(letter, "strict:", 7) == 0) {
+		choice->without_strict |= (unsigned)atoi(letter + 7);
 		return;
+	}
+	if (strcmp(letter, "busy") == 0) {
+		choice->without_busy = 1;
+		return;
+	}
 	for (unsigned at = 0; at < OPERATIONS && choice->withouts < 64; at++)
 		if (strlen(letters[at].name) == length && strncmp(letters[at].name, letter, length) == 0) {
 			choice->without[choice->withouts].operation = (enum operation)at;

@@ -17,7 +17,7 @@ static double now(void)
 static void write_program(FILE *to, const struct drawn *drawn)
 {
 	fprintf(to, "%u %u %u %u %u %u %zu\n", drawn->manner.ordered, drawn->manner.rounds, drawn->manner.trust, drawn->manner.busy,
-		drawn->manner.cut, drawn->manner.limits, drawn->length);
+		drawn->manner.strict, drawn->manner.limits, drawn->length);
 	for (size_t at = 0; at < drawn->length; at++)
 		fprintf(to, "%u %u %u %u\n", drawn->steps[at].thread, drawn->steps[at].operation, drawn->steps[at].slot, drawn->steps[at].variant);
 	fflush(to);
@@ -28,7 +28,7 @@ static void write_program(FILE *to, const struct drawn *drawn)
 static int read_program(FILE *from, struct drawn *drawn)
 {
 	struct manner *how = &drawn->manner;
-	if (fscanf(from, "%u %u %u %u %u %u %zu", &how->ordered, &how->rounds, &how->trust, &how->busy, &how->cut, &how->limits,
+	if (fscanf(from, "%u %u %u %u %u %u %zu", &how->ordered, &how->rounds, &how->trust, &how->busy, &how->strict, &how->limits,
 		   &drawn->length) != 7 ||
 	    drawn->length > MOST_STEPS)
 		return -1;
@@ -181,7 +181,7 @@ static void with_simpler_manner(struct shrinking *it)
 		else if (which == 1)
 			candidate.manner.trust = 0;
 		else if (which == 2)
-			candidate.manner.cut = 0;
+			candidate.manner.strict = 0;
 		else
 			candidate.manner.rounds = 1;
 		if (memcmp(&candidate.manner, &it->best.manner, sizeof candidate.manner) != 0)
@@ -244,8 +244,8 @@ static void print_program(FILE *to, const struct drawn *drawn, const char *words
 	}
 	fprintf(to,
 		"};\n\nint main(int count, char **arguments)\n{\n"
-		"\tstruct manner how = {.ordered = %u, .rounds = %u, .trust = %u, .busy = %u, .cut = %u, .limits = %u};\n"
+		"\tstruct manner how = {.ordered = %u, .rounds = %u, .trust = %u, .busy = %u, .strict = %u, .limits = %u};\n"
 		"\treturn run_printed(count, arguments, how, steps, sizeof steps / sizeof *steps);\n}\n",
-		how->ordered, how->rounds, how->trust, how->busy, how->cut, how->limits);
+		how->ordered, how->rounds, how->trust, how->busy, how->strict, how->limits);
 }
 #endif

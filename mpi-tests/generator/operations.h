@@ -258,7 +258,7 @@ static void *remap_by(enum how how, void *at, size_t old, size_t new, int flags,
 /* A kernel that moves several mappings at once may leave off half-way: such slots stay. */
 static int is_one_mapping(const struct slot *slot)
 {
-	return is_changeable(slot) && !slot->seams && (!slot->cut || manner.cut);
+	return is_changeable(slot) && !slot->seams && (!slot->cut || manner.strict & 1);
 }
 
 static void op_move_away(struct slot *slot, unsigned variant)
