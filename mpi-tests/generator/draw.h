@@ -138,16 +138,21 @@ static void draw_program(struct drawn *drawn, const struct choice *choice, uint6
 		add(drawn, choice, (struct step){0, OP_load, 0, 0});
 	if (hows[0] == TWO || hows[1] == TWO)
 		add(drawn, choice, (struct step){0, OP_load, 0, 1 + (unsigned)draw(2)});
+	/* Threads that wait for each other's slots race less. */
+	int own_slots = !drawn->manner.ordered && draw(2);
+	if (own_slots)
+		used = of_threads;
 	for (unsigned slot = 0; slot < used; slot++) {
 		enum operation map = maps[draw(sizeof maps / sizeof *maps)];
-		add(drawn, choice, (struct step){(unsigned)draw(of_threads), map, slot, draw_variant(map, hows)});
+		unsigned thread = own_slots ? slot : (unsigned)draw(of_threads);
+		add(drawn, choice, (struct step){thread, map, slot, draw_variant(map, hows)});
 	}
 	for (; length > 0; length--) {
 		enum operation operation = draw(5) < 2 ? OP_send : chosen[draw(count)];
-		add(drawn, choice,
-		    (struct step){(unsigned)draw(of_threads), operation, (unsigned)draw(used), draw_variant(operation, hows)});
+		unsigned thread = (unsigned)draw(of_threads), slot = own_slots ? thread : (unsigned)draw(used);
+		add(drawn, choice, (struct step){thread, operation, slot, draw_variant(operation, hows)});
 	}
 	for (unsigned slot = 0; slot < used; slot++)
-		add(drawn, choice, (struct step){(unsigned)draw(of_threads), OP_send, slot, 0});
+		add(drawn, choice, (struct step){own_slots ? slot : (unsigned)draw(of_threads), OP_send, slot, 0});
 }
 #endif
