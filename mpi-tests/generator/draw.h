@@ -120,8 +120,8 @@ static void draw_program(struct drawn *drawn, const struct choice *choice, uint6
 	draw_state = seed * 0x2545f4914f6cdd1d;
 	*drawn = (struct drawn){.seed = seed};
 	drawn->manner.ordered = draw(5) < 2;
-	size_t length = draw(3) ? 4 + draw(36) : 1 + draw(8);
-	drawn->manner.rounds = drawn->manner.ordered ? 1 + (unsigned)draw(2) : draw(2) ? 1 + (unsigned)draw(8) : length < 9 ? 1000 : 100;
+	size_t length = draw(2) ? 4 + draw(36) : 1 + draw(8);
+	drawn->manner.rounds = drawn->manner.ordered ? 1 + (unsigned)draw(2) : draw(2) ? 1 + (unsigned)draw(8) : 1000;
 	drawn->manner.trust = draw(6) == 0;
 	drawn->manner.busy = draw(12) || choice->without_busy ? 0 : 1 + (unsigned)draw(3);
 	drawn->manner.limits = draw(5) ? 0 : 1 + (unsigned)draw(3);

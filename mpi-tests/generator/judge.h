@@ -182,7 +182,7 @@ static void with_simpler_manner(struct shrinking *it)
 			candidate.manner.trust = 0;
 		else if (which == 2)
 			candidate.manner.strict = 0;
-		else
+		else if (candidate.manner.ordered)
 			candidate.manner.rounds = 1;
 		if (memcmp(&candidate.manner, &it->best.manner, sizeof candidate.manner) != 0)
 			try(it, &candidate);
