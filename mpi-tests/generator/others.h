@@ -93,7 +93,7 @@ static int get_in_child(const struct slot *slot, int own)
 		return pny_get(registry, slot->at, slot->length, PNY_LOCAL_READ, &got) == PNY_ERR_FORKED ? 0 : 1;
 	/* The loader may have been another thread's when the process was forked: its end is no failure. */
 	signal(SIGALRM, SIG_DFL);
-	alarm(5);
+	alarm(1);
 	if (pny_registry_create(&config, &other) != PNY_OK)
 		return 2;
 	if (pny_get(other, slot->at, slot->length, PNY_LOCAL_WRITE, &got) != PNY_OK || pny_put(&got) != PNY_OK)
