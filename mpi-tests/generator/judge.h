@@ -212,16 +212,17 @@ static int shrink(struct drawn *drawn, int end, double seconds, unsigned *rate)
 	return again;
 }
 
-/* What it ends with and its letters, as a number: two programs with the same one may show one defect. */
+/* What it ends with, its letters and their ways, as a number: two programs with the same one may show one defect. */
 static uint64_t kind_of(const struct drawn *drawn, int end)
 {
 	uint64_t kind = (uint64_t)end * 0x9e3779b97f4a7c15;
-	for (unsigned letter = 0; letter < OPERATIONS; letter++)
+	for (unsigned letter = 0; letter < OPERATIONS; letter++) {
+		unsigned in_ways = 0;
 		for (size_t at = 0; at < drawn->length; at++)
-			if (drawn->steps[at].operation == letter) {
-				kind = (kind ^ letter) * 0x100000001b3;
-				break;
-			}
+			if (drawn->steps[at].operation == letter)
+				in_ways |= 1U << how_of(&drawn->steps[at]);
+		kind = (kind ^ in_ways) * 0x100000001b3;
+	}
 	return kind;
 }
 
