@@ -1,7 +1,8 @@
 #!/bin/bash
 # The hooks on other kernels, each on an emulated node: the patcher's tests, those of what
-# is noticed, and the table of `pinyard doctor hooks`. Takes about ten minutes a kernel, so
-# it is no part of `make test`; docs/benchmarks/kernels has what it printed.
+# is noticed, the table of `pinyard doctor hooks`, and ten minutes of the generator's programs.
+# Takes about twenty minutes a kernel, so it is no part of `make test`; docs/benchmarks/kernels
+# has what it printed.
 #
 #   mpi-tests/cluster/kernels.sh OUT [NAME...]   all kernels of the list unless named
 set -u
@@ -28,6 +29,8 @@ declare -A kernels=(
 [ $# -gt 0 ] || set -- "${!kernels[@]}"
 
 xtask/ci/build.sh release || cannot "build pinyard"
+generator=$target/kernels/generator
+mpi-tests/generator/build.sh "$generator" "$target/release" || cannot "build the generator"
 built() { # package, test: the binary that cargo has just built
     cargo test --quiet --release --no-run --message-format json -p "$1" --test "$2" |
         sed -n "s/.*\"name\":\"$2\".*\"executable\":\"\([^\"]*\)\".*/\1/p"
@@ -55,11 +58,16 @@ tested() {
 table() {
     LIMIT=1800 recorded "$here/nodes.sh" exec 0 "cp $target/release/pinyard /dev/shm/; /dev/shm/pinyard doctor hooks"
 }
+# The time that a program may take is of a machine that is emulated.
+generated() {
+    LIMIT=1200 recorded "$here/nodes.sh" exec 0 "cp -r $generator /dev/shm/generator; cp $target/release/libpinyard.so /dev/shm/libpinyard.so.0
+        LD_LIBRARY_PATH=/dev/shm /dev/shm/generator/generator --objects /dev/shm/generator --seconds 600 --limit 200 --shrink 200"
+}
 for name in "$@"; do
     if [ "$name" = 5.15 ] && [ -z "$ubuntu" ]; then
         skip "5.15: UBUNTU_KERNELS names no mirror of Ubuntu's" && continue
     fi
-    export CLUSTER=$target/kernels/$name LIFE=3000 PINYARD_CLUSTER_KERNEL=${kernels[$name]}
+    export CLUSTER=$target/kernels/$name LIFE=4500 PINYARD_CLUSTER_KERNEL=${kernels[$name]}
     check "$name: its kernel is made" "$here/build.sh" "$CLUSTER"
     SHARE=$(mktemp -d /tmp/pinyard-cluster.XXXXXX) || exit 2
     export SHARE
@@ -68,6 +76,7 @@ for name in "$@"; do
     check "$name: it boots" recorded "$here/nodes.sh" up 1
     for program in "${tests[@]}"; do check "$name: $(basename "${program%-*}")" tested "$program"; done
     check "$name: pinyard doctor hooks" table
+    check "$name: the generator's programs" generated
     "$here/nodes.sh" down
     trap 'rm -rf "$work"' EXIT
 done
