@@ -170,10 +170,10 @@ extern "C" fn look(_: *mut c_void) -> *mut c_void {
         looks += 1;
         if threads != known || looks % AGAIN == 0 {
             known = threads;
-            // Twice: a thread that the first look found ending may have made another before.
+            // Twice: a thread that the first look found ending may have made another before. What exit(3) calls
+            // may end its thread: then the process is alone again.
             if tasks::are_ours() && tasks::are_ours() {
                 exit();
-                break;
             }
         }
     }

@@ -95,6 +95,12 @@ static void start(void *(*run)(void *), void *argument) {
     pthread_detach(thread);
 }
 
+/* exit(3) goes on where the next thread finds it. */
+static void ends_its_thread(void) { pthread_exit(NULL); }
+static void handler_ends_its_thread(void) {
+    use(make_registry());
+    atexit(ends_its_thread);
+}
 /* Its end is told: no thread looks for it before. */
 static void first_alone(void) {
     DIR *tasks;
@@ -165,6 +171,7 @@ static const struct {
     {"another makes it", other_makes, 0},
     {"userfaultfd's threads are left", destroyed, 0},
     {"a pool is left", pool, 0},
+    {"a handler of exit's ends its thread", handler_ends_its_thread, 0},
     {"two copies", two_copies, 0},
     {"a thread that pinyard's thread made is left", made_by_ours, 7},
     {"a thread of the program's is left", program_stays, 7},
