@@ -6,9 +6,9 @@
 //! A first thread that tells of its end costs nothing until then. Where it does not tell, since the library
 //! was loaded by another thread or before a fork, the look is once a second.
 //!
-//! A thread is pinyard's, of this copy of the library or another, if its name says so and it has
-//! `SCHED_RESET_ON_FORK` (sched(7)): a thread that the program makes in a function which pinyard calls inherits
-//! the name, and never the flag. What nobody can say of a thread makes it the program's.
+//! A thread is pinyard's, of this copy of the library or another, if it has one of the names of pinyard's threads
+//! and `SCHED_RESET_ON_FORK` (sched(7)). A thread that the program makes in a function which pinyard calls inherits
+//! the name, and not the flag. A thread of which nobody can say whose it is, is the program's.
 #![allow(unsafe_code)]
 
 mod tasks;
@@ -170,14 +170,28 @@ extern "C" fn look(_: *mut c_void) -> *mut c_void {
         looks += 1;
         if threads != known || looks % AGAIN == 0 {
             known = threads;
-            // Twice: a thread that the first look found ending may have made another before. What exit(3) calls
-            // may end its thread: then the process is alone again.
-            if tasks::are_ours() && tasks::are_ours() {
+            // What exit(3) calls may end its thread: then the process is alone again.
+            if are_alone() {
                 exit();
             }
         }
     }
     null_mut()
+}
+
+/// Has a thread of its own look, twice, whose table of descriptors is empty: a number that the program closes, or
+/// has free, is none of ours. That thread starts no other, which would have that table.
+fn are_alone() -> bool {
+    extern "C" fn list(_: *mut c_void) -> *mut c_void {
+        begin(Some(c"pinyard-list"));
+        let ours = threads::own_descriptors(0).is_ok() && tasks::are_ours() && tasks::are_ours();
+        core::ptr::without_provenance_mut(usize::from(ours))
+    }
+    let mut ours = null_mut();
+    let Ok(thread) = threads::create(list, null_mut(), crate::stack_size(STACK)) else { return false };
+    // SAFETY: made above, and joined once.
+    unsafe { libc::pthread_join(thread, &raw mut ours) };
+    !ours.is_null()
 }
 
 /// On a thread of the usual size, which takes signals, and which has nothing of ours below it: what exit(3) calls

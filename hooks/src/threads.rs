@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::signals::SignalsBlocked;
+use crate::sys;
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
 
@@ -26,4 +27,13 @@ pub(crate) fn create(
         libc::pthread_attr_destroy(attributes.as_mut_ptr());
         if made == 0 { Ok(thread.assume_init()) } else { Err(made) }
     }
+}
+
+/// Takes the calling thread a table of descriptors of its own, from `first` on with none in it. The error is
+/// close_range(2)'s errno: a filter of system calls may refuse it.
+pub(crate) fn own_descriptors(first: i32) -> Result<(), i32> {
+    const UNSHARE: u32 = 1 << 1;
+    // SAFETY: closes descriptors of a table that no other thread has, which the call makes.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, UNSHARE) };
+    if closed == 0 { Ok(()) } else { Err(sys::errno()) }
 }

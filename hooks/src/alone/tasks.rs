@@ -6,9 +6,19 @@ use core::sync::atomic::{AtomicI32, Ordering::*};
 
 /// The process that [`note_process`] was called in.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
-const NAME: &[u8] = b"pinyard-";
-/// A thread that the kernel runs for an io_uring.
-const PF_IO_WORKER: u64 = 0x10;
+const NAMES: [&[u8]; 8] = [
+    b"pinyard-reaper",
+    b"pinyard-fences",
+    b"pinyard-device",
+    b"pinyard-trace",
+    b"pinyard-watch",
+    b"pinyard-serve",
+    b"pinyard-end",
+    b"pinyard-list",
+];
+/// `PF_IO_WORKER` and, from Linux 6.4 on, `PF_USER_WORKER`: a thread that the kernel runs for an io_uring, or for a
+/// virtual machine.
+const KERNELS: u64 = 0x10 | 0x4000;
 
 fn process() -> i32 {
     // SAFETY: no preconditions.
@@ -85,18 +95,19 @@ fn stat(thread: i32, text: &mut [u8]) -> Option<&[u8]> {
     }
 }
 
-/// What a thread's text says (proc_pid_stat(5)): it has ended, it is the kernel's, or it has one of our names. The
-/// name is in parentheses, and may have more of them; the state follows, and the flags six fields on.
+/// What a thread's text says (proc_pid_stat(5)): it is the kernel's (`false`), or has one of our names. The
+/// name is in parentheses, and may have more of them; the state follows, and the flags six fields on. One that has
+/// ended may have made another that is not listed: nobody can say whose it was.
 fn may_be_ours(stat: &[u8]) -> Option<bool> {
     let open = stat.iter().position(|byte| *byte == b'(')?;
     let close = stat.iter().rposition(|byte| *byte == b')')?;
     let mut fields = stat.get(close + 2..)?.split(|byte| *byte == b' ');
-    let has_ended = matches!(fields.next()?, b"Z" | b"X");
-    let flags: u64 = core::str::from_utf8(fields.nth(5)?).ok()?.parse().ok()?;
-    if has_ended || flags & PF_IO_WORKER != 0 {
-        return Some(false);
+    if matches!(fields.next()?, b"Z" | b"X") {
+        return None;
     }
-    stat.get(open + 1..close)?.starts_with(NAME).then_some(true)
+    let flags: u64 = core::str::from_utf8(fields.nth(5)?).ok()?.parse().ok()?;
+    let name = stat.get(open + 1..close)?;
+    if flags & KERNELS != 0 { Some(false) } else { NAMES.contains(&name).then_some(true) }
 }
 
 /// Whether the thread is none of the program's.
@@ -113,10 +124,14 @@ fn is_ours(thread: i32) -> bool {
     }
 }
 
-/// Whether no thread but an ended first one is the program's. A new thread is last in the kernel's list, so one that
-/// is made meanwhile is seen.
+/// Whether no thread but an ended first one is the program's. A thread that makes one which is not listed is itself
+/// listed, and lives, has ended or is gone: each time the answer is no.
+///
+/// Opens files: by a thread that has a table of descriptors of its own, with nothing in it.
 pub(super) fn are_ours() -> bool {
+    let before = count();
     let mut entries = [0_u64; 512];
+    let mut listed = 0;
     // SAFETY: a path, and a buffer of this length, aligned as the entries are.
     unsafe {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
@@ -131,6 +146,7 @@ pub(super) fn are_ours() -> bool {
                 Ok(0) => break true,
                 Ok(length) => {
                     let bytes = core::slice::from_raw_parts(entries.as_ptr().cast::<u8>(), length);
+                    listed += threads_in(bytes).count() as u64;
                     if !threads_in(bytes).all(|thread| thread == process() || is_ours(thread)) {
                         break false;
                     }
@@ -139,7 +155,7 @@ pub(super) fn are_ours() -> bool {
             }
         };
         libc::close(folder);
-        ours
+        ours && listed == before && listed == count()
     }
 }
 
@@ -173,7 +189,8 @@ mod tests {
         assert_eq!(of("pinyard-reaper", "S", 4_194_368), Some(true));
         assert_eq!(of("a) Z 1", "S", 64), None, "the program's");
         assert_eq!(of("pinyard", "S", 64), None);
-        assert_eq!(of("a (b", "Z", 64), Some(false));
+        assert_eq!(of("pinyard-player", "S", 64), None);
+        assert_eq!(of("pinyard-reaper", "Z", 64), None, "what it has made meanwhile?");
         assert_eq!(of("iou-sqp-7", "S", 0x40_0050), Some(false));
         assert_eq!(of("iou-sqp-7", "S", 0x40_0040), None, "only the kernel's are");
         assert_eq!(may_be_ours(b""), None);
@@ -187,7 +204,7 @@ mod tests {
         };
         assert!(!this() && !are_ours() && !first_has_ended());
         let ours = move || {
-            super::super::begin(Some(c"pinyard-test"));
+            super::super::begin(Some(c"pinyard-end"));
             // Where a sandbox refuses the flag, nothing is ours.
             let refused = !this();
             (refused, std::thread::spawn(this).join().unwrap())

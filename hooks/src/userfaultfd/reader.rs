@@ -143,18 +143,14 @@ impl Pending {
 /// Takes this thread a table of descriptors of its own, with `fd` alone, as [`MINE`]. The error is
 /// close_range(2)'s errno: a filter of system calls may refuse it.
 fn keep_to_itself(fd: i32) -> Result<(), i32> {
-    const UNSHARE: u32 = 1 << 1;
-    let close = |first: i32, flags: u32| {
-        // SAFETY: closes descriptors of a table that no other thread has: the first call makes it.
-        let closed = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, flags) };
-        if closed == 0 { Ok(()) } else { Err(errno()) }
-    };
-    close(fd + 1, UNSHARE)?;
+    threads::own_descriptors(fd + 1)?;
     // SAFETY: descriptors of this thread's own.
     if fd != MINE && unsafe { libc::dup2(fd, MINE) } < 0 {
         return Err(errno());
     }
-    close(MINE + 1, 0)
+    // SAFETY: as above: no other thread has this table.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, MINE + 1, u32::MAX, 0) };
+    if closed == 0 { Ok(()) } else { Err(errno()) }
 }
 
 /// Waits until there is an event, or `wait` (nanoseconds) is over. Whether to read.
