@@ -128,7 +128,9 @@ static void destroyed(void) {
 static const char *copy;
 static void two_copies(void) {
     void *second = dlopen(copy, RTLD_NOW | RTLD_LOCAL);
-    create *creates = second == NULL ? NULL : (create *)dlsym(second, "pny_registry_create");
+    void *symbol = second == NULL ? NULL : dlsym(second, "pny_registry_create");
+    create *creates;
+    memcpy(&creates, &symbol, sizeof creates);
     if (creates == NULL || creates == pny_registry_create) printf("%s\n", dlerror()), fflush(stdout), _exit(6);
     use(make_registry());
     make_registry_by(creates);
