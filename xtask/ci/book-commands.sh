@@ -39,7 +39,7 @@ make() { (cd "$REPOSITORY" && command make "$@"); }
 END
 )
 in_folder() { # folder, file
-    (cd "$1" && REPOSITORY=$repository PATH=$built:$PATH MPICC=${MPICC:-/usr/bin/mpicc.openmpi} limited 120 \
+    (cd "$1" && REPOSITORY=$repository PATH=$built:$PATH MPICC=${MPICC:-/usr/bin/mpicc.openmpi} limited 900 \
         bash -euo pipefail -c "$in_the_tree"$'\n'"$(cat "$2")")
 }
 
