@@ -29,6 +29,14 @@ compile_error!("pinyard-hooks patches glibc's entries on x86-64 and aarch64 Linu
 
 #[cfg(not(loom))]
 pub mod alone;
+/// A model's process ends with the model.
+#[cfg(loom)]
+pub mod alone {
+    /// Nobody looks.
+    pub fn expect() {}
+    /// Nobody asks.
+    pub fn begin(_: Option<&core::ffi::CStr>) {}
+}
 mod array;
 mod cancellation;
 pub mod descriptors;
@@ -84,7 +92,6 @@ mod signals;
 mod stack;
 #[cfg(not(loom))]
 mod text;
-#[cfg(not(loom))]
 mod thread_end;
 #[cfg(not(loom))]
 mod threads;
@@ -121,5 +128,4 @@ pub use settled::{has_hidden_ring, look_at_loaded_objects, unsettled, wait_until
 pub use stack::{THREAD_STACK, stack_size};
 #[cfg(not(loom))]
 pub use text::is_sealed;
-#[cfg(not(loom))]
 pub use thread_end::{at_thread_end, make_key};
