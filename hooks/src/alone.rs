@@ -59,8 +59,8 @@ pub fn expect() {
     }
 }
 
-/// The calling thread is pinyard's from now on, under `name`, which begins with `pinyard-`, or under the name
-/// that it has.
+/// The calling thread is pinyard's from now on, under `name`, or under the name that it has: one of the list in
+/// `alone/tasks.rs`.
 pub fn begin(name: Option<&core::ffi::CStr>) {
     if cfg!(miri) {
         return;

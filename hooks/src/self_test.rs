@@ -6,6 +6,7 @@
 use crate::libc_functions::entry_of;
 use crate::monitor::{Subscription, subscribe_for_self_test};
 use crate::report::{Function, FunctionReport, Report, Seen, Why};
+use crate::sys::errno;
 use crate::{PAGE_SIZE, loader, patch, refused, sys};
 use core::cell::{Cell, UnsafeCell};
 
@@ -103,11 +104,6 @@ fn verdict(changed: bool, arrived: bool, call: &'static str) -> Seen {
         (true, false) => Seen::No(UNSEEN),
         (false, _) => Seen::NotExercised(Why { call, errno: errno() }),
     }
-}
-
-fn errno() -> i32 {
-    // SAFETY: the calling thread's errno.
-    unsafe { *libc::__errno_location() }
 }
 
 /// Calls `function` through its libc entry and says what came of it. Keeps errno.

@@ -29,11 +29,11 @@ pub(crate) fn create(
     }
 }
 
-/// Takes the calling thread a table of descriptors of its own, from `first` on with none in it. The error is
-/// close_range(2)'s errno: a filter of system calls may refuse it.
+/// Gives the calling thread a table of descriptors of its own, unless it has one, and closes those from `first` on
+/// there. The error is close_range(2)'s errno: a filter of system calls may refuse it.
 pub(crate) fn own_descriptors(first: i32) -> Result<(), i32> {
     const UNSHARE: u32 = 1 << 1;
-    // SAFETY: closes descriptors of a table that no other thread has, which the call makes.
+    // SAFETY: closes descriptors of a table that no other thread has: the call makes one where others have it.
     let closed = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, UNSHARE) };
     if closed == 0 { Ok(()) } else { Err(sys::errno()) }
 }

@@ -147,9 +147,9 @@ fn open() -> Result<i32, Why> {
     Err(why)
 }
 
-/// The descriptor, where the calling thread's table has it and the kernel tells it from others.
-fn open_here(fd: i32) -> Option<i32> {
-    Identity::of(fd).is_some_and(|file| file.inode() == SERVED.load(Relaxed)).then_some(fd)
+/// Whether the calling thread's table has the descriptor, and not another file at its number.
+fn is_open_here(fd: i32) -> bool {
+    Identity::of(fd).is_some_and(|file| file.inode() == SERVED.load(Relaxed))
 }
 
 /// What to do where a limit refuses it, by the text of the [`Why`] of [`start`]; `None` where it is the
@@ -171,30 +171,30 @@ pub fn remedy(why: &str) -> Option<&'static str> {
 /// Events for `range` (whole pages, private anonymous memory) from now on; call
 /// after [`start`] and before pages are pinned.
 pub fn watch(range: Range<usize>) -> Result<(), Why> {
-    // Without a protected page the range behaves as before, except that its changes are told.
+    let fd = serving().ok_or(Why { call: "userfaultfd is not started", errno: 0 })?;
+    // No page is protected: the range behaves as before, and the kernel reports its changes.
     let register = [range.start as u64, range.len() as u64, MODE_WRITE_PROTECT, 0];
-    ioctl(UFFDIO_REGISTER, register).map_err(|errno| Why { call: "ioctl(UFFDIO_REGISTER)", errno }).and_then(
-        |served| if served { Ok(()) } else { Err(Why { call: "userfaultfd is not started", errno: 0 }) },
-    )
+    ioctl(fd, UFFDIO_REGISTER, register).map_err(|errno| Why { call: "ioctl(UFFDIO_REGISTER)", errno })
 }
 
 /// No more events for `range`. What has been unmapped meanwhile has none anyway.
 pub fn unwatch(range: Range<usize>) {
+    let Some(fd) = serving() else { return };
     // Where the range is not ours any more, the kernel refuses and nothing has changed.
-    let _ = ioctl(UFFDIO_UNREGISTER, [range.start as u64, range.len() as u64, 0, 0]);
+    let _ = ioctl(fd, UFFDIO_UNREGISTER, [range.start as u64, range.len() as u64, 0, 0]);
 }
 
-/// Asks the kernel: itself, or by the thread that has the descriptor. `false`: there is none.
-fn ioctl(request: libc::c_ulong, mut argument: [u64; request::WORDS]) -> Result<bool, i32> {
-    let Some(fd) = serving() else { return Ok(false) };
-    if let Some(fd) = open_here(fd) {
+/// Asks the kernel by `fd`, where the calling thread's table has it, and by the thread that has it otherwise. The
+/// error is an errno.
+fn ioctl(fd: i32, request: libc::c_ulong, mut argument: [u64; request::WORDS]) -> Result<(), i32> {
+    if is_open_here(fd) {
         // SAFETY: the structures of both requests are of these words, or the first of them.
         match unsafe { libc::ioctl(fd, request, argument.as_mut_ptr()) } {
-            0 => return Ok(true),
+            0 => return Ok(()),
             // Closed, or another file's, since we looked.
             _ if matches!(errno(), libc::EBADF | libc::ENOTTY) => {}
             _ => return Err(errno()),
         }
     }
-    request::ioctl(request, argument).map(|()| true)
+    request::ioctl(request, argument)
 }

@@ -9,6 +9,23 @@ use pinyard_hooks::userfaultfd::{events, start, watch};
 use std::mem::zeroed;
 use std::path::PathBuf;
 
+/// Runs `case` in a child, where userfaultfd can be tried.
+fn tried(case: impl FnOnce()) {
+    if emulated() {
+        return eprintln!("skipped: qemu's user emulation has no userfaultfd");
+    }
+    child(case);
+}
+
+/// As [`tried`], where userfaultfd serves.
+fn served(case: impl FnOnce()) {
+    tried(|| {
+        if serves() {
+            case();
+        }
+    });
+}
+
 /// Whether userfaultfd serves; a kernel may refuse it.
 fn serves() -> bool {
     match start() {
@@ -39,11 +56,8 @@ fn unmap(at: usize) {
 
 #[test]
 fn its_table_is_its_own_once_it_serves() {
-    if emulated() {
-        return eprintln!("skipped: qemu's user emulation has no userfaultfd");
-    }
     for _ in 0..20 {
-        child(|| {
+        tried(|| {
             let before = tasks();
             if !serves() {
                 return;
@@ -57,13 +71,7 @@ fn its_table_is_its_own_once_it_serves() {
 
 #[test]
 fn a_program_without_descriptors_goes_on() {
-    if emulated() {
-        return eprintln!("skipped: qemu's user emulation has no userfaultfd");
-    }
-    child(|| {
-        if !serves() {
-            return;
-        }
+    served(|| {
         let pages = [watched(), watched(), watched(), watched()];
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: reads the struct.
@@ -80,13 +88,7 @@ fn a_program_without_descriptors_goes_on() {
 /// nothing is opened or started for them.
 #[test]
 fn threads_with_tables_of_their_own_are_served() {
-    if emulated() {
-        return eprintln!("skipped: qemu's user emulation has no userfaultfd");
-    }
-    child(|| {
-        if !serves() {
-            return;
-        }
+    served(|| {
         let before = (tasks().len(), userfaultfds());
         let pages = |rounds| {
             move || {
@@ -120,10 +122,7 @@ fn threads_with_tables_of_their_own_are_served() {
 
 #[test]
 fn where_fstat_is_refused_ranges_are_watched_all_the_same() {
-    if emulated() {
-        return eprintln!("skipped: qemu's user emulation has no userfaultfd");
-    }
-    child(|| {
+    tried(|| {
         filter(&[libc::SYS_fstat, libc::SYS_newfstatat], libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
         if !serves() {
             return;
@@ -145,10 +144,7 @@ fn where_fstat_is_refused_ranges_are_watched_all_the_same() {
 
 #[test]
 fn a_filter_that_kills_its_thread_is_named() {
-    if emulated() {
-        return eprintln!("skipped: qemu's user emulation has no userfaultfd");
-    }
-    child(|| {
+    tried(|| {
         filter(&[libc::SYS_close_range], libc::SECCOMP_RET_KILL_THREAD);
         let why = start().unwrap_err();
         if !why.call.contains("close_range") {
@@ -169,13 +165,7 @@ fn a_filter_that_kills_its_thread_is_named() {
 /// A filter has ended the thread that asks in a thread's place.
 #[test]
 fn who_asks_a_thread_that_has_ended_is_told() {
-    if emulated() {
-        return eprintln!("skipped: qemu's user emulation has no userfaultfd");
-    }
-    child(|| {
-        if !serves() {
-            return;
-        }
+    served(|| {
         // SAFETY: descriptors that this child uses no more; a fresh mapping.
         let at = unsafe {
             assert_eq!(libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0), 0);
@@ -214,10 +204,7 @@ fn filter_of(calls: &[libc::c_long], action: u32, flags: libc::c_ulong) {
 
 #[test]
 fn where_it_cannot_have_a_table_it_does_not_serve() {
-    if emulated() {
-        return eprintln!("skipped: qemu's user emulation has no userfaultfd");
-    }
-    child(|| {
+    tried(|| {
         // As old containers' filters do.
         filter(&[libc::SYS_close_range], libc::SECCOMP_RET_ERRNO | libc::EPERM as u32);
         let why = start().unwrap_err();
@@ -240,13 +227,7 @@ fn userfaultfds() -> Vec<i32> {
 /// The program has closed ours, and a userfaultfd of its own has the number.
 #[test]
 fn nothing_is_watched_by_a_userfaultfd_of_the_programs() {
-    if emulated() {
-        return eprintln!("skipped: qemu's user emulation has no userfaultfd");
-    }
-    child(|| {
-        if !serves() {
-            return;
-        }
+    served(|| {
         let [ours] = userfaultfds()[..] else { panic!("not one: {:?}", userfaultfds()) };
         // SAFETY: descriptors of this process; `struct uffdio_api` is three words.
         let stat = unsafe {

@@ -1,5 +1,6 @@
 /* A process ends with the last of its program's threads, whatever threads pinyard has (pthread_exit(3)). Each
    case in a child, which says by its exit status what it should. */
+#include "registry.h"
 #include <dirent.h>
 #include <dlfcn.h>
 #include <pinyard.h>
@@ -26,7 +27,7 @@ static int unpin(void *user, const pny_key *key, void *address, size_t length) {
     return 0;
 }
 
-static int (*unpins)(void *, const pny_key *, void *, size_t) = unpin;
+static unpins *deregisters = unpin;
 
 static void or_say(pny_status status) {
     if (status == PNY_OK) return;
@@ -35,21 +36,9 @@ static void or_say(pny_status status) {
     _exit(2);
 }
 
-typedef pny_status create(const struct pny_registry_config *, pny_registry *);
-
-static pny_registry make_registry_by(create *creates) {
+static pny_registry make_registry_by(creates *create) {
     pny_registry made;
-    pny_backend_ops ops;
-    pny_registry_config config;
-    memset(&ops, 0, sizeof ops);
-    memset(&config, 0, sizeof config);
-    ops.size = sizeof ops;
-    ops.name = "none";
-    ops.register_memory = pin;
-    ops.deregister_memory = unpins;
-    config.size = sizeof config;
-    config.ops = &ops;
-    or_say(creates(&config, &made));
+    or_say(registry_over(create, "none", pin, deregisters, &made));
     return made;
 }
 
@@ -129,11 +118,11 @@ static const char *copy;
 static void two_copies(void) {
     void *second = dlopen(copy, RTLD_NOW | RTLD_LOCAL);
     void *symbol = second == NULL ? NULL : dlsym(second, "pny_registry_create");
-    create *creates;
-    memcpy(&creates, &symbol, sizeof creates);
-    if (creates == NULL || creates == pny_registry_create) printf("%s\n", dlerror()), fflush(stdout), _exit(6);
+    creates *create;
+    memcpy(&create, &symbol, sizeof create);
+    if (create == NULL || create == pny_registry_create) printf("%s\n", dlerror()), fflush(stdout), _exit(6);
     use(make_registry());
-    make_registry_by(creates);
+    make_registry_by(create);
 }
 /* A thread that the program makes in a function which pinyard calls is the program's. */
 static int starts_one(void *user, const pny_key *key, void *address, size_t length) {
@@ -145,7 +134,7 @@ static void made_by_ours(void) {
     pny_registry registry;
     void *at = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     pny_lease lease;
-    unpins = starts_one;
+    deregisters = starts_one;
     registry = make_registry();
     or_say(pny_get(registry, at, LENGTH, PNY_LOCAL_READ, &lease));
     or_say(pny_put(&lease));

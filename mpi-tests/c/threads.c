@@ -1,6 +1,7 @@
 /* What a program's threads may do: be cancelled inside any function of pinyard's, which returns before the
    thread ends (pthread_cancel(3)); use up the keys of pthread's, before or after (pthread_key_create(3));
    and have a standard error that nobody reads. Each case in a child: one that ends by a signal has failed. */
+#include "registry.h"
 #include <errno.h>
 #include <pinyard.h>
 #include <pthread.h>
@@ -35,17 +36,7 @@ static int unpin(void *user, const pny_key *key, void *address, size_t length) {
 }
 
 static pny_status make_registry(pny_registry *made) {
-    pny_backend_ops ops;
-    pny_registry_config config;
-    memset(&ops, 0, sizeof ops);
-    memset(&config, 0, sizeof config);
-    ops.size = sizeof ops;
-    ops.name = "sleeps";
-    ops.register_memory = pin;
-    ops.deregister_memory = unpin;
-    config.size = sizeof config;
-    config.ops = &ops;
-    return pny_registry_create(&config, made);
+    return registry_over(pny_registry_create, "sleeps", pin, unpin, made);
 }
 
 static pny_status make_pool(pny_pool *made) {

@@ -19,13 +19,22 @@ fn registry() -> (pinyard_registry::Registry, i32) {
     (registry, own[0])
 }
 
-fn rings() -> Vec<i32> {
-    let is_ring = |path: &std::path::PathBuf| {
-        std::fs::read_link(path).is_ok_and(|link| link.to_str() == Some("anon_inode:[io_uring]"))
-    };
-    let all = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
-    let number = |path: std::path::PathBuf| path.file_name()?.to_str()?.parse().ok();
-    all.filter(is_ring).filter_map(number).collect()
+/// What is found while a thread with a table of descriptors of its own has what `make` made; `None` where it made
+/// nothing.
+fn found_beside<R: Send>(make: impl FnOnce() -> Option<R> + Send + 'static) -> Option<Vec<RawCaller>> {
+    let (made, wait) = std::sync::mpsc::channel();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        // SAFETY: no memory is passed.
+        assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
+        let ring = make();
+        made.send(ring.is_some()).unwrap();
+        let _ = ended.recv();
+    });
+    let found = wait.recv().unwrap().then(pinyard_registry::raw_callers);
+    drop(end);
+    thread.join().unwrap();
+    found
 }
 
 #[test]
@@ -57,20 +66,8 @@ fn one_in_another_threads_table_of_descriptors_is_found() {
     }
     or_be_killed();
     let (_registry, _) = registry();
-    let (made, wait) = std::sync::mpsc::channel();
-    let (_end, ended) = std::sync::mpsc::channel::<()>();
-    let thread = std::thread::spawn(move || {
-        // SAFETY: no memory is passed.
-        assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
-        let ring = io_uring::IoUring::new(4).unwrap();
-        made.send(()).unwrap();
-        let _ = ended.recv();
-        drop(ring);
-    });
-    wait.recv().unwrap();
-    assert_eq!(pinyard_registry::raw_callers(), [RawCaller::Ring { fd: None }]);
-    drop(_end);
-    thread.join().unwrap();
+    let found = found_beside(|| Some(io_uring::IoUring::new(4).unwrap()));
+    assert_eq!(found.unwrap(), [RawCaller::Ring { fd: None }]);
 }
 
 /// `IORING_SETUP_NO_MMAP`: the kernel maps it nowhere. Linux 6.5.
@@ -139,22 +136,10 @@ fn one_without_mappings_in_another_threads_table_of_descriptors_is_found() {
     }
     or_be_killed();
     let (_registry, _) = registry();
-    let (made, wait) = std::sync::mpsc::channel();
-    let (_end, ended) = std::sync::mpsc::channel::<()>();
-    let thread = std::thread::spawn(move || {
-        // SAFETY: no memory is passed.
-        assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
-        let ring = without_mappings();
-        made.send(ring.is_some()).unwrap();
-        let _ = ended.recv();
-    });
-    if wait.recv().unwrap() {
-        assert_eq!(pinyard_registry::raw_callers(), [RawCaller::Ring { fd: None }]);
-    } else {
-        eprintln!("skipped: Linux before 6.5");
+    match found_beside(without_mappings) {
+        Some(found) => assert_eq!(found, [RawCaller::Ring { fd: None }]),
+        None => eprintln!("skipped: Linux before 6.5"),
     }
-    drop(_end);
-    thread.join().unwrap();
 }
 
 /// Where descriptors are used up while the process is looked at, one may be there.

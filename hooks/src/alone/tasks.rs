@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicI32, Ordering::*};
 
 /// The process that [`note_process`] was called in.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
+/// The names of pinyard's threads. A thread with another name counts as the program's, and keeps the process.
 const NAMES: [&[u8]; 8] = [
     b"pinyard-reaper",
     b"pinyard-fences",

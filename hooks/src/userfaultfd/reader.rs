@@ -148,9 +148,7 @@ fn keep_to_itself(fd: i32) -> Result<(), i32> {
     if fd != MINE && unsafe { libc::dup2(fd, MINE) } < 0 {
         return Err(errno());
     }
-    // SAFETY: as above: no other thread has this table.
-    let closed = unsafe { libc::syscall(libc::SYS_close_range, MINE + 1, u32::MAX, 0) };
-    if closed == 0 { Ok(()) } else { Err(errno()) }
+    threads::own_descriptors(MINE + 1)
 }
 
 /// Waits until there is an event, or `wait` (nanoseconds) is over. Whether to read.

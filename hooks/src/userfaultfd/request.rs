@@ -33,8 +33,8 @@ const PATIENCE: u64 = 10_000_000;
 /// 0, or an errno.
 static RESULT: AtomicI32 = AtomicI32::new(0);
 
-/// Before the thread that answers is started: whoever was asking, in the process that this was forked from,
-/// is not here.
+/// Called before the thread that answers is started. A request of the process that this one was forked from is
+/// forgotten.
 pub(super) fn reset() {
     STATE.store(IDLE, Relaxed);
 }

@@ -111,8 +111,8 @@ impl<T> Drop for DropCaught<T> {
 
 /// Starts a thread that keeps `kept` until `work` has returned. After a panic of `work`,
 /// `told` hears of it and `work` is called again: its state is what it captures. The thread takes no
-/// signals, does not keep the process of a program whose threads have ended, for which its name begins with
-/// `pinyard-`, and has a stack of `stack` bytes, of which
+/// signals, does not keep the process of a program whose threads have ended, for which
+/// [`alone`] lists its name, and has a stack of `stack` bytes, of which
 /// [`stack_size`](pinyard_hooks::stack_size) says how many must be: it asks the loader, so a
 /// caller that holds a lock calls it before.
 ///

@@ -370,3 +370,13 @@ pub fn at_once(count: usize, work: &(dyn Fn(usize) + Sync)) {
         }
     }
 }
+
+/// The descriptors of this process's io_urings.
+pub fn rings() -> Vec<i32> {
+    let is_ring = |path: &std::path::PathBuf| {
+        std::fs::read_link(path).is_ok_and(|link| link.to_str() == Some("anon_inode:[io_uring]"))
+    };
+    let all = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+    let number = |path: std::path::PathBuf| path.file_name()?.to_str()?.parse().ok();
+    all.filter(is_ring).filter_map(number).collect()
+}

@@ -3,7 +3,7 @@
 /// The number of a system call instruction.
 pub(super) enum Number {
     Is(u32),
-    /// Whoever calls the function passes it.
+    /// The function's caller passes it.
     Passed,
     /// It comes from further away, or is computed.
     Computed,
