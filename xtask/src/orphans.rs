@@ -38,6 +38,11 @@ impl Orphans {
         Ok(Orphans { is_over, micros, collector })
     }
 
+    /// User and system time of those that have ended so far.
+    pub(crate) fn busy(&self) -> Duration {
+        Duration::from_micros(self.micros.load(Acquire))
+    }
+
     /// User and system time of those that have ended, and the command lines of those that go on.
     pub(crate) fn end(self) -> (Duration, Vec<String>) {
         self.is_over.store(true, Release);

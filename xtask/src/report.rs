@@ -1,6 +1,6 @@
 //! What is printed of the steps, and the file for machines.
 
-use crate::choose::Why;
+use crate::choose::{Chosen, Why};
 use crate::counts::{Counts, End};
 use crate::pace;
 use crate::run::Done;
@@ -35,11 +35,35 @@ pub(crate) fn line(done: &Done) -> String {
     .to_owned()
 }
 
+/// How many of the reference's seconds a second of this run is worth.
+fn worth(done: &[Done], budget: &Budget) -> f64 {
+    let paces: Vec<Duration> = done.iter().map(|step| step.pace).collect();
+    pace::worth(&paces, budget.reference_ms)
+}
+
+/// The reference's core-minutes of all that has run but what a change touched.
+fn used(done: &[Done], orphans: Duration, budget: &Budget) -> f64 {
+    let is_budgeted = |step: &&Done| !matches!(step.chosen.why, Why::Touched(_));
+    let steps: Duration = done.iter().filter(is_budgeted).map(|step| step.busy).sum();
+    minutes(steps + orphans) * worth(done, budget)
+}
+
+/// Whether so many core-seconds more, as the list has them, keep the budget.
+pub(crate) fn has_room(done: &[Done], orphans: Duration, more: u64, budget: &Budget) -> bool {
+    used(done, orphans, budget) + more as f64 / 60.0 <= budget.core_minutes as f64
+}
+
+fn minutes(time: Duration) -> f64 {
+    time.as_secs_f64() / 60.0
+}
+
 /// What belongs to no step.
 #[derive(Debug)]
 pub(crate) struct Sum {
     /// Checks of steps that did not run.
     pub(crate) left: u64,
+    /// Those that were drawn and for which the budget had no room.
+    pub(crate) left_steps: Vec<Chosen>,
     pub(crate) took: Duration,
     /// Of processes that outlived their starters.
     pub(crate) orphans: Duration,
@@ -53,7 +77,8 @@ pub(crate) struct Sum {
 /// passed. `budget` is for all but the steps that run because of a change.
 pub(crate) fn end(done: &[Done], sum: &Sum, budget: Option<&Budget>) -> (String, bool) {
     let mut text = String::new();
-    let mut counts = Counts { left: sum.left, ..Counts::default() };
+    let left_steps = sum.left_steps.iter().map(|chosen| chosen.step.checks).sum::<u64>();
+    let mut counts = Counts { left: sum.left + left_steps, ..Counts::default() };
     for step in done {
         counts += step.counts;
         for line in step.said.lines().take(20) {
@@ -68,13 +93,12 @@ pub(crate) fn end(done: &[Done], sum: &Sum, budget: Option<&Budget>) -> (String,
         counts.failed += 1;
         text += &format!("FAILED  a file appeared in the tree while the steps ran: {file}\n");
     }
-    let minutes = |time: Duration| time.as_secs_f64() / 60.0;
-    let is_budgeted = |step: &&Done| !matches!(step.chosen.why, Why::Touched(_));
-    let used = minutes(done.iter().filter(is_budgeted).map(|step| step.busy).sum::<Duration>() + sum.orphans);
+    for Chosen { step, .. } in &sum.left_steps {
+        text += &format!("left    {}: the budget has no room for its {} core-s\n", step.name, step.cost);
+    }
     if let Some(budget) = budget {
-        let paces: Vec<Duration> = done.iter().map(|step| step.pace).collect();
-        let worth = pace::worth(&paces, budget.reference_ms);
-        let (used, allowed) = (used * worth, budget.core_minutes);
+        let (used, worth, allowed) =
+            (used(done, sum.orphans, budget), worth(done, budget), budget.core_minutes);
         text += &format!(
             "{used:.1} core-minutes of the reference's, of {allowed}: a second here is worth {worth:.2} there\n"
         );

@@ -1,12 +1,11 @@
 //! Runs the chosen steps: one of each lane at a time.
 
-use crate::choose::Chosen;
+use crate::choose::{Chosen, Why};
 use crate::counts::{self, Counts, End};
 use crate::pace;
 use crate::process;
 use crate::skips::Skips;
-use crate::steps::{Lane, Size};
-use std::collections::HashSet;
+use crate::steps::Size;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -40,24 +39,39 @@ pub(crate) struct Place {
     pub(crate) variables: Vec<(&'static str, String)>,
 }
 
-/// Runs all of `steps`, and hands each to `tell` as soon as it has ended.
+/// What has run, and what has not.
+#[derive(Debug, Default)]
+pub(crate) struct Ran {
+    pub(crate) done: Vec<Done>,
+    /// Those that were drawn and had no room.
+    pub(crate) left: Vec<Chosen>,
+}
+
+/// Runs all of `steps`, and hands each to `tell` as soon as it has ended. Those that were drawn come
+/// last, each where `has_room` says so of what has run and of so many core-seconds more.
 ///
 /// # Errors
 /// The first step that could not be started, when those under way have ended.
 pub(crate) fn all(
     place: Place,
     steps: Vec<Chosen>,
+    has_room: impl Fn(&[Done], u64) -> bool,
     mut tell: impl FnMut(&Done),
-) -> Result<Vec<Done>, String> {
+) -> Result<Ran, String> {
     let place = Arc::new(place);
     let (send, ended) = channel();
     let mut waiting = steps;
-    let mut under_way: Vec<(String, Lane)> = Vec::new();
-    let (mut done, mut error) = (Vec::new(), None);
+    let mut under_way: Vec<Chosen> = Vec::new();
+    let (mut ran, mut error) = (Ran::default(), None);
     loop {
         while let Some(next) = startable(&waiting, &under_way).filter(|_| error.is_none()) {
             let chosen = waiting.remove(next);
-            under_way.push((chosen.step.name.clone(), chosen.step.lane));
+            let begun: u64 = under_way.iter().map(|chosen| chosen.step.cost).sum();
+            if chosen.why == Why::Drawn && !has_room(&ran.done, begun + chosen.step.cost) {
+                ran.left.push(chosen);
+                continue;
+            }
+            under_way.push(chosen.clone());
             let (place, send) = (place.clone(), send.clone());
             thread::spawn(move || {
                 let name = chosen.step.name.clone();
@@ -69,25 +83,35 @@ pub(crate) fn all(
             break;
         }
         let (name, result) = ended.recv().map_err(|_| "a step's thread has ended".to_owned())?;
-        under_way.retain(|(other, _)| *other != name);
+        under_way.retain(|other| other.step.name != name);
         match result {
             Ok(step) => {
                 tell(&step);
-                done.push(step);
+                ran.done.push(step);
             }
             Err(text) => error = Some(format!("{name}: {text}")),
         }
     }
-    error.map_or(Ok(done), Err)
+    match (error, waiting.first()) {
+        (Some(error), _) => Err(error),
+        (None, Some(chosen)) => Err(format!("{}: what it comes after never ran", chosen.step.name)),
+        (None, None) => Ok(ran),
+    }
 }
 
-/// The first step whose lane is free and that comes after none that is still to end.
-fn startable(waiting: &[Chosen], under_way: &[(String, Lane)]) -> Option<usize> {
-    let to_end: HashSet<&str> = waiting.iter().map(|chosen| chosen.step.name.as_str()).collect();
-    waiting.iter().position(|Chosen { step, .. }| {
-        let is_under_way = |name: &str| under_way.iter().any(|(other, _)| other == name);
-        !under_way.iter().any(|(_, lane)| *lane == step.lane)
-            && !step.after.iter().any(|name| to_end.contains(name.as_str()) || is_under_way(name))
+/// The first step whose lane is free and that comes after none that is still to end: of those that
+/// were drawn, when the others have ended.
+fn startable(waiting: &[Chosen], under_way: &[Chosen]) -> Option<usize> {
+    let to_end: Vec<&Chosen> = waiting.iter().chain(under_way).collect();
+    let are_drawn = to_end.iter().all(|chosen| chosen.why == Why::Drawn);
+    waiting.iter().position(|Chosen { step, why, .. }| {
+        let is_drawn = *why == Why::Drawn;
+        // A step of the list does not wait for one that was drawn.
+        let goes_before =
+            |other: &&Chosen| step.after.contains(&other.step.name) && (is_drawn || other.why != Why::Drawn);
+        (are_drawn || !is_drawn)
+            && !under_way.iter().any(|other| other.step.lane == step.lane)
+            && !to_end.iter().any(|other| goes_before(other))
     })
 }
 
@@ -204,8 +228,13 @@ mod tests {
     use crate::choose;
     use crate::steps::Steps;
 
-    /// Runs made-up steps, each with its lane and its script; `behind` come after the first.
+    /// Runs made-up steps, each with its lane and its script.
     fn run(steps: &[(&str, &str, &str)], limit: u64) -> Vec<Done> {
+        run_in(u64::MAX, steps, limit)
+    }
+
+    /// The same with room for so many steps; a name tells of those that were drawn.
+    fn run_in(room: u64, steps: &[(&str, &str, &str)], limit: u64) -> Vec<Done> {
         let mut text = "[budget]\ncore_minutes = 1\nsample_core_minutes = 0\n".to_owned();
         for (name, lane, script) in steps {
             text += &format!(
@@ -224,10 +253,16 @@ mod tests {
         let skips = Skips::read(&root).unwrap();
         let place = Place { root, logs: logs.clone(), skips, variables: vec![("BASE", "v1".to_owned())] };
         let mut told = 0;
-        let done = all(place, choose::all(&steps, None).unwrap().run, |_| told += 1).unwrap();
-        assert_eq!(told, steps.all.len());
+        let mut chosen = choose::all(&steps, None).unwrap().run;
+        for chosen in chosen.iter_mut().filter(|chosen| chosen.step.name.starts_with("drawn")) {
+            chosen.why = Why::Drawn;
+        }
+        let has_room = |done: &[Done], more: u64| done.len() as u64 + more <= room;
+        let ran = all(place, chosen, has_room, |_| told += 1).unwrap();
+        assert_eq!(told, ran.done.len());
+        assert_eq!(told + ran.left.len(), steps.all.len());
         fs::remove_dir_all(&logs).unwrap();
-        done
+        ran.done
     }
 
     fn of<'d>(done: &'d [Done], name: &str) -> &'d Done {
@@ -300,5 +335,34 @@ mod tests {
             run(&[("a", "cpu", &a), ("b", "waits", &b), ("c", "pins", &alone), ("d", "pins", &alone)], 600);
         assert!(done.iter().all(|step| step.counts.failed == 0), "{done:?}");
         fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn what_was_drawn_comes_last_and_where_there_is_room() {
+        let steps = [
+            ("drawn-1", "cpu", "true"),
+            ("drawn-2", "cpu", "true"),
+            ("a", "cpu", "true"),
+            ("b", "waits", "sleep 0.2"),
+        ];
+        let names = |room: u64| -> Vec<String> {
+            run_in(room, &steps, 600).into_iter().map(|done| done.chosen.step.name).collect()
+        };
+        assert_eq!(names(4), ["a", "b", "drawn-1", "drawn-2"]);
+        assert_eq!(names(3), ["a", "b", "drawn-1"]);
+        assert_eq!(names(0), ["a", "b"]);
+    }
+
+    #[test]
+    fn a_step_waits_for_none_that_was_drawn() {
+        let text = "[budget]\ncore_minutes = 1\nsample_core_minutes = 0\n[[step]]\nname = 'a'\npart = 'p'\nlane = 'cpu'\n\
+                    run = 'true'\ncost = 1\nchecks = 1\n[[step]]\nname = 'b'\npart = 'p'\nlane = 'cpu'\nrun = 'true'\n\
+                    cost = 1\nchecks = 1\nafter = ['a']\n";
+        let mut chosen = choose::all(&Steps::parse(text).unwrap(), None).unwrap().run;
+        assert_eq!(startable(&chosen, &[]), Some(0));
+        chosen[0].why = Why::Drawn;
+        assert_eq!(startable(&chosen, &[]), Some(1));
+        chosen[1].why = Why::Drawn;
+        assert_eq!(startable(&chosen, &[]), Some(0), "of two that were drawn one waits for the other");
     }
 }

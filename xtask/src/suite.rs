@@ -74,7 +74,11 @@ impl Test {
         // Without git nothing is known of the tree's files.
         let untracked = tree::untracked(&root).ok();
         let (began, left, orphans) = (Instant::now(), choice.left, Orphans::adopt()?);
-        let done = run::all(place, choice.run, |step| {
+        let budget = (is_quick && !is_narrowed).then_some(&steps.budget);
+        let has_room = |done: &[run::Done], more: u64| {
+            budget.is_none_or(|budget| report::has_room(done, orphans.busy(), more, budget))
+        };
+        let run::Ran { done, left: left_steps } = run::all(place, choice.run, has_room, |step| {
             println!("{}", report::line(step));
             if !step.said.is_empty() {
                 println!("---- {}\n{}----", step.chosen.step.name, step.said);
@@ -86,8 +90,7 @@ impl Test {
             Some(before) => tree::untracked(&root)?.difference(&before).cloned().collect(),
             None => Vec::new(),
         };
-        let sum = report::Sum { left, took: began.elapsed(), orphans, alive, litter };
-        let budget = (is_quick && !is_narrowed).then_some(&steps.budget);
+        let sum = report::Sum { left, left_steps, took: began.elapsed(), orphans, alive, litter };
         let (end, is_good) = report::end(&done, &sum, budget);
         print!("\n{end}");
         Ok(is_good)
