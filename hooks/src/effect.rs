@@ -169,8 +169,6 @@ pub(crate) fn shmat(addr: usize, flags: i32) -> Ranges {
 
 /// Any mapped page may be concerned.
 pub(crate) const EVERYTHING: Ranges = [(crate::PAGE_SIZE, TOP - crate::PAGE_SIZE), NOTHING];
-/// No page is.
-pub(crate) const NO_PAGE: Ranges = [NOTHING, NOTHING];
 
 /// Whether fallocate(2) with this mode leaves every page in place.
 #[inline]
@@ -245,7 +243,7 @@ mod tests {
         assert_eq!(shmdt(0x1000)[0], (0x1000, TOP - 0x1000));
         assert_eq!(shmdt(usize::MAX)[0].1, 0);
         assert_eq!(shmat(0x1000, libc::SHM_REMAP), shmdt(0x1000));
-        assert_eq!(shmat(0x1000, libc::SHM_RDONLY), NO_PAGE);
+        assert_eq!(shmat(0x1000, libc::SHM_RDONLY), [NOTHING; 2]);
     }
 
     #[test]

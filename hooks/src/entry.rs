@@ -10,7 +10,7 @@
 #![allow(unsafe_code)]
 
 use crate::effect::{self, Ranges};
-use crate::monitor::{Ticket, after, before};
+use crate::monitor::{Ticket, after, before, change_file};
 use crate::report::Function;
 use crate::sys::syscall6;
 use crate::{entry_break, entry_shared, fresh, loader, plain, refused, settled, text};
@@ -128,7 +128,7 @@ extern "C" fn madvise(addr: usize, len: usize, advice: i32) -> isize {
             unsafe { real(Function::Madvise, libc::SYS_madvise, [addr, len, advice as usize, 0, 0, 0]) }
         })
     };
-    if effect::reaches_other_mappings(advice) { entry_shared::by_file(advise) } else { advise() }
+    if effect::reaches_other_mappings(advice) { change_file(advise) } else { advise() }
 }
 
 extern "C" fn shmdt(addr: usize) -> isize {
@@ -192,7 +192,7 @@ fn bracketed_iovecs(ranges: usize, count: usize, advice: i32, change: impl FnOnc
         }
         result
     };
-    if drops && effect::reaches_other_mappings(advice) { entry_shared::by_file(advise) } else { advise() }
+    if drops && effect::reaches_other_mappings(advice) { change_file(advise) } else { advise() }
 }
 
 /// `syscall(number, ...)` for the numbers that change mappings.
@@ -234,7 +234,7 @@ extern "C" fn syscall_that_changes_a_mapping(
             return fresh::remapped(at, a, b, c);
         }
         libc::SYS_madvise if effect::reaches_other_mappings(c as i32) => {
-            return entry_shared::by_file(|| bracketed(effect::madvise(a, b, c as i32), change));
+            return change_file(|| bracketed(effect::madvise(a, b, c as i32), change));
         }
         libc::SYS_madvise => effect::madvise(a, b, c as i32),
         libc::SYS_io_uring_setup => {
@@ -262,9 +262,9 @@ extern "C" fn syscall_that_changes_a_mapping(
             return fresh::attached(at);
         }
         libc::SYS_remap_file_pages => effect::munmap(a, b),
-        libc::SYS_ftruncate | libc::SYS_truncate => return entry_shared::by_file(change),
+        libc::SYS_ftruncate | libc::SYS_truncate => return change_file(change),
         libc::SYS_fallocate if effect::only_allocates(b as i32) => return change(),
-        libc::SYS_fallocate => return entry_shared::by_file(change),
+        libc::SYS_fallocate => return change_file(change),
         libc::SYS_process_madvise => return bracketed_iovecs(b, c, d as i32, change),
         libc::SYS_mprotect if text::touches(a, b) => {
             return text::bracketed(a, b, c as i32 & libc::PROT_WRITE != 0, change);

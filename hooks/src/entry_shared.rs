@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use crate::entry::{bracketed, real};
-use crate::monitor::{after, before};
+use crate::monitor::change_file;
 use crate::report::Function;
 use crate::{effect, files, fresh, settled};
 
@@ -41,19 +41,7 @@ extern "C" fn remap_file_pages(addr: usize, len: usize, prot: i32, page: usize, 
 /// Brackets a call that changes a file from `offset` on, where `names_one`.
 #[inline(always)]
 fn by_file_or_none(names_one: bool, offset: i64, call: impl FnOnce() -> isize) -> isize {
-    if names_one { by_file(call) } else { bracketed(files::no_file(offset), call) }
-}
-
-/// Brackets a change that names a file. Pages of it may be registered for the
-/// first time while the call runs, so it looks twice.
-#[inline(always)]
-pub(crate) fn by_file(change: impl FnOnce() -> isize) -> isize {
-    let [(start, len), _] = files::change();
-    let ticket = before(start, len);
-    let result = change();
-    let [(start, len), _] = files::change();
-    after(ticket, start, len);
-    result
+    if names_one { change_file(call) } else { bracketed(files::no_file(offset), call) }
 }
 
 extern "C" fn ftruncate(fd: i32, len: i64) -> isize {

@@ -4,9 +4,10 @@
 //! The call knows a descriptor or a path, and finding the mappings would take
 //! system calls. So registration says whether it has ever pinned pages of a file
 //! or of shared memory, and until then a program that truncates its output files
-//! pays one load. From then on each such call publishes everything.
+//! pays one load. From then on each such call takes out every region that has such pages, and no
+//! other (`Map::files`).
 
-use crate::effect::{self, EVERYTHING, NO_PAGE, Ranges};
+use crate::effect::{self, Ranges};
 use core::sync::atomic::{AtomicBool, Ordering::*};
 
 /// Registrations of shared pages end unnoticed here: one is for ever.
@@ -23,11 +24,11 @@ pub fn declare_shared() {
     }
 }
 
-/// What a change of some file publishes.
+/// Whether pages of a file or of shared memory may be registered.
 #[inline]
-pub(crate) fn change() -> Ranges {
+pub(crate) fn are_registered() -> bool {
     // Acquire: pairs with `declare_shared`.
-    if SHARED.load(Acquire) { EVERYTHING } else { NO_PAGE }
+    SHARED.load(Acquire)
 }
 
 /// What a call that names no file publishes, which changes nothing: the page that its

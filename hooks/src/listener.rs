@@ -9,11 +9,17 @@
 //! looks at the count of those anyway.
 #![allow(unsafe_code)]
 
+use crate::effect;
 use crate::monitor::WATCHED;
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 
 /// Called before bytes change: first byte and length.
 pub type Listener = extern "C" fn(*mut libc::c_void, usize);
+
+/// Whether a listener was told of this because some file changes, and with it any mapping of a file.
+pub fn is_of_a_file(start: usize, len: usize) -> bool {
+    effect::EVERYTHING.first() == Some(&(start, len))
+}
 
 /// Address of the [`Listener`]; 0 where there is none.
 static LISTENER: AtomicUsize = AtomicUsize::new(0);

@@ -193,8 +193,9 @@ impl Begun {
 mod process {
     use super::*;
     use crate::map::MapSize;
-    use crate::places::{MapPlace, publish_to_maps, publish_to_maps_everything};
+    use crate::places::{MapPlace, publish_file_to_maps, publish_to_maps, publish_to_maps_everything};
     use crate::sync::AtomicU32;
+    use crate::{effect, files};
 
     /// One more than the subscribers: the self-test always finds a place, the first.
     const SINKS: usize = MAX_SUBSCRIBERS + 1;
@@ -272,6 +273,30 @@ mod process {
         publish_to_maps(start, last);
         // Acquire: as the filter's own; pairs with `watch`.
         if WATCHED.load(Acquire) != 0 {
+            publish_to_sinks(start, len);
+        }
+    }
+
+    /// Brackets a change of some file, whose pages may be registered for the first time while it
+    /// happens. A sink, which does not tell its ranges apart, hears of everything.
+    #[inline(always)]
+    pub(crate) fn change_file(change: impl FnOnce() -> isize) -> isize {
+        let ticket = BEGUN.ticket();
+        publish_file();
+        let result = change();
+        if BEGUN.any_since(ticket) {
+            publish_file();
+        }
+        result
+    }
+
+    fn publish_file() {
+        if files::are_registered() {
+            publish_file_to_maps();
+        }
+        // Acquire: as in `publish`.
+        if WATCHED.load(Acquire) != 0 {
+            let [(start, len), _] = effect::EVERYTHING;
             publish_to_sinks(start, len);
         }
     }

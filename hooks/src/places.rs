@@ -59,6 +59,12 @@ pub(crate) fn publish_to_maps_everything() {
     }
 }
 
+pub(crate) fn publish_file_to_maps() {
+    for map in places().iter().filter_map(Place::map) {
+        map.publish_file();
+    }
+}
+
 /// A map of one's own; emptied and given back on drop.
 pub struct MapPlace {
     map: &'static Map,

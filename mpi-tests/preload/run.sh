@@ -235,7 +235,7 @@ ucx() {
 	rest expect "vLLM #24264: Debian's UCX is not affected" 0 'grew by [0-9]{1,3} KiB in 180000' -- "$build/storm" 200000
 	expect "UCX: deaf after libfabric's memhooks" 0 'heard 0 of 20' -- "${memhooks[@]}" "${without[@]}" "$build/ucx" memhooks
 	expect "UCX: told after memhooks, at once" 0 'heard 20 of 20' -- "${memhooks[@]}" "${with[@]}" "$build/ucx" memhooks
-	expect "UCX: served by pinyard's hooks" 0 'heard 20 of 20' "pinyard's hooks serve it, but for changes of files" -- \
+	expect "UCX: served by pinyard's hooks" 0 'heard 20 of 20' "pinyard's hooks serve it" -- \
 		env PINYARD_UCX=1 "${memhooks[@]}" "${with[@]}" "$build/ucx" memhooks
 	rest expect "UCX: left alone with PINYARD_UCX=0" 0 'heard 0 of 20' -- \
 		env PINYARD_UCX=0 "${memhooks[@]}" "${with[@]}" "$build/ucx" memhooks
@@ -244,6 +244,8 @@ ucx() {
 		"${with[@]}" "$build/ucx" inline
 	rest expect "UCX: no hook for syscall(SYS_munmap)" 0 'heard 0' -- "${with[@]}" "$build/ucx" number
 	expect "UCX: told of syscall(SYS_munmap)" 0 'heard 1' -- env PINYARD_UCX=1 "${with[@]}" "$build/ucx" number
+	rest expect "UCX: no hook for files" 0 'heard 0 of 3' -- "${without[@]}" "$build/ucx" files
+	expect "UCX: told of files" 0 'heard 3 of 3' -- "${with[@]}" "$build/ucx" files
 	check "UCX: nobody patches, and no alarm" lacks 'no longer hears' \
 		says 0 'heard 20 of 20' 'its own hooks are watched' -- limited 60 in_out "${with[@]}" "$build/ucx" untouched
 }

@@ -9,9 +9,11 @@
  *   inline        a patch whose hook makes system calls of its own: heard half a second
  *                 later?
  *   number        heard of syscall(SYS_munmap), which UCX has no hook for?
+ *   files         heard of ftruncate and a hole that is punched, by which shared memory loses pages?
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -105,6 +107,27 @@ static char *map(void)
 	return page;
 }
 
+/* Of three changes of a file that is mapped. */
+static int hears_of_files(void)
+{
+	char path[64];
+	int all = 0, file = memfd_create("shared", 0);
+
+	CHECK(file >= 0 && ftruncate(file, PAGE) == 0);
+	watched = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+	CHECK(watched != MAP_FAILED);
+	heard = 0;
+	CHECK(fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, PAGE) == 0);
+	all += heard > 0;
+	heard = 0;
+	CHECK(ftruncate(file, 0) == 0);
+	all += heard > 0;
+	heard = 0;
+	snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+	CHECK(truncate(path, PAGE) == 0);
+	return all + (heard > 0);
+}
+
 /* Of `changes` changes in a row, how many were heard of. */
 static int hears(int changes)
 {
@@ -146,6 +169,8 @@ int main(int argc, char **argv)
 		watched = map();
 		CHECK(syscall(SYS_munmap, watched, PAGE) == 0);
 		printf("heard %d\n", heard > 0);
+	} else if (strcmp(mode, "files") == 0) {
+		printf("heard %d of 3\n", hears_of_files());
 	} else {
 		fprintf(stderr, "unknown mode '%s'\n", mode);
 		return 2;

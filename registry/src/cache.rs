@@ -88,6 +88,10 @@ pub(crate) struct Writer {
     next_ticket: u64,
     /// The epoch of the regions that are served.
     epoch: u64,
+    /// The changes of files that `sweep` began for.
+    files: u64,
+    /// Live regions that have pages of a file.
+    of_files: usize,
     /// Slots from here on may still be of an older epoch.
     sweep: SlotId,
     /// Wide events that are being applied; no two share a page.
@@ -136,8 +140,12 @@ pub(crate) struct Ticket {
     pub(crate) access: Access,
     /// The backend's call is to be timed.
     pub(crate) is_timed: bool,
+    /// `Map::files` when it began.
+    files: u64,
     /// Filled in by the caller: userfaultfd watches the range for it.
     pub(crate) watched: bool,
+    /// Filled in by the caller: the range has pages of a file, or shared ones.
+    pub(crate) of_files: bool,
 }
 
 /// Why a registration cannot begin now.
@@ -149,6 +157,15 @@ pub(crate) enum NoRoom {
     Regions,
     /// Too many registrations are under way.
     Coming,
+}
+
+/// For whom a finished registration is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// For whoever asks next as well.
+    pub(crate) is_kept: bool,
+    /// For its caller, even if its pages changed meanwhile.
+    pub(crate) is_last: bool,
 }
 
 /// What became of a finished registration.
@@ -187,7 +204,7 @@ impl<M: Deref<Target = Map>> Cache<M> {
     /// The error is mmap's errno.
     pub(crate) fn new(map: M, geometry: Geometry) -> Result<Self, i32> {
         let size = map.size();
-        let epoch = map.epoch();
+        let (epoch, files) = (map.epoch(), map.files());
         Ok(Cache {
             counts: Counts::new(size.slots + 1, SHARDS)?,
             map,
@@ -206,6 +223,8 @@ impl<M: Deref<Target = Map>> Cache<M> {
                 inflight: Vec::new(),
                 next_ticket: 0,
                 epoch,
+                files,
+                of_files: 0,
                 sweep: SlotId::MAX,
                 wide: Vec::new(),
                 marks: 0,
@@ -341,6 +360,7 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
             writer.free_slots.push(slot);
             return Err(NoRoom::Bytes);
         }
+        let files = self.cache.map.files();
         self.cache.slot(slot).begin(range.start, range.end, writer.epoch);
         let Some(coming) = self.cache.map.coming(slot) else {
             self.cache.slot(slot).retire();
@@ -356,7 +376,17 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         let number = writer.next_ticket;
         writer.inflight.push(Inflight { ticket: number, slot, coming, range, access });
         let is_timed = writer.registering.times_next();
-        Ok(Ticket { number, slot, vacant_at, range, access, is_timed, watched: false })
+        Ok(Ticket {
+            number,
+            slot,
+            vacant_at,
+            range,
+            access,
+            is_timed,
+            files,
+            watched: false,
+            of_files: false,
+        })
     }
 
     fn land(&mut self, ticket: &Ticket) {
@@ -384,27 +414,30 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
     }
 
     /// The backend has registered: enters the region unless its pages changed
-    /// since `begin`. An `uncached` region is found by nobody and retired with its
+    /// since `begin`. A region that is not kept is found by nobody and retired with its
     /// only reference.
     pub(crate) fn publish(
         &mut self,
         ticket: Ticket,
         key: MemoryKey,
         wanted: Wanted,
-        uncached: bool,
+        terms: Terms,
     ) -> Published {
         self.drain();
         self.writer.counters.registrations += 1;
-        let Ticket { slot: id, range, access, watched, .. } = ticket;
+        let Ticket { slot: id, range, access, watched, of_files, .. } = ticket;
         let slot = self.cache.slot(id);
         regions::set_key(slot, key);
         regions::set_access(slot, access, watched);
         slot.touched.store(0, Relaxed);
+        if of_files {
+            slot.depends_on_files(ticket.files);
+        }
         let fresh = self.doom(id).is_none();
         let vacant = ticket.vacant_at == Some(self.writer.changes);
         let redundant = if fresh && !vacant && self.settle(range) { self.find_settled(wanted) } else { None };
         let mut entered = false;
-        if fresh && redundant.is_none() && !uncached {
+        if fresh && redundant.is_none() && terms.is_kept {
             while !vacant && let Some(other) = self.first_in(range) {
                 self.kill(other, Reason::Merged);
             }
@@ -416,10 +449,12 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         // What is not in the directory does not: a hook that has the slot from an old
         // entry would pass over what it overlaps.
         let unmarked = if entered { slot.go_live() } else { !slot.state().is_stale() };
-        let live = unmarked && slot.epoch() == self.cache.map.epoch();
+        let map = &self.cache.map;
+        let live = unmarked && map.is_current(slot, map.epoch());
         self.land(&ticket);
         if live && entered {
             self.writer.live.push_back(id);
+            self.writer.of_files += usize::from(of_files);
             return Published::Cached(self.cache.counts.hold(id, wanted.shard));
         }
         if entered {
@@ -427,7 +462,7 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         }
         let published = match redundant {
             Some(held) => Published::Redundant(held),
-            None if !live => {
+            None if !live && !terms.is_last => {
                 self.writer.counters.retries += 1;
                 Published::Spoiled
             }
@@ -449,6 +484,7 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         writer.leaves.remove(self.cache.map.directory(), range);
         slot.retire();
         writer.live.remove(id);
+        writer.of_files -= usize::from(slot.has_file_pages());
         writer.dead.push(id);
         if writer.retired.len() == REMEMBERED {
             writer.retired.pop_front();

@@ -142,16 +142,6 @@ pub enum GetError {
         /// Regions allowed.
         limit: usize,
     },
-    /// The mapping changed during every attempt to register it.
-    #[error(
-        "{range}: the mapping changed during each of {attempts} attempts to register it; another thread is unmapping or emptying it"
-    )]
-    Unstable {
-        /// The pages asked for.
-        range: PageRange,
-        /// Attempts made.
-        attempts: u32,
-    },
     /// As many registrations are under way as a registry can follow, and this one
     /// was asked for from inside one of them.
     #[error("{range}: {limit} registrations are under way, each waiting for the next")]

@@ -3,12 +3,13 @@
 //! Under the lock: apply events, look again, make room (`room.rs`), reserve. Without
 //! it: the backend. Under the lock again: publish, unless an event touched the range
 //! since it was reserved; then the backend may have pinned pages that are gone,
-//! and the registration is made anew.
+//! and the registration is made anew. One that is made often enough is handed to its caller, and to
+//! nobody else.
 
 use crate::access::Access;
 use crate::backend::{BackendError, MemoryKey, Unlocked};
 use crate::builder::Events;
-use crate::cache::{Done, Graves, Published, Ticket};
+use crate::cache::{Done, Graves, Published, Terms, Ticket};
 use crate::clock;
 use crate::error::GetError;
 use crate::range::PageRange;
@@ -26,7 +27,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 /// A few microseconds, in ticks.
 const BRIEF: u64 = 10_000;
 
-/// Registrations of one `get` that the mapping may spoil before it gives up.
+/// Registrations of one `get`. That the mapping changed during the last does not count: it is for the
+/// caller alone.
 const ATTEMPTS: u32 = 16;
 
 thread_local! {
@@ -116,8 +118,8 @@ fn try_once(
         failure = Some(Failure::Panicked(panic));
     }
     let took = began.map(|began| clock::ticks().wrapping_sub(began));
-    let Begun { untrusted, watched } = begun;
-    ticket.watched = watched;
+    let Begun { untrusted, watched, of_files } = begun;
+    (ticket.watched, ticket.of_files) = (watched, of_files);
     let mut locked = inner.cache.lock(unlocked);
     let done = locked.buried(graves);
     locked.writer.registering.add(took);
@@ -134,7 +136,11 @@ fn try_once(
     let unseen = inner.events == Events::Hooks
         && !(pinyard_hooks::is_sealed()
             && (took.is_none_or(|took| took < BRIEF) || pinyard_hooks::untouched()));
-    let published = locked.publish(ticket, key, wanted, uncached || unseen || untrusted.is_some());
+    let terms = Terms {
+        is_kept: !(uncached || unseen || untrusted.is_some()),
+        is_last: attempt.spoiled + 1 >= ATTEMPTS,
+    };
+    let published = locked.publish(ticket, key, wanted, terms);
     let needs_pages = locked.writer.needs_pages();
     let unlocked = locked.unlock();
     inner.changed.notify_all();
@@ -146,7 +152,10 @@ fn try_once(
             inner.bury(unlocked);
             Ok(Some(held))
         }
-        Published::Spoiled => spoiled(inner, pages, attempt, unlocked),
+        Published::Spoiled => {
+            spoiled(inner, pages, attempt, unlocked);
+            Ok(None)
+        }
     }
 }
 
@@ -181,21 +190,12 @@ fn reserve(
 
 /// The mapping changed under the registration.
 #[cold]
-fn spoiled(
-    inner: &Inner,
-    pages: PageRange,
-    attempt: &mut Attempt,
-    unlocked: &mut Unlocked,
-) -> Result<Option<Held>, Box<GetError>> {
+fn spoiled(inner: &Inner, pages: PageRange, attempt: &mut Attempt, unlocked: &mut Unlocked) {
     inner.bury(unlocked);
     attempt.pages = pages;
     attempt.merge = false;
     attempt.spoiled += 1;
     log!(debug, %pages, attempt = attempt.spoiled, "the mapping changed during the registration");
-    match attempt.spoiled {
-        ATTEMPTS => Err(Box::new(GetError::Unstable { range: pages, attempts: ATTEMPTS })),
-        _ => Ok(None),
-    }
 }
 
 /// The backend refused, or panicked: gives back what was reserved, and tries with

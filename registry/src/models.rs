@@ -6,7 +6,7 @@
 
 use crate::access::Access;
 use crate::backend::{MemoryKey, Unlocked};
-use crate::cache::{Cache, Geometry, Graves, Published, map_size};
+use crate::cache::{Cache, Geometry, Graves, Published, Terms, map_size};
 use crate::range::{ByteRange, PageRange};
 use crate::regions::{self, Held, Wanted};
 use crate::sync::SHARED;
@@ -44,25 +44,37 @@ fn key_of(cache: &Model, held: &Held) -> u64 {
 
 /// Registers the page outside the lock; the key is what was pinned.
 fn register(cache: &Model, begun: &Begun, pin: impl FnOnce() -> u64) -> Published {
-    register_range(cache, begun, PAGES, pin)
+    register_range(cache, begun, PAGES, false, pin)
 }
 
-fn register_range(cache: &Model, begun: &Begun, range: PageRange, pin: impl FnOnce() -> u64) -> Published {
+fn register_range(
+    cache: &Model,
+    begun: &Begun,
+    range: PageRange,
+    of_files: bool,
+    pin: impl FnOnce() -> u64,
+) -> Published {
     let mut unlocked = Unlocked::at_entry();
     let mut locked = cache.lock(&mut unlocked);
     locked.drain();
-    let ticket = locked.begin(range, Access::LOCAL_READ, false, &mut Graves::default()).unwrap();
+    let mut ticket = locked.begin(range, Access::LOCAL_READ, false, &mut Graves::default()).unwrap();
     drop(locked);
+    ticket.of_files = of_files;
     begun.declare();
     let pinned = pin();
     let key = MemoryKey { lkey: pinned, rkey: pinned, handle: pinned };
-    cache.lock(&mut unlocked).publish(ticket, key, wanted(0), false)
+    cache.lock(&mut unlocked).publish(ticket, key, wanted(0), Terms { is_kept: true, is_last: false })
 }
 
 /// A cache with the page registered.
 fn registered(begun: &Begun) -> Model {
+    registered_as(begun, false)
+}
+
+fn registered_as(begun: &Begun, of_files: bool) -> Model {
     let cache = cache();
-    let Published::Cached(held) = register(&cache, begun, || 1) else { unreachable!() };
+    let published = register_range(&cache, begun, PAGES, of_files, || 1);
+    let Published::Cached(held) = published else { unreachable!() };
     cache.counts.release(&held, 0);
     cache
 }
@@ -83,9 +95,9 @@ fn bury(cache: &Model, deregister: impl Fn()) -> usize {
 
 /// Invariants 2 and 6: after the event was published nobody gets the region,
 /// whoever held it has it until it lets go, and it is deregistered once.
-fn get_against(event: impl Fn(&Map) + Copy + Send + Sync + 'static, shard: u32) {
+fn get_against(event: impl Fn(&Map) + Copy + Send + Sync + 'static, shard: u32, of_files: bool) {
     loom::model(move || {
-        let cache = registered(&Begun::new());
+        let cache = registered_as(&Begun::new(), of_files);
         let is_registered = Arc::new(AtomicBool::new(true));
         let reader = {
             let (cache, is_registered) = (cache.clone(), is_registered.clone());
@@ -112,22 +124,37 @@ fn get_against(event: impl Fn(&Map) + Copy + Send + Sync + 'static, shard: u32) 
 
 #[test]
 fn get_against_a_mark() {
-    get_against(|map| map.publish(PAGES.start, LAST), 1);
+    get_against(|map| map.publish(PAGES.start, LAST), 1, false);
 }
 
 #[test]
 fn get_on_the_shared_shard_against_a_mark() {
-    get_against(|map| map.publish(PAGES.start, LAST), SHARED);
+    get_against(|map| map.publish(PAGES.start, LAST), SHARED, false);
 }
 
 #[test]
 fn get_against_a_wide_event() {
-    get_against(|map| map.publish(0, LAST), 1);
+    get_against(|map| map.publish(0, LAST), 1, false);
 }
 
 #[test]
 fn get_against_everything() {
-    get_against(|map| map.publish_everything(), 1);
+    get_against(|map| map.publish_everything(), 1, false);
+}
+
+#[test]
+fn get_of_a_file_against_its_change() {
+    get_against(|map| map.publish_file(), 1, true);
+}
+
+#[test]
+fn get_of_a_file_against_a_wide_event() {
+    get_against(|map| map.publish(0, LAST), 1, true);
+}
+
+#[test]
+fn get_of_a_file_against_everything() {
+    get_against(|map| map.publish_everything(), 1, true);
 }
 
 /// While one thread applies what hooks left, another one's `get` does not find
@@ -177,7 +204,7 @@ fn two_marks_at_a_time() {
 
 /// Invariant 2, the gap that others leave open: the pages are replaced while the
 /// backend pins them. What a later `get` finds was pinned after the change.
-fn register_against(event: impl Fn(&Map) + Copy + Send + Sync + 'static) {
+fn register_against(event: impl Fn(&Map) + Copy + Send + Sync + 'static, of_files: bool) {
     loom::model(move || {
         let cache = cache();
         let begun = Arc::new(Begun::new());
@@ -186,7 +213,8 @@ fn register_against(event: impl Fn(&Map) + Copy + Send + Sync + 'static) {
         let registrar = {
             let (cache, begun, version) = (cache.clone(), begun.clone(), version.clone());
             thread::spawn(move || {
-                let published = register(&cache, &begun, || *version.lock().unwrap());
+                let pin = || *version.lock().unwrap();
+                let published = register_range(&cache, &begun, PAGES, of_files, pin);
                 if let Published::Cached(held) = published {
                     cache.counts.release(&held, 0);
                 }
@@ -218,17 +246,22 @@ fn register_against(event: impl Fn(&Map) + Copy + Send + Sync + 'static) {
 
 #[test]
 fn register_against_change() {
-    register_against(|map| map.publish(PAGES.start, LAST));
+    register_against(|map| map.publish(PAGES.start, LAST), false);
 }
 
 #[test]
 fn register_against_a_wide_change() {
-    register_against(|map| map.publish(0, LAST));
+    register_against(|map| map.publish(0, LAST), false);
 }
 
 #[test]
 fn register_against_everything() {
-    register_against(|map| map.publish_everything());
+    register_against(|map| map.publish_everything(), false);
+}
+
+#[test]
+fn register_of_a_file_against_its_change() {
+    register_against(|map| map.publish_file(), true);
 }
 
 /// A region is retired, and its slot used again for a wider registration that is
@@ -240,7 +273,9 @@ fn a_walk_does_not_follow_a_slot_that_is_used_again() {
     loom::model(|| {
         let begun = Begun::new();
         let cache = registered(&begun);
-        let Published::Cached(held) = register_range(&cache, &begun, BEFORE, || 2) else { unreachable!() };
+        let Published::Cached(held) = register_range(&cache, &begun, BEFORE, false, || 2) else {
+            unreachable!()
+        };
         cache.counts.release(&held, 0);
         let registrar = {
             let cache = cache.clone();

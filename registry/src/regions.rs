@@ -15,7 +15,7 @@ use crate::backend::MemoryKey;
 use crate::range::{ByteRange, PageRange};
 use crate::sync::{AtomicI64, SHARED, ever_used, light_fence, store_load_barrier};
 use pinyard_hooks::Array;
-use pinyard_hooks::map::{Map, Slot, SlotId};
+use pinyard_hooks::map::{Map, Slot, SlotId, State};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 /// A counted reference: given back with [`Regions::release`], once. While it is
@@ -179,7 +179,7 @@ impl Counts {
         let id = map.directory().find(start);
         let slot = map.slots().get(id as usize)?;
         let state = slot.state();
-        if !state.is_live() || slot.epoch() != epoch || !serves(slot, start, len, access) {
+        if !state.is_live() || !map.is_current(slot, epoch) || !serves(slot, start, len, access) {
             return None;
         }
         let count = self.count(id, shard);
@@ -206,11 +206,22 @@ impl Counts {
     pub(crate) fn peek(map: &Map, epoch: u64, start: usize, len: usize, access: Access) -> Option<MemoryKey> {
         let slot = map.slots().get(map.directory().find(start) as usize)?;
         let state = slot.state();
-        if !state.is_live() || slot.epoch() != epoch || !serves(slot, start, len, access) {
+        if !state.is_live() || !serves(slot, start, len, access) {
             return None;
+        }
+        if slot.epoch() != epoch {
+            // At the end, so that a lookup of private memory saves no registers for it.
+            return Self::peek_of_files(map, slot, state, epoch);
         }
         let key = key_of(slot);
         (slot.state() == state).then_some(key)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn peek_of_files(map: &Map, slot: &Slot, state: State, epoch: u64) -> Option<MemoryKey> {
+        let key = key_of(slot);
+        (map.is_current(slot, epoch) && slot.state() == state).then_some(key)
     }
 
     /// A reference to a slot that cannot be retired meanwhile, because the caller

@@ -71,7 +71,10 @@ impl Registry {
     ///
     /// While the lease lives the device may use the pages that are mapped *now*.
     /// Unmapping them meanwhile does not end the registration: the lease's
-    /// holder still has it, but nobody else finds it.
+    /// holder still has it, but nobody else finds it. Where other threads change the
+    /// mapping again and again while it is being registered, the registration is for
+    /// this caller alone and ends with the lease; of pages that changed meanwhile the
+    /// device may have the old ones.
     ///
     /// A hit takes no lock and tens of nanoseconds; a miss takes as long as the
     /// backend. Not for signal handlers.

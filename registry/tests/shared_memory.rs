@@ -7,9 +7,10 @@
 mod common;
 
 use common::*;
-use pinyard_registry::backend::IoUring;
+use pinyard_registry::backend::{Custom, IoUring, MemoryKey};
 use pinyard_registry::{Access, GetError, Registry, Uncached};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// A memfd of two pages, mapped.
 fn shared() -> (i32, usize) {
@@ -54,6 +55,60 @@ fn shared_memory_is_kept_only_if_the_program_vouches_for_it() {
     assert_eq!(unsafe { libc::fallocate(fd, punch, 0, PAGE as i64) }, 0);
     write(at, 2);
     assert_eq!(through(&ring, read(&trusting, buffer).key(), at), 2, "the hole was not noticed");
+}
+
+/// Truncates and lengthens the file.
+fn truncate(fd: i32) {
+    // SAFETY: a file of the test's own, of which nothing is read meanwhile.
+    assert_eq!(unsafe { [libc::ftruncate(fd, 0), libc::ftruncate(fd, 2 * PAGE as i64)] }, [0, 0]);
+}
+
+#[test]
+fn a_change_of_a_file_costs_private_memory_nothing() {
+    let registry =
+        Registry::builder().backend(IoUring::new(64).unwrap()).trust_shared_memory().build().unwrap();
+    let ((fd, at), (other, _)) = (shared(), shared());
+    let (of_file, private) = ((at as *const u8, PAGE), Pages::new(1));
+    drop((read(&registry, of_file), read(&registry, &private)));
+    for changed in [fd, other] {
+        truncate(changed);
+        assert!(registry.lookup(&private, Access::LOCAL_READ).is_some());
+        assert_eq!(registry.lookup(of_file, Access::LOCAL_READ), None, "some file has changed");
+        write(at, 1);
+        drop(read(&registry, of_file));
+        assert!(registry.lookup(of_file, Access::LOCAL_READ).is_some());
+    }
+    let counts = registry.stats();
+    assert_eq!((counts.registrations, counts.retries, counts.flushes), (4, 0, 0));
+    // Those are taken out that nobody asks for again, too.
+    truncate(other);
+    while registry.stats().regions != 1 {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn no_registration_of_private_memory_is_spoiled_by_a_file() {
+    let (_, file) = (shared(), shared().0);
+    let registrations = Arc::new(AtomicU64::new(0));
+    let made = registrations.clone();
+    let backend = Custom::new(
+        "truncating",
+        move |_, _| {
+            truncate(file);
+            made.fetch_add(1, SeqCst);
+            Ok(MemoryKey::default())
+        },
+        |_, _| Ok(()),
+    );
+    let registry = Registry::builder().backend(backend).trust_shared_memory().build().unwrap();
+    // From here on changes of files are told.
+    let of_file = shared().1;
+    drop(registry.get((of_file as *const u8, PAGE), Access::LOCAL_READ).unwrap());
+    let before = registrations.load(SeqCst);
+    assert!(before > 1, "a change of a file was not told");
+    drop(read(&registry, &Pages::new(1)));
+    assert_eq!(registrations.load(SeqCst), before + 1);
 }
 
 /// Whoever mapped it, and how: nothing that is shared is taken for private memory.

@@ -38,7 +38,6 @@ impl IntoFailure for GetError {
             | GetError::Budget { .. }
             | GetError::TooManyRegions { .. }
             | GetError::TooManyUnderWay { .. } => PNY_ERR_LIMIT,
-            GetError::Unstable { .. } => PNY_ERR_UNSTABLE,
             GetError::Forked => PNY_ERR_FORKED,
             _ => PNY_ERR_BACKEND,
         };
@@ -61,16 +60,19 @@ pub(super) fn access_of(bits: pny_access) -> Result<Access, Failure> {
 ///
 /// While it is held the device may use the pages that are mapped now. Unmapping them
 /// meanwhile does not end the registration: its holder still has it, but nobody else
-/// finds it. A hit takes no lock and tens of nanoseconds; a miss takes as long as the
-/// backend. `*lease` is overwritten, so it must not hold another one. Any thread; not for
-/// signal handlers.
+/// finds it. Where other threads change the mapping again and again while it is being
+/// registered, the registration is for this caller alone and ends with pny_put; of pages
+/// that changed meanwhile the device may have the old ones.
+///
+/// A hit takes no lock and tens of nanoseconds; a miss takes as long as the backend.
+/// `*lease` is overwritten, so it must not hold another one. Any thread; not for signal
+/// handlers.
 ///
 /// PNY_ERR_INVALID    null, an empty or wrapping range, unknown access flags
 /// PNY_ERR_STALE      not a registry
 /// PNY_ERR_UNMAPPED   nothing is mapped at a page of the range
 /// PNY_ERR_READ_ONLY  the access writes, and the mapping is read-only
 /// PNY_ERR_LIMIT      a limit is used up by what is held; the text says by whom
-/// PNY_ERR_UNSTABLE   another thread kept changing the mapping
 /// PNY_ERR_FORKED     the registry is the parent process's
 /// PNY_ERR_RESOURCES  four million leases are held
 /// PNY_ERR_BACKEND    the backend failed

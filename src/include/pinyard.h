@@ -80,7 +80,10 @@ typedef enum pny_status {
 	PNY_ERR_READ_ONLY = 11,
 	/* A limit is used up: the budget, the number of regions, RLIMIT_MEMLOCK. */
 	PNY_ERR_LIMIT = 12,
-	/* The mapping kept changing while it was being registered. */
+	/*
+	 * Given by no function: what keeps changing while it is being registered is
+	 * registered for its caller alone.
+	 */
 	PNY_ERR_UNSTABLE = 13,
 	/* The object belongs to the process that this one was forked from. */
 	PNY_ERR_FORKED = 14,
@@ -458,16 +461,19 @@ typedef struct pny_lease {
  *
  * While it is held the device may use the pages that are mapped now. Unmapping them
  * meanwhile does not end the registration: its holder still has it, but nobody else
- * finds it. A hit takes no lock and tens of nanoseconds; a miss takes as long as the
- * backend. `*lease` is overwritten, so it must not hold another one. Any thread; not for
- * signal handlers.
+ * finds it. Where other threads change the mapping again and again while it is being
+ * registered, the registration is for this caller alone and ends with pny_put; of pages
+ * that changed meanwhile the device may have the old ones.
+ *
+ * A hit takes no lock and tens of nanoseconds; a miss takes as long as the backend.
+ * `*lease` is overwritten, so it must not hold another one. Any thread; not for signal
+ * handlers.
  *
  * PNY_ERR_INVALID    null, an empty or wrapping range, unknown access flags
  * PNY_ERR_STALE      not a registry
  * PNY_ERR_UNMAPPED   nothing is mapped at a page of the range
  * PNY_ERR_READ_ONLY  the access writes, and the mapping is read-only
  * PNY_ERR_LIMIT      a limit is used up by what is held; the text says by whom
- * PNY_ERR_UNSTABLE   another thread kept changing the mapping
  * PNY_ERR_FORKED     the registry is the parent process's
  * PNY_ERR_RESOURCES  four million leases are held
  * PNY_ERR_BACKEND    the backend failed

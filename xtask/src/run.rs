@@ -111,7 +111,7 @@ fn startable(waiting: &[Chosen], under_way: &[Chosen]) -> Option<usize> {
             |other: &&Chosen| step.after.contains(&other.step.name) && (is_drawn || other.why != Why::Drawn);
         (are_drawn || !is_drawn)
             && !under_way.iter().any(|other| other.step.lane == step.lane)
-            && !to_end.iter().any(|other| goes_before(other))
+            && !to_end.iter().any(goes_before)
     })
 }
 

@@ -232,7 +232,7 @@ pub struct Wrong {
 /// A reason why `get`s were refused.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Refusal {
-    /// The kind of error: `memlock`, `budget`, `unstable`, `other`.
+    /// The kind of error: `memlock`, `budget`, `other`.
     pub kind: String,
     /// Whether the rank had injected its fault by then: what was short before is another cause.
     #[serde(default)]

@@ -113,7 +113,6 @@ fn bytes(rank: &Rank, verdict: &mut Verdict) {
 fn refusals(run: &Run, verdict: &mut Verdict) {
     let expected: &[&str] = match run.options.fault {
         Some(Fault::Memlock) => &["memlock", "budget"],
-        Some(Fault::Flood) => &["unstable"],
         _ => &[],
     };
     for rank in &run.ranks {

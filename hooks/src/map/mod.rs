@@ -28,6 +28,7 @@ use crate::inbox::Inbox;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, COMING, LATER, LOADS};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crossbeam_utils::CachePadded;
+use slot::OF_FILES;
 
 /// Events wait in `later`.
 const PENDING: u64 = 0b01;
@@ -55,6 +56,8 @@ pub struct Map {
     /// Epoch and flags. A region is found only by who reads the epoch in which
     /// it began, without a flag.
     news: CachePadded<AtomicU64>,
+    /// [`OF_FILES`], and how often a file has changed.
+    files: CachePadded<AtomicU64>,
     coming: CachePadded<ComingSet>,
     directory: Directory,
     slots: Array<Slot>,
@@ -79,6 +82,7 @@ impl Map {
     pub fn new(size: MapSize) -> Result<Map, i32> {
         Ok(Map {
             news: CachePadded::new(AtomicU64::new(0)),
+            files: CachePadded::new(AtomicU64::new(OF_FILES)),
             coming: CachePadded::new(ComingSet {
                 mask: AtomicU64::new(0),
                 slots: core::array::from_fn(|_| AtomicU32::new(0)),
@@ -131,6 +135,27 @@ impl Map {
         self.news() & !FLAGS
     }
 
+    /// What the [`epoch`](Slot::epoch) of a region that has pages of a file must equal for it to be
+    /// served: it changes with each change of any file, and with the epoch.
+    #[inline]
+    pub fn files(&self) -> u64 {
+        // Acquire: as `news`.
+        self.files.load(Acquire)
+    }
+
+    /// Whether the slot is of the epoch that `news` says; for a region that has pages of a file,
+    /// whether no file has changed since its registration began either.
+    #[inline(always)]
+    pub fn is_current(&self, slot: &Slot, news: u64) -> bool {
+        let epoch = slot.epoch();
+        epoch == news || epoch & OF_FILES != 0 && self.is_current_of_files(epoch, news)
+    }
+
+    #[inline(never)] // off the path of private memory
+    fn is_current_of_files(&self, epoch: u64, news: u64) -> bool {
+        news & FLAGS == 0 && epoch == self.files()
+    }
+
     /// Whether [`publish`](Map::publish) has anything to look at: most events lie in
     /// one chunk where nothing is registered.
     #[inline]
@@ -160,9 +185,18 @@ impl Map {
     /// Anything may have changed.
     #[inline]
     pub fn publish_everything(&self) {
-        // No region that began in an earlier epoch is found from now on. AcqRel:
-        // pairs with `news`.
+        // No region that began in an earlier epoch is found from now on. AcqRel, both:
+        // pairs with `files` and `news`.
+        self.files.fetch_add(1, AcqRel);
         self.news.fetch_add(EPOCH, AcqRel);
+    }
+
+    /// Some file is about to change: any region that has pages of a file may lose them.
+    pub fn publish_file(&self) {
+        // AcqRel: pairs with `files`.
+        self.files.fetch_add(1, AcqRel);
+        // The registry retires them when it looks next.
+        self.any_changed.store(true, Release);
     }
 
     #[inline(never)]

@@ -27,6 +27,9 @@ const DEAD: u64 = 3;
 const STALE: u64 = 0b100;
 const GENERATION_SHIFT: u32 = 3;
 
+/// Set in a map's count of changes of files, and in no epoch.
+pub(super) const OF_FILES: u64 = 1 << 63;
+
 /// A slot's word at some moment: generation, phase and mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State(u64);
@@ -105,10 +108,21 @@ impl Slot {
         (self.start.load(Acquire) as usize, self.end.load(Acquire) as usize)
     }
 
-    /// The epoch in which the registration began.
+    /// The epoch in which the registration began; see [`Map::is_current`](super::Map::is_current).
     #[inline]
     pub fn epoch(&self) -> u64 {
         self.epoch.load(Acquire)
+    }
+
+    /// The region has pages of a file: `files` is what [`Map::files`](super::Map::files) was when its
+    /// registration began. Before it goes live.
+    pub fn depends_on_files(&self, files: u64) {
+        self.epoch.store(files, Release);
+    }
+
+    /// Whether the region has pages of a file.
+    pub fn has_file_pages(&self) -> bool {
+        self.epoch() & OF_FILES != 0
     }
 
     /// One past the last byte, if the slot is of a region in the directory that

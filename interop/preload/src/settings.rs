@@ -23,7 +23,7 @@ pub(crate) enum Ucx {
     Nothing,
     /// What its own hooks no longer hear.
     Auto,
-    /// All that our hooks see, but for changes of files: it needs no hooks of its own.
+    /// All that our hooks see: it needs no hooks of its own.
     Everything,
 }
 

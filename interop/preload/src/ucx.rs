@@ -39,8 +39,7 @@ type Tell = extern "C" fn(*mut c_void, usize);
 
 /// Address of UCX's [`Tell`]; 0 before.
 static TELL: AtomicUsize = AtomicUsize::new(0);
-/// UCX hears of all that our hooks see, whatever its own hooks hear. Changes of files are
-/// not among it: the hooks report those once a registry has registered shared memory.
+/// UCX hears of all that our hooks see, whatever its own hooks hear.
 static ALWAYS: AtomicBool = AtomicBool::new(false);
 /// The last canary was not heard of.
 static DEAF: AtomicBool = AtomicBool::new(false);
@@ -56,7 +55,11 @@ static HEARD: AtomicU32 = AtomicU32::new(0);
 /// In a hook: a change. Atomics, and what UCX does in its own hooks.
 extern "C" fn changes(address: *mut c_void, len: usize) {
     let settled = repairs() == SETTLED.load(Acquire) && untouched();
-    let hears_itself = settled && !DEAF.load(Acquire) && !ALWAYS.load(Acquire);
+    // UCX has hooks for mappings, and none for files.
+    let hears_itself = settled
+        && !DEAF.load(Acquire)
+        && !ALWAYS.load(Acquire)
+        && !listener::is_of_a_file(address.addr(), len);
     let tell = TELL.load(Acquire);
     if hears_itself
         || tell == 0
@@ -121,7 +124,7 @@ fn once(flag: &AtomicBool) -> bool {
     !flag.swap(true, AcqRel)
 }
 
-/// Has our hooks tell UCX of every change but truncated files, so that it installs none of its own.
+/// Has our hooks tell UCX of every change, so that it installs none of its own.
 fn take_over(real: usize) {
     static ONCE: AtomicBool = AtomicBool::new(false);
     if !once(&ONCE) {
@@ -148,7 +151,7 @@ fn take_over(real: usize) {
     say(
         Level::Info,
         format_args!(
-            "UCX ({}): pinyard's hooks serve it, but for changes of files; {}",
+            "UCX ({}): pinyard's hooks serve it; {}",
             object.to_string_lossy(),
             process::in_words(&report)
         ),

@@ -251,7 +251,6 @@ impl<'r> Steps<'r> {
                 let kind = match &error {
                     GetError::Memlock { .. } => "memlock",
                     GetError::Budget { .. } => "budget",
-                    GetError::Unstable { .. } => "unstable",
                     _ => "other",
                 };
                 self.refuse(kind, error.to_string());
@@ -263,7 +262,6 @@ impl<'r> Steps<'r> {
     fn refuse(&mut self, kind: &str, text: String) {
         let expected = match self.shared.options.fault {
             Some(Fault::Memlock) => matches!(kind, "memlock" | "budget"),
-            Some(Fault::Flood) => kind == "unstable",
             _ => false,
         };
         if !expected && self.failed.is_none() {

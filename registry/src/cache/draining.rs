@@ -107,10 +107,11 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
     /// Why nobody finds the region any more, if so.
     pub(super) fn doom(&self, id: SlotId) -> Option<Reason> {
         let slot = self.cache.slot(id);
-        match slot.state().is_stale() {
-            true => Some(Reason::Invalidated),
-            false => (slot.epoch() != self.writer.epoch).then_some(Reason::Flushed),
+        if slot.state().is_stale() {
+            return Some(Reason::Invalidated);
         }
+        let reason = if slot.has_file_pages() { Reason::Invalidated } else { Reason::Flushed };
+        (!self.cache.map.is_current(slot, self.writer.epoch)).then_some(reason)
     }
 
     /// Retires regions that nobody finds any more, a slice of them. Whether there
@@ -119,6 +120,13 @@ impl<M: Deref<Target = Map>> Locked<'_, M> {
         // Not `drain`: whoever repeats this until nothing is left must get on.
         if !self.writer.wide.is_empty() || self.cache.map.news() != self.writer.epoch {
             self.take_over();
+        }
+        let files = self.cache.map.files();
+        if files != self.writer.files {
+            self.writer.files = files;
+            if self.writer.of_files != 0 {
+                self.writer.sweep = 1;
+            }
         }
         let mut doomed = Vec::new();
         let (marks, below) = (self.writer.marks, self.writer.next_slot);

@@ -101,6 +101,8 @@ pub(crate) struct Begun {
     /// userfaultfd watches it. Not every registration that exists when watching starts
     /// is, and each gives back its own.
     pub(crate) watched: bool,
+    /// It has pages of a file, or shared ones, which any change of a file may take away.
+    pub(crate) of_files: bool,
 }
 
 /// A registry's judgement of what it registers.
@@ -160,22 +162,24 @@ impl Trust {
     #[inline(never)]
     fn watch(&self, range: PageRange) -> Begun {
         let kind = self.maps.kind(range);
-        if kind != Kind::Private {
+        let of_files = kind != Kind::Private;
+        if of_files {
             pinyard_hooks::declare_shared();
         }
-        let untrusted = |why| Begun { untrusted: Some(why), watched: false };
+        let begun = Begun { untrusted: None, watched: false, of_files };
+        let untrusted = |why| Begun { untrusted: Some(why), ..begun };
         if let Some(why) = self.distrusts(kind) {
             return untrusted(why);
         }
         if !WATCHES.load(SeqCst) || self.forced == Some(Mechanism::Entry) {
-            return Begun::default();
+            return begun;
         }
         if kind == Kind::PrivateFile {
             let why = Why { call: "truncating a file gives no event", errno: 0 };
             return untrusted(Uncached::Unwatched(why));
         }
         match WATCHED.get().begin(range) {
-            Ok(()) => Begun { untrusted: None, watched: true },
+            Ok(()) => Begun { watched: true, ..begun },
             Err(why) => untrusted(Uncached::Unwatched(why)),
         }
     }
@@ -200,7 +204,7 @@ impl Trust {
 
     /// Why registrations of `range` would not be kept, if so.
     pub(crate) fn judge(&self, range: PageRange) -> Option<Uncached> {
-        let Begun { untrusted, watched } = self.begin(range);
+        let Begun { untrusted, watched, .. } = self.begin(range);
         if watched {
             self.end(range);
         }

@@ -35,7 +35,8 @@ pub enum pny_status {
     PNY_ERR_READ_ONLY = 11,
     /// A limit is used up: the budget, the number of regions, RLIMIT_MEMLOCK.
     PNY_ERR_LIMIT = 12,
-    /// The mapping kept changing while it was being registered.
+    /// Given by no function: what keeps changing while it is being registered is
+    /// registered for its caller alone.
     PNY_ERR_UNSTABLE = 13,
     /// The object belongs to the process that this one was forked from.
     PNY_ERR_FORKED = 14,
