@@ -76,7 +76,6 @@ struct manner {
 	unsigned rounds;  /* how often each thread takes its steps, at most */
 	unsigned trust;   /* shared memory is trusted */
 	unsigned busy;    /* threads allocate and load while the registry is made */
-	unsigned strict;  /* 1: a mapping of which a part is registered is moved; 2: no get is refused as unstable */
 	unsigned limits;  /* 1: three registrations at most; 2: they grow to blocks of 64 KiB */
 };
 
@@ -90,8 +89,6 @@ struct slot {
 	size_t length;
 	/* More than one mapping may be there: the kernel may refuse to move them at once. */
 	int seams;
-	/* A part was registered: userfaultfd may have cut it out of the mapping. */
-	int cut;
 	int file;
 	/* What malloc or dlopen returned. */
 	void *owner;
@@ -118,17 +115,10 @@ static size_t page_of(const struct slot *slot)
 }
 
 /* ---- The judge --------------------------------------------------------------------------------- */
-/*
- * Whether there is a registration. A get may be refused because another thread truncates some file, and is
- * made again, unless that is a failure too. There is none where the kernel or the registry may refuse.
- */
+/* Whether there is a registration. There is none where the kernel or the registry may refuse. */
 static int registered(unsigned char *at, size_t length, pny_access access, enum kind kind, struct pny_lease *got)
 {
-	pny_status status;
-	unsigned left = 1000;
-	do
-		status = lease(at, length, access, got);
-	while (status == PNY_ERR_UNSTABLE && !(manner.strict & 2) && --left);
+	pny_status status = lease(at, length, access, got);
 	if (status == PNY_OK)
 		return 1;
 	if (is_plain() || status == PNY_ERR_LIMIT)
@@ -255,7 +245,7 @@ static void place(struct slot *slot, enum kind kind, void *at, size_t length)
 	slot->kind = kind;
 	slot->at = at;
 	slot->length = length;
-	slot->seams = slot->cut = 0;
+	slot->seams = 0;
 	memset(at, next_byte(), length);
 }
 

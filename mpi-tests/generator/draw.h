@@ -33,7 +33,7 @@ static enum how how_of(const struct step *step)
 
 /*
  * Whether the book says that this goes unnoticed (docs/src/hooks.md, "What cannot be seen, and what is
- * done then"). Drawn with `--exceptions` alone; a manner that is strict comes with them.
+ * done then"). Drawn with `--exceptions` alone.
  */
 static int is_exception(const struct step *step)
 {
@@ -67,7 +67,6 @@ struct choice {
 	} without[64];
 	size_t withouts;
 	unsigned without_ways; /* a bit for each */
-	unsigned without_strict; /* of `strict` */
 	int without_busy;
 };
 
@@ -122,7 +121,6 @@ static void draw_program(struct drawn *drawn, const struct choice *choice, uint6
 	drawn->manner.trust = draw(6) == 0;
 	drawn->manner.busy = draw(12) || choice->without_busy ? 0 : 1 + (unsigned)draw(3);
 	drawn->manner.limits = draw(5) ? 0 : 1 + (unsigned)draw(3);
-	drawn->manner.strict = choice->exceptions ? 3 & ~choice->without_strict : 0;
 	unsigned of_ways = choice->exceptions ? sizeof ways / sizeof *ways : 6;
 	enum how hows[2] = {ways[draw(of_ways)], draw(2) ? LIBC : ways[draw(of_ways)]};
 	enum operation chosen[8];

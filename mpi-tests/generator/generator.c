@@ -41,10 +41,6 @@ static void leave_out(struct choice *choice, const char *letter)
 		choice->without_ways |= 1U << atoi(letter + 4) % HOWS;
 		return;
 	}
-	if (strncmp(letter, "strict:", 7) == 0) {
-		choice->without_strict |= (unsigned)atoi(letter + 7);
-		return;
-	}
 	if (strcmp(letter, "busy") == 0) {
 		choice->without_busy = 1;
 		return;

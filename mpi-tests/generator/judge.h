@@ -16,8 +16,8 @@ static double now(void)
 
 static void write_program(FILE *to, const struct drawn *drawn)
 {
-	fprintf(to, "%u %u %u %u %u %u %zu\n", drawn->manner.ordered, drawn->manner.rounds, drawn->manner.trust, drawn->manner.busy,
-		drawn->manner.strict, drawn->manner.limits, drawn->length);
+	fprintf(to, "%u %u %u %u %u %zu\n", drawn->manner.ordered, drawn->manner.rounds, drawn->manner.trust, drawn->manner.busy,
+		drawn->manner.limits, drawn->length);
 	for (size_t at = 0; at < drawn->length; at++)
 		fprintf(to, "%u %u %u %u\n", drawn->steps[at].thread, drawn->steps[at].operation, drawn->steps[at].slot, drawn->steps[at].variant);
 	fflush(to);
@@ -28,8 +28,8 @@ static void write_program(FILE *to, const struct drawn *drawn)
 static int read_program(FILE *from, struct drawn *drawn)
 {
 	struct manner *how = &drawn->manner;
-	if (fscanf(from, "%u %u %u %u %u %u %zu", &how->ordered, &how->rounds, &how->trust, &how->busy, &how->strict, &how->limits,
-		   &drawn->length) != 7 ||
+	if (fscanf(from, "%u %u %u %u %u %zu", &how->ordered, &how->rounds, &how->trust, &how->busy, &how->limits,
+		   &drawn->length) != 6 ||
 	    drawn->length > MOST_STEPS)
 		return -1;
 	for (size_t at = 0; at < drawn->length; at++) {
@@ -170,7 +170,7 @@ static void with_simpler_manner(struct shrinking *it)
 	candidate.manner.rounds = candidate.manner.rounds < 3 ? candidate.manner.rounds : 3;
 	if (!it->best.manner.ordered && try(it, &candidate))
 		it->times = 3;
-	for (int which = 0; which < 7; which++) {
+	for (int which = 0; which < 6; which++) {
 		candidate = it->best;
 		if (which == 0)
 			candidate.manner.busy = 0;
@@ -178,12 +178,10 @@ static void with_simpler_manner(struct shrinking *it)
 			candidate.manner.busy &= 2;
 		else if (which == 4)
 			candidate.manner.limits = 0;
-		else if (which == 5)
+		else if (which == 2)
 			candidate.manner.limits &= 1;
 		else if (which == 1)
 			candidate.manner.trust = 0;
-		else if (which == 2)
-			candidate.manner.strict = 0;
 		else if (candidate.manner.ordered)
 			candidate.manner.rounds = 1;
 		if (memcmp(&candidate.manner, &it->best.manner, sizeof candidate.manner) != 0)
@@ -247,8 +245,8 @@ static void print_program(FILE *to, const struct drawn *drawn, const char *words
 	}
 	fprintf(to,
 		"};\n\nint main(int count, char **arguments)\n{\n"
-		"\tstruct manner how = {.ordered = %u, .rounds = %u, .trust = %u, .busy = %u, .strict = %u, .limits = %u};\n"
+		"\tstruct manner how = {.ordered = %u, .rounds = %u, .trust = %u, .busy = %u, .limits = %u};\n"
 		"\treturn run_printed(count, arguments, how, steps, sizeof steps / sizeof *steps);\n}\n",
-		how->ordered, how->rounds, how->trust, how->busy, how->strict, how->limits);
+		how->ordered, how->rounds, how->trust, how->busy, how->limits);
 }
 #endif

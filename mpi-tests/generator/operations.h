@@ -136,7 +136,6 @@ static void op_send(struct slot *slot, unsigned variant)
 	if (slot->kind == NOTHING)
 		return;
 	size_t first = variant & 1 ? part_of(slot, 2) : 0;
-	slot->cut |= first != 0;
 	judge(slot->at + first, slot->length - first, page_of(slot), slot->kind, variant);
 }
 
@@ -144,7 +143,6 @@ static void op_hold(struct slot *slot, unsigned variant)
 {
 	size_t first = variant ? part_of(slot, 2) : 0;
 	give_back(&slot->held);
-	slot->cut |= first != 0;
 	if (slot->kind != NOTHING)
 		registered(slot->at + first, slot->length - first, PNY_LOCAL_READ, slot->kind, &slot->held);
 }
@@ -258,7 +256,7 @@ static void *remap_by(enum how how, void *at, size_t old, size_t new, int flags,
 /* A kernel that moves several mappings at once may leave off half-way: such slots stay. */
 static int is_one_mapping(const struct slot *slot)
 {
-	return is_changeable(slot) && !slot->seams && (!slot->cut || manner.strict & 1);
+	return is_changeable(slot) && !slot->seams;
 }
 
 static void op_move_away(struct slot *slot, unsigned variant)

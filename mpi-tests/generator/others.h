@@ -151,7 +151,7 @@ static void change_at_once(struct slot *slot, unsigned variant)
 	if (mapped != at && mapped != MAP_FAILED)
 		munmap(mapped, slot->length);
 	slot->kind = mapped == at ? PRIVATE : NOTHING;
-	slot->seams = slot->cut = 0;
+	slot->seams = 0;
 }
 
 static void handle(int signal)

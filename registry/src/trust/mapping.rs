@@ -61,7 +61,8 @@ impl Maps {
         answers.map_or(Maps::Listing, |maps| Maps::Query(Descriptor::new(maps)))
     }
 
-    pub(crate) fn kind(&self, range: PageRange) -> Kind {
+    /// The mappings that have a page of `range`.
+    pub(crate) fn found(&self, range: PageRange) -> Found {
         match self {
             // The program may have closed it.
             Maps::Query(maps) => {
@@ -69,6 +70,25 @@ impl Maps {
             }
             Maps::Listing => by_listing(range),
         }
+    }
+}
+
+/// The mappings that have a page of some range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// What they are, at worst.
+    pub(crate) kind: Kind,
+    /// From the first's start to the last's end; at least the range.
+    pub(crate) span: PageRange,
+}
+
+impl Found {
+    fn nothing(range: PageRange) -> Found {
+        Found { kind: Kind::Private, span: range }
+    }
+
+    fn with(self, kind: Kind, mapping: PageRange) -> Found {
+        Found { kind: self.kind.max(kind), span: self.span.union(mapping) }
     }
 }
 
@@ -98,12 +118,13 @@ pub(super) fn note_doubtful() {
     }
 }
 
-fn by_listing(range: PageRange) -> Kind {
-    let Ok(maps) = maps::read() else { return Kind::Unknown };
+fn by_listing(range: PageRange) -> Found {
+    let Ok(maps) = maps::read() else { return Found { kind: Kind::Unknown, span: range } };
     let mappings = maps::mappings(&maps);
     let concerned = mappings.filter(|mapping| mapping.pages().overlaps(range));
-    let kinds = concerned.map(|mapping| Kind::new(mapping.is_shared, mapping.is_of_a_file));
-    kinds.max().unwrap_or(Kind::Private)
+    concerned.fold(Found::nothing(range), |found, mapping| {
+        found.with(Kind::new(mapping.is_shared, mapping.is_of_a_file), mapping.pages())
+    })
 }
 
 /// The mapping at `address` or the next one; `Ok(None)` where there is none.
@@ -124,20 +145,21 @@ fn query(maps: &File, address: usize) -> Result<Option<Query>, i32> {
     }
 }
 
-fn by_query(maps: &File, range: PageRange) -> Kind {
-    let mut worst = Kind::Private;
+fn by_query(maps: &File, range: PageRange) -> Found {
+    let mut all = Found::nothing(range);
     let mut at = range.start;
     while at < range.end {
         match query(maps, at) {
             Ok(Some(found)) if (found.start as usize) < range.end => {
-                worst = worst.max(Kind::new(found.vma_flags & VMA_SHARED != 0, found.inode != 0));
-                at = found.end as usize;
+                let mapping = PageRange { start: found.start as usize, end: found.end as usize };
+                all = all.with(Kind::new(found.vma_flags & VMA_SHARED != 0, found.inode != 0), mapping);
+                at = mapping.end;
             }
             Ok(_) => break, // nothing is mapped there: the device will refuse
-            Err(_) => return Kind::Unknown,
+            Err(_) => return Found { kind: Kind::Unknown, ..all },
         }
     }
-    worst
+    all
 }
 
 #[cfg(test)]
@@ -148,7 +170,7 @@ mod tests {
     const PAGE: usize = pinyard_hooks::PAGE_SIZE;
 
     fn kinds(range: PageRange) -> [Kind; 2] {
-        [Maps::open(), Maps::Listing].map(|maps| maps.kind(range))
+        [Maps::open(), Maps::Listing].map(|maps| maps.found(range).kind)
     }
 
     #[test]
@@ -170,6 +192,29 @@ mod tests {
                 }
                 libc::munmap(at as *mut _, 2 * PAGE);
             }
+        }
+    }
+
+    #[test]
+    fn a_span_begins_and_ends_with_mappings() {
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a mapping of the test's own, whose inner pages are a mapping of theirs.
+        unsafe {
+            let at = libc::mmap(std::ptr::null_mut(), 8 * PAGE, libc::PROT_NONE, anonymous, -1, 0);
+            libc::mprotect(at.byte_add(2 * PAGE), 4 * PAGE, both);
+            let pages =
+                |first, end| PageRange { start: at as usize + first * PAGE, end: at as usize + end * PAGE };
+            for (part, wanted) in
+                [(pages(3, 4), pages(2, 6)), (pages(2, 6), pages(2, 6)), (pages(3, 7), pages(2, 8))]
+            {
+                let spans = [Maps::open(), Maps::Listing].map(|maps| maps.found(part).span);
+                assert!(
+                    spans.iter().all(|span| span.start == wanted.start && span.end >= wanted.end),
+                    "{spans:?}"
+                );
+            }
+            libc::munmap(at, 8 * PAGE);
         }
     }
 

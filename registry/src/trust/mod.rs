@@ -21,7 +21,7 @@ pub use serving::{Entries, Serving, Watch, serving};
 
 use crate::of_process::OfProcess;
 use crate::range::PageRange;
-use mapping::{Kind, Maps};
+use mapping::{Found, Kind, Maps};
 use parking_lot::Mutex;
 use pinyard_hooks::{Why, userfaultfd};
 use raw_callers::Scan;
@@ -161,7 +161,7 @@ impl Trust {
 
     #[inline(never)]
     fn watch(&self, range: PageRange) -> Begun {
-        let kind = self.maps.kind(range);
+        let Found { kind, span } = self.maps.found(range);
         let of_files = kind != Kind::Private;
         if of_files {
             pinyard_hooks::declare_shared();
@@ -178,7 +178,7 @@ impl Trust {
             let why = Why { call: "truncating a file gives no event", errno: 0 };
             return untrusted(Uncached::Unwatched(why));
         }
-        match WATCHED.get().begin(range) {
+        match WATCHED.get().begin(range, span) {
             Ok(()) => Begun { watched: true, ..begun },
             Err(why) => untrusted(Uncached::Unwatched(why)),
         }
@@ -213,6 +213,6 @@ impl Trust {
 
     /// A watched `range` is registered no more, or has never been.
     pub(crate) fn end(&self, range: PageRange) {
-        WATCHED.get().end(range);
+        WATCHED.get().end(range, || self.maps.found(range).span);
     }
 }
