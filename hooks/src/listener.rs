@@ -16,7 +16,8 @@ use core::sync::atomic::{AtomicUsize, Ordering::*};
 /// Called before bytes change: first byte and length.
 pub type Listener = extern "C" fn(*mut libc::c_void, usize);
 
-/// Whether a listener was told of this because some file changes, and with it any mapping of a file.
+/// Whether this is what a listener is told of a change of some file: all addresses, since a hook does not
+/// know where the file is mapped.
 pub fn is_of_a_file(start: usize, len: usize) -> bool {
     effect::EVERYTHING.first() == Some(&(start, len))
 }

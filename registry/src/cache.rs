@@ -162,7 +162,7 @@ pub(crate) enum NoRoom {
 /// For whom a finished registration is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
-    /// For whoever asks next as well.
+    /// For later `get`s as well.
     pub(crate) is_kept: bool,
     /// For its caller, even if its pages changed meanwhile.
     pub(crate) is_last: bool,

@@ -179,9 +179,33 @@ impl Counts {
         let id = map.directory().find(start);
         let slot = map.slots().get(id as usize)?;
         let state = slot.state();
-        if !state.is_live() || !map.is_current(slot, epoch) || !serves(slot, start, len, access) {
+        if !state.is_live() || !serves(slot, start, len, access) {
             return None;
         }
+        if slot.epoch() != epoch {
+            // At the end, so that a hit of private memory saves no registers for it.
+            return self.acquire_of_files::<OWN>(map, id, state, epoch, shard);
+        }
+        self.refer::<OWN>(slot, id, state, shard)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn acquire_of_files<const OWN: bool>(
+        &self,
+        map: &Map,
+        id: SlotId,
+        state: State,
+        epoch: u64,
+        shard: u32,
+    ) -> Option<Held> {
+        let slot = map.slots().get(id as usize).filter(|slot| map.is_current(slot, epoch))?;
+        self.refer::<OWN>(slot, id, state, shard)
+    }
+
+    /// Counts a reference, which is one if the slot's state is still this.
+    #[inline(always)]
+    fn refer<const OWN: bool>(&self, slot: &Slot, id: SlotId, state: State, shard: u32) -> Option<Held> {
         let count = self.count(id, shard);
         Self::add::<OWN>(count, 1);
         if OWN {

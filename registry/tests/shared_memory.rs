@@ -102,7 +102,7 @@ fn no_registration_of_private_memory_is_spoiled_by_a_file() {
         |_, _| Ok(()),
     );
     let registry = Registry::builder().backend(backend).trust_shared_memory().build().unwrap();
-    // From here on changes of files are told.
+    // From here on the hooks publish changes of files.
     let of_file = shared().1;
     drop(registry.get((of_file as *const u8, PAGE), Access::LOCAL_READ).unwrap());
     let before = registrations.load(SeqCst);

@@ -10,6 +10,7 @@
 //! event   Map::publish -> registrations under way: mark
 //!                      -> Directory::next … Slot::mark, and a bit in `changed`
 //!                      -> too wide to walk: `later`, and every reader asks the registry
+//! file    Map::publish_file -> a count, which regions with pages of a file compare
 //! hit     Map::news, Directory::find, Slot::state
 //! retire  registry: Map::take_changed, Map::begin_drain
 //! ```

@@ -20,6 +20,26 @@ struct Ranges {
     longest: usize,
 }
 
+impl Ranges {
+    /// One registration of `range` less. Whether it was the last.
+    fn take_out(&mut self, range: PageRange) -> bool {
+        let range = (range.start, range.end);
+        let Some(count) = self.counts.get_mut(&range) else { return false };
+        *count -= 1;
+        let was_last = *count == 0;
+        if was_last {
+            self.counts.remove(&range);
+        }
+        was_last
+    }
+
+    /// Whether a range has a page of `span`.
+    fn have_any_in(&self, span: PageRange) -> bool {
+        let first = span.start.saturating_sub(self.longest);
+        self.counts.range((first, 0)..(span.end, 0)).any(|(&(_, end), _)| span.start < end)
+    }
+}
+
 pub(super) struct Watched(Mutex<Ranges>);
 
 /// A child has none: userfaultfd does not come along.
@@ -44,12 +64,7 @@ impl Watched {
     /// One registration of `range` has ended. The kernel goes on watching while
     /// others overlap it; a needless event costs its caller time, nothing else.
     pub(super) fn end(&self, range: PageRange, span: impl FnOnce() -> PageRange) {
-        let is_last = |ranges: &mut Ranges| {
-            let count = ranges.counts.get_mut(&(range.start, range.end))?;
-            *count -= 1;
-            (*count == 0).then(|| ranges.counts.remove(&(range.start, range.end)))
-        };
-        if is_last(&mut self.0.lock()).is_none() {
+        if !self.0.lock().take_out(range) {
             return;
         }
         // By now others may lie there. Asked without the lock.
@@ -58,9 +73,7 @@ impl Watched {
             return;
         }
         let ranges = self.0.lock();
-        let first = span.start.saturating_sub(ranges.longest);
-        let mut near = ranges.counts.range((first, 0)..(span.end, 0));
-        if !near.any(|(&(_, end), _)| span.start < end) {
+        if !ranges.have_any_in(span) {
             userfaultfd::unwatch(span.start..span.end);
         }
     }
