@@ -1,7 +1,7 @@
 //! Which thread adds a slab to a pool. The others wait for it, so that they share what it adds.
 
 use pinyard_registry::is_in_backend;
-use std::thread::{self, ThreadId};
+use pinyard_worker::ThreadId;
 
 /// The thread, under the pool's lock.
 #[derive(Debug, Default)]
@@ -11,7 +11,7 @@ impl Growing {
     /// Whether this thread waits for another, which adds one. Not where it is inside a backend's function:
     /// the other may wait for that to return. So both add one.
     pub(crate) fn is_for_others(&self) -> bool {
-        self.0.is_some_and(|thread| thread != thread::current().id()) && !is_in_backend()
+        self.0.is_some_and(|thread| thread != ThreadId::current()) && !is_in_backend()
     }
 
     pub(crate) fn is_under_way(&self) -> bool {
@@ -20,7 +20,7 @@ impl Growing {
 
     /// This thread adds one.
     pub(crate) fn begin(&mut self) {
-        self.0 = Some(thread::current().id());
+        self.0 = Some(ThreadId::current());
     }
 
     /// It is added, or not to be had.

@@ -33,6 +33,7 @@ use crate::threads;
 use crate::trace::{self, Traced};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use pinyard_trace::counters::{self, Publisher};
+use pinyard_worker::ThreadId;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 use std::sync::{Arc, OnceLock};
@@ -60,6 +61,7 @@ pub(crate) struct Core {
     forks: u32,
     /// Asks fences, and waits for the last block of a closed pool (`worker.rs`).
     pub(crate) worker: OnceLock<Thread>,
+    pub(crate) worker_id: OnceLock<ThreadId>,
     pub(crate) sleep: Sleep,
     /// The worker was started, or is being.
     pub(crate) has_worker: Mutex<bool>,
@@ -110,6 +112,7 @@ impl Core {
             watched: poison || traced.is_some(),
             forks: fork::generation(),
             worker: OnceLock::new(),
+            worker_id: OnceLock::new(),
             sleep: Sleep::new(),
             has_worker: Mutex::new(false),
             left_to_worker: AtomicBool::new(false),

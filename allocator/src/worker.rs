@@ -12,7 +12,7 @@ use crate::requests::thread_panicked;
 use crate::shared::Core;
 use crate::source::DriverToken;
 use pinyard_hooks::{THREAD_STACK, stack_size};
-use pinyard_worker::{log, spawn};
+use pinyard_worker::{ThreadId, log, spawn};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::thread;
@@ -39,6 +39,7 @@ impl Core {
         match spawned {
             Ok(thread) => {
                 *has_worker = true;
+                let _ = self.worker_id.set(ThreadId::of(&thread));
                 let _ = self.worker.set(thread.thread().clone());
                 // What came before it was known.
                 self.sleep.wake(self.worker.get());
@@ -53,7 +54,7 @@ impl Core {
 
     /// Whether this is that thread.
     pub(crate) fn is_worker(&self) -> bool {
-        self.worker.get().is_some_and(|worker| worker.id() == thread::current().id())
+        self.worker_id.get() == Some(&ThreadId::current())
     }
 
     fn work(&self) {

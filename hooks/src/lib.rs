@@ -27,18 +27,9 @@
 )))]
 compile_error!("pinyard-hooks patches glibc's entries on x86-64 and aarch64 Linux; there are no others yet");
 
-#[cfg(not(loom))]
-pub mod alone;
-/// A model's process ends with the model.
-#[cfg(loom)]
-pub mod alone {
-    /// Nobody looks.
-    pub fn expect() {}
-    /// Nobody asks.
-    pub fn begin(_: Option<&core::ffi::CStr>) {}
-}
 mod array;
 mod cancellation;
+pub mod daemon;
 pub mod descriptors;
 mod event;
 mod filter;
@@ -72,6 +63,7 @@ mod libc_functions;
 pub mod listener;
 #[cfg(not(loom))]
 mod loader;
+mod own_object;
 #[cfg(not(loom))]
 mod passthrough;
 #[cfg(not(loom))]

@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use crate::report::Function;
-use crate::{loader, patch, text};
+use crate::{loader, own_object, patch, text};
 use core::sync::atomic::{AtomicUsize, Ordering::*};
 
 const COUNT: usize = Function::COUNT;
@@ -20,7 +20,7 @@ static ENDS: [AtomicUsize; COUNT] = [const { AtomicUsize::new(0) }; COUNT];
 /// Asks, and forbids dlclose of the object that this code is in: libc jumps to it for ever.
 /// Not under a lock.
 pub(crate) fn find() {
-    keep_loaded();
+    own_object::keep_loaded();
     // SAFETY: the C library is loaded in every process that got here; NOLOAD
     // finds it without loading another.
     let libc_handle = unsafe { libc::dlopen(c"libc.so.6".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
@@ -52,21 +52,4 @@ pub(crate) fn end_of(function: Function, entry: usize) -> Option<usize> {
         return None;
     }
     Some(ENDS[function as usize].load(Relaxed)).filter(|&end| end != 0)
-}
-
-fn keep_loaded() {
-    let mut info = libc::Dl_info {
-        dli_fname: core::ptr::null(),
-        dli_fbase: core::ptr::null_mut(),
-        dli_sname: core::ptr::null(),
-        dli_saddr: core::ptr::null_mut(),
-    };
-    // SAFETY: dladdr fills `info` for an address of our own; dlopen with NOLOAD
-    // only adds a flag to the object that is loaded already. For a static
-    // executable's own name it fails, and there is nothing to keep.
-    unsafe {
-        if libc::dladdr(keep_loaded as *const _, &raw mut info) != 0 && !info.dli_fname.is_null() {
-            libc::dlopen(info.dli_fname, libc::RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE);
-        }
-    }
 }

@@ -1,6 +1,7 @@
 //! How large a thread's stack has to be.
 #![allow(unsafe_code)]
 
+use crate::{daemon, own_object};
 use core::mem::{MaybeUninit, transmute};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -18,7 +19,8 @@ static MINIMUM: AtomicUsize = AtomicUsize::new(0);
 /// it. A thread whose stack is smaller is refused with EINVAL; one whose stack is just
 /// larger runs off its end. Every thread of the libraries is made with this size.
 ///
-/// The first call asks the loader: not under a lock, not in a hook or signal handler.
+/// The first call asks the loader, also for what [`daemon`](crate::daemon) counts with, and forbids dlclose of the
+/// object that this code is in: a thread of ours may end later. Not under a lock, not in a hook or signal handler.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -30,17 +32,19 @@ static MINIMUM: AtomicUsize = AtomicUsize::new(0);
 pub fn stack_size(need: usize) -> usize {
     let mut minimum = MINIMUM.load(Relaxed);
     if minimum == 0 {
-        minimum = ask_for_minimum();
+        minimum = ask_the_loader();
         MINIMUM.store(minimum, Relaxed);
     }
     need.saturating_add(minimum).checked_next_multiple_of(crate::PAGE_SIZE).unwrap_or(need)
 }
 
-fn ask_for_minimum() -> usize {
+fn ask_the_loader() -> usize {
     type MinimalStack = unsafe extern "C" fn(*const libc::pthread_attr_t) -> libc::size_t;
     if cfg!(miri) {
         return 0; // its threads have no stack that could be too small
     }
+    own_object::keep_loaded();
+    daemon::find();
     // SAFETY: a NUL-terminated name. glibc has the function for other runtimes since 2.15.
     let at = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__pthread_get_minstack".as_ptr()) };
     if at.is_null() {

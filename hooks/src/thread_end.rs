@@ -13,7 +13,7 @@ const NONE: u64 = u64::MAX;
 /// The key of the process.
 static KEY: AtomicU64 = AtomicU64::new(NONE);
 
-/// Whatever any thread has asked for: shards of a registry, tickets of leases, the first thread's end.
+/// Whatever any thread has asked for: shards of a registry, tickets of leases.
 static WORKS: [AtomicPtr<c_void>; 4] = [const { AtomicPtr::new(null_mut()) }; 4];
 
 /// The calling thread calls `work` when it ends, after the destructors of its thread-local variables. It
@@ -21,7 +21,7 @@ static WORKS: [AtomicPtr<c_void>; 4] = [const { AtomicPtr::new(null_mut()) }; 4]
 /// so each finds out whether it has anything to do. Takes no lock, and none of the loader's; not for
 /// signal handlers.
 ///
-/// `false`: it will not, since there is no key (PTHREAD_KEYS_MAX), no memory, or more than 4 of these.
+/// `false`: it will not, since [`make_key`] has made none, there is no memory, or there are more than 4 of these.
 #[must_use]
 pub fn at_thread_end(work: fn()) -> bool {
     let address = work as *mut c_void;
@@ -30,12 +30,15 @@ pub fn at_thread_end(work: fn()) -> bool {
         let now = place.compare_exchange(null_mut(), address, AcqRel, Acquire);
         now.is_ok() || now == Err(address)
     });
-    let Some(key) = key().filter(|_| has_place) else { return false };
+    let key = KEY.load(Acquire);
+    if key == NONE || !has_place {
+        return false;
+    }
     // No hook comes here.
     #[allow(clippy::disallowed_methods)]
     // SAFETY: a key of ours; the value is not null, with which nothing would be called.
     unsafe {
-        libc::pthread_setspecific(key, (&raw const WORKS).cast()) == 0
+        libc::pthread_setspecific(key as libc::pthread_key_t, (&raw const WORKS).cast()) == 0
     }
 }
 
@@ -43,52 +46,30 @@ extern "C" fn ends(_: *mut c_void) {
     for place in &WORKS {
         let work = place.load(Acquire);
         if !work.is_null() {
-            // SAFETY: stored by `at_thread_end`, as this type. `AT_END` deletes the key before this library
-            // is unloaded.
+            // SAFETY: stored by `at_thread_end`, as this type. This library stays loaded: see `make_key`.
             unsafe { core::mem::transmute::<*mut c_void, fn()>(work)() };
         }
     }
 }
 
-/// Makes the key, which a program may leave no place for later. Whether there is one.
+/// Makes the key, which a program may leave no place for later. Whether there is one. After
+/// [`stack_size`](crate::stack_size), which keeps this library loaded: a thread that ends calls into it.
 #[must_use]
 pub fn make_key() -> bool {
-    key().is_some()
-}
-
-fn key() -> Option<libc::pthread_key_t> {
-    let known = KEY.load(Acquire);
-    if known != NONE {
-        return Some(known as libc::pthread_key_t);
+    if KEY.load(Acquire) != NONE {
+        return true;
     }
     let mut key = 0;
     // SAFETY: stores a key, with a destructor that takes every value.
     if unsafe { libc::pthread_key_create(&raw mut key, Some(ends)) } != 0 {
-        return None;
+        return false;
     }
-    match KEY.compare_exchange(NONE, u64::from(key), AcqRel, Acquire) {
-        Ok(_) => Some(key),
-        Err(first) => {
-            // SAFETY: made above, and no thread has a value of it.
-            unsafe { libc::pthread_key_delete(key) };
-            Some(first as libc::pthread_key_t)
-        }
+    if KEY.compare_exchange(NONE, u64::from(key), AcqRel, Acquire).is_err() {
+        // SAFETY: made above, and no thread has a value of it.
+        unsafe { libc::pthread_key_delete(key) };
     }
+    true
 }
-
-/// The process ends, or this library is unloaded: a registry without hooks does not keep it.
-#[used]
-#[unsafe(link_section = ".fini_array")]
-static AT_END: extern "C" fn() = {
-    extern "C" fn forget() {
-        let key = KEY.swap(NONE, AcqRel);
-        if key != NONE {
-            // SAFETY: a key of ours, which no thread is given any more.
-            unsafe { libc::pthread_key_delete(key as libc::pthread_key_t) };
-        }
-    }
-    forget
-};
 
 #[cfg(test)]
 mod tests {
@@ -108,6 +89,7 @@ mod tests {
                 assert!(at_thread_end(second));
             }
         }
+        assert!(make_key());
         let asks = || assert!(at_thread_end(first) && at_thread_end(first) && at_thread_end(second));
         std::thread::spawn(asks).join().unwrap();
         assert_eq!(DONE.each_ref().map(|done| done.load(Relaxed)), [2, 2]);

@@ -2,31 +2,42 @@
 #![allow(unsafe_code)]
 
 use crate::signals::SignalsBlocked;
-use crate::sys;
-use core::ffi::c_void;
+use crate::{daemon, sys};
+use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;
 
-/// A thread without signals, with a stack of `stack` bytes, or of the usual size where that is 0. The error is
-/// an errno.
+/// A daemon thread without signals, with a stack of `stack` bytes, of [`stack_size`](crate::stack_size). The error
+/// is an errno.
 pub(crate) fn create(
     run: extern "C" fn(*mut c_void) -> *mut c_void,
     argument: *mut c_void,
     stack: usize,
 ) -> Result<libc::pthread_t, i32> {
-    let _blocked = SignalsBlocked::now();
+    let blocked = SignalsBlocked::now();
     let (mut thread, mut attributes) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    // SAFETY: the attributes are initialised before and destroyed after; the thread is, where it was made.
-    unsafe {
+    // SAFETY: the attributes are initialised before and destroyed after.
+    let made = unsafe {
         libc::pthread_attr_init(attributes.as_mut_ptr());
-        let sized =
-            if stack == 0 { 0 } else { libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack) };
-        let made = match sized {
+        let made = match libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack) {
             0 => libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), run, argument),
             refused => refused,
         };
         libc::pthread_attr_destroy(attributes.as_mut_ptr());
-        if made == 0 { Ok(thread.assume_init()) } else { Err(made) }
+        made
+    };
+    drop(blocked);
+    if made != 0 {
+        return Err(made);
     }
+    daemon::was_made();
+    // SAFETY: it was made.
+    Ok(unsafe { thread.assume_init() })
+}
+
+/// Names the calling thread, in 15 bytes.
+pub(crate) fn name(name: &CStr) {
+    // SAFETY: a NUL-terminated name. What prctl(2) answers changes nothing.
+    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
 /// Gives the calling thread a table of descriptors of its own, unless it has one, and closes those from `first` on

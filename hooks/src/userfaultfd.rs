@@ -19,7 +19,7 @@ use crate::fork;
 use crate::holder::Holder;
 use crate::report::Why;
 use crate::sys::errno;
-use crate::{alone, stack_size, threads};
+use crate::{stack_size, threads};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering::*};
 
@@ -71,7 +71,6 @@ pub fn start() -> Result<(), Why> {
     }
     // Asks the loader: before the lock.
     let stack = stack_size(STACK);
-    alone::expect();
     STARTING.enter(fork::generation());
     let started = if serving().is_some() { Ok(()) } else { start_now(stack) };
     STARTING.leave();

@@ -3,8 +3,10 @@
 #include "registry.h"
 #include <dirent.h>
 #include <dlfcn.h>
+#include <errno.h>
 #include <pinyard.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +33,7 @@ static unpins *deregisters = unpin;
 
 static void or_say(pny_status status) {
     if (status == PNY_OK) return;
-    printf("%s\n", pny_last_error());
+    printf("%d: %s\n", status, pny_last_error());
     fflush(stdout);
     _exit(2);
 }
@@ -51,6 +53,9 @@ static void use(pny_registry registry) {
     or_say(pny_put(&lease));
 }
 
+/* How far each child came: memory that it shares with its parent. */
+static volatile enum { BEGAN, HANDLED } *step;
+
 static void at_exit(void) {
     /* What exit(3) calls has room, and takes signals. */
     volatile char room[1 << 20];
@@ -58,6 +63,7 @@ static void at_exit(void) {
     room[0] = 1;
     pthread_sigmask(SIG_SETMASK, NULL, &mask);
     if (room[0] != 1 || sigismember(&mask, SIGTERM)) _exit(3);
+    *step = HANDLED;
 }
 
 static void *makes_and_uses(void *unused) {
@@ -84,13 +90,7 @@ static void start(void *(*run)(void *), void *argument) {
     pthread_detach(thread);
 }
 
-/* exit(3) goes on where the next thread finds it. */
-static void ends_its_thread(void) { pthread_exit(NULL); }
-static void handler_ends_its_thread(void) {
-    use(make_registry());
-    atexit(ends_its_thread);
-}
-/* Its end is told: no thread looks for it before. */
+/* Without a thread that only looks for the end. */
 static void first_alone(void) {
     DIR *tasks;
     int threads = -2; /* . and .. */
@@ -124,10 +124,105 @@ static void two_copies(void) {
     use(make_registry());
     make_registry_by(create);
 }
+/* One in a namespace of its own (dlmopen(3)) has a libc of its own, and this one's keys are none of its. */
+static void other_namespace(void) {
+    static char mine;
+    pthread_key_t key;
+    void *second, *symbol;
+    creates *create;
+    pthread_key_create(&key, NULL);
+    pthread_setspecific(key, &mine);
+    second = dlmopen(LM_ID_NEWLM, copy, RTLD_NOW);
+    symbol = second == NULL ? NULL : dlsym(second, "pny_registry_create");
+    memcpy(&create, &symbol, sizeof create);
+    if (create == NULL) printf("%s\n", dlerror()), fflush(stdout), _exit(6);
+    make_registry_by(create);
+    if (pthread_getspecific(key) != &mine) _exit(8);
+}
+/* exit(3)'s handlers run, under the last thread's mask. */
+static void blocked(void) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    use(make_registry());
+    kill(getpid(), SIGUSR1);
+}
+static void *is_cancelled(void *unused) {
+    (void)unused;
+    usleep(100000);
+    pthread_cancel(pthread_self());
+    exit(5);
+}
+static void cancelled(void) {
+    use(make_registry());
+    start(is_cancelled, NULL);
+}
+/* Makes, uses and destroys registries, also where the thread has given up its thread-local variables. */
+static pthread_key_t rounds;
+static void destructor(void *left) {
+    pny_registry registry = make_registry();
+    use(registry);
+    or_say(pny_registry_destroy(registry));
+    if (left != &rounds) pthread_setspecific(rounds, (char *)left - 1);
+}
+static void *has_destructors(void *unused) {
+    (void)unused;
+    pthread_setspecific(rounds, (char *)&rounds + 2);
+    return NULL;
+}
+static void destructors(void) {
+    int threads;
+    pthread_key_create(&rounds, destructor);
+    for (threads = 0; threads < 8; ++threads) start(has_destructors, NULL);
+    has_destructors(NULL);
+}
+/* Threads that have used a copy end while it is closed. */
+static void *uses_a_copy(void *library) {
+    pny_registry registry;
+    pny_lease lease;
+    static char page[65536];
+    creates *create;
+    pny_status (*get)(pny_registry, const void *, size_t, pny_access, pny_lease *), (*put)(pny_lease *), (*destroy)(pny_registry);
+    void *symbols[4];
+    symbols[0] = dlsym(library, "pny_registry_create"), memcpy(&create, &symbols[0], sizeof create);
+    symbols[1] = dlsym(library, "pny_get"), memcpy(&get, &symbols[1], sizeof get);
+    symbols[2] = dlsym(library, "pny_put"), memcpy(&put, &symbols[2], sizeof put);
+    symbols[3] = dlsym(library, "pny_registry_destroy"), memcpy(&destroy, &symbols[3], sizeof destroy);
+    registry = make_registry_by(create);
+    or_say(get(registry, page, sizeof page, PNY_LOCAL_READ, &lease));
+    or_say(put(&lease));
+    or_say(destroy(registry));
+    dlclose(library);
+    return NULL;
+}
+static void unloads(void) {
+    int round;
+    setenv("PINYARD_HOOKS", "notify", 1); /* no hook keeps it */
+    for (round = 0; round < 100; ++round) {
+        pthread_t threads[4]; /* of a process's registries there are no more than 64 */
+        size_t number;
+        for (number = 0; number < 4; ++number) {
+            void *library = dlopen(copy, RTLD_NOW | RTLD_LOCAL);
+            if (library == NULL) printf("%s\n", dlerror()), fflush(stdout), _exit(6);
+            if (pthread_create(&threads[number], NULL, uses_a_copy, library) != 0) _exit(4);
+        }
+        for (number = 0; number < 4; ++number) pthread_join(threads[number], NULL);
+    }
+}
+/* unshare(2): EINVAL where another thread is left, EPERM where the kernel allows nobody. */
+static void new_user(void) {
+    pny_registry registry = make_registry();
+    use(registry);
+    or_say(pny_registry_destroy(registry));
+    if (unshare(CLONE_NEWUSER) != 0 && errno == EINVAL) _exit(9);
+}
 /* A thread that the program makes in a function which pinyard calls is the program's. */
+static volatile int has_started;
 static int starts_one(void *user, const pny_key *key, void *address, size_t length) {
     (void)user, (void)key, (void)address, (void)length;
     start(stays, NULL);
+    has_started = 1;
     return 0;
 }
 static void made_by_ours(void) {
@@ -139,6 +234,7 @@ static void made_by_ours(void) {
     or_say(pny_get(registry, at, LENGTH, PNY_LOCAL_READ, &lease));
     or_say(pny_put(&lease));
     munmap(at, LENGTH); /* the registry's thread deregisters it */
+    while (!has_started) usleep(1000);
 }
 static void pool(void) {
     pny_pool made;
@@ -162,8 +258,13 @@ static const struct {
     {"another makes it", other_makes, 0},
     {"userfaultfd's threads are left", destroyed, 0},
     {"a pool is left", pool, 0},
-    {"a handler of exit's ends its thread", handler_ends_its_thread, 0},
     {"two copies", two_copies, 0},
+    {"a copy in another namespace", other_namespace, 0},
+    {"a signal that is blocked is pending", blocked, 0},
+    {"exit(3) by a thread that is cancelled", cancelled, 5},
+    {"destructors of thread-specific data", destructors, 0},
+    {"threads end while the library is closed", unloads, 0},
+    {"a user namespace, after the last registry", new_user, 0},
     {"a thread that pinyard's thread made is left", made_by_ours, 7},
     {"a thread of the program's is left", program_stays, 7},
 };
@@ -196,7 +297,9 @@ int main(int arguments, char **argument) {
     pthread_t thread;
     if (arguments != 2) return 2;
     copy = argument[1];
+    step = mmap(NULL, sizeof *step, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     for (number = 0; number < sizeof cases / sizeof *cases; ++number) {
+        *step = BEGAN;
         fflush(stdout);
         child = fork();
         if (child == 0) {
@@ -206,7 +309,8 @@ int main(int arguments, char **argument) {
             pthread_exit(NULL);
         }
         status = status_of(child);
-        if (status != cases[number].status) ++failed, printf("%s: status %d\n", cases[number].name, status);
+        if (status != cases[number].status || (status != 7 && *step != HANDLED))
+            ++failed, printf("%s: status %d, %s\n", cases[number].name, status, *step == HANDLED ? "" : "no handler");
     }
     /* A thread that is not the first forks, before pinyard knows this process. */
     if (pthread_create(&thread, NULL, forks, &child) != 0 || pthread_join(thread, NULL) != 0) return 1;

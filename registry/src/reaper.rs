@@ -13,7 +13,7 @@ use crate::clock;
 use crate::registry::Inner;
 use crate::told::Told;
 use pinyard_hooks::{THREAD_STACK, stack_size};
-use pinyard_worker::log;
+use pinyard_worker::{ThreadId, log};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle, Thread};
@@ -32,7 +32,7 @@ impl Reaper {
     pub(crate) fn stop(self) {
         self.stop.store(true, SeqCst);
         self.thread.thread().unpark();
-        if self.thread.thread().id() != thread::current().id() {
+        if ThreadId::of(&self.thread) != ThreadId::current() {
             // It ends in no other way than by its return.
             let _ = self.thread.join();
         }

@@ -6,8 +6,8 @@
 mod common;
 
 use common::*;
-use pinyard_registry::backend::{Custom, IoUring};
-use pinyard_registry::{Access, Entries, MemoryKey, Registry, Uncached};
+use pinyard_registry::backend::IoUring;
+use pinyard_registry::{Entries, Registry, Uncached};
 use std::sync::Arc;
 
 fn shared_memory_is_known(registry: &Registry, at: *const u8) -> bool {
@@ -69,62 +69,4 @@ fn the_other_threads_know_shared_memory_from_private() {
     for makes_one in [true, false] {
         assert_eq!(child(makes_one) >> 8, 0, "a registry of before: {makes_one}");
     }
-}
-
-/// The wait status of a child whose first thread ends while another does `work`; one that is still there after
-/// half a minute is killed.
-fn ends(work: fn()) -> i32 {
-    // SAFETY: as in `child`; waits for, or kills, the child.
-    unsafe {
-        let pid = libc::fork();
-        if pid == 0 {
-            std::thread::spawn(work);
-            libc::syscall(libc::SYS_exit, 0);
-        }
-        let mut status = -1;
-        for _ in 0..3000 {
-            if libc::waitpid(pid, &mut status, libc::WNOHANG) == pid {
-                return status;
-            }
-            libc::usleep(10_000);
-        }
-        libc::kill(pid, libc::SIGKILL);
-        libc::waitpid(pid, &mut status, 0);
-        status
-    }
-}
-
-fn registry() -> Registry {
-    Registry::builder()
-        .backend(Custom::new("none", |_, _| Ok(MemoryKey::default()), |_, _| Ok(())))
-        .build()
-        .unwrap()
-}
-
-/// A process without a thread of the program's ends, whatever pinyard has. Its first thread, which has made no
-/// registry, tells nothing; one that has is in `mpi-tests/c/ends.c`.
-#[test]
-fn a_process_ends_with_the_programs_last_thread() {
-    let with_a_registration = || {
-        let registry = Box::leak(Box::new(registry()));
-        drop(registry.get(&Pages::new(1), Access::LOCAL_READ).unwrap());
-    };
-    let without_one = || std::mem::forget(registry());
-    let watched = || {
-        drop(registry());
-        let _ = pinyard_hooks::userfaultfd::start();
-    };
-    assert_eq!([ends(with_a_registration), ends(without_one), ends(watched)], [0; 3]);
-}
-
-#[test]
-fn a_process_stays_as_long_as_a_thread_of_the_programs() {
-    let stays = || {
-        std::mem::forget(registry());
-        // Three looks of pinyard's at least.
-        std::thread::sleep(std::time::Duration::from_millis(3500));
-        // SAFETY: ends the process.
-        unsafe { libc::_exit(7) }
-    };
-    assert_eq!(ends(stays), 7 << 8);
 }

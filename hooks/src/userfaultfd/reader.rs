@@ -14,7 +14,7 @@ use super::request::{self, MINE};
 use crate::monitor::{Ticket, after, before};
 use crate::sync::{sleep_at_most, wake_one};
 use crate::sys::{self, errno};
-use crate::{PAGE_SIZE, alone, settled, threads};
+use crate::{PAGE_SIZE, daemon, settled, threads};
 use core::mem::size_of;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
@@ -183,12 +183,13 @@ fn begin(fd: i32) -> Result<(), u32> {
 }
 
 pub(super) extern "C" fn run(argument: *mut libc::c_void) -> *mut libc::c_void {
-    alone::begin(Some(c"pinyard-watch"));
+    threads::name(c"pinyard-watch");
     let begun = begin(argument.addr() as i32);
     // Release: pairs with `answer`.
     ANSWER.store(begun.err().unwrap_or(READS), Release);
     wake_one(&ANSWER);
     if begun.is_err() {
+        daemon::ends();
         return null_mut();
     }
     let mut pending = Pending { announced: [None; PENDING] };

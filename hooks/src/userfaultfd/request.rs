@@ -3,11 +3,12 @@
 //! pinyard's, which shares the reader's table, asks in its place.
 #![allow(unsafe_code)]
 
-use crate::alone;
 use crate::fork;
 use crate::holder::Holder;
 use crate::sync::{sleep_at_most, sleep_while, wake_one};
 use crate::sys::errno;
+use crate::threads;
+
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 
@@ -69,7 +70,7 @@ fn serves() -> bool {
 
 /// The thread.
 pub(super) extern "C" fn serve(_: *mut c_void) -> *mut c_void {
-    alone::begin(Some(c"pinyard-serve"));
+    threads::name(c"pinyard-serve");
     // SAFETY: no preconditions.
     SERVER.store(unsafe { libc::gettid() }, Release);
     loop {

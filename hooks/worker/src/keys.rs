@@ -1,11 +1,19 @@
 //! Keys of pthread's (pthread_key_create(3)).
 #![allow(unsafe_code)]
 
+use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::{io, thread};
 
+/// The keys are made.
+static MADE: AtomicBool = AtomicBool::new(false);
+
 /// Makes the keys that this process's threads need, ours and that of Rust's standard library: a program
-/// may use up all of them later, and then the first thread that needs one would end the process.
-pub(crate) fn make_keys() -> io::Result<()> {
+/// may use up all of them later, and then the first thread that needs one would end the process. Of stacks of so
+/// many bytes.
+pub(crate) fn make_keys(stack: usize) -> io::Result<()> {
+    if MADE.load(Acquire) {
+        return Ok(());
+    }
     let mut spare = 0;
     // SAFETY: stores a key, without a destructor.
     if !pinyard_hooks::make_key() || unsafe { libc::pthread_key_create(&raw mut spare, None) } != 0 {
@@ -16,7 +24,9 @@ pub(crate) fn make_keys() -> io::Result<()> {
     }
     // SAFETY: made above, and no thread has a value of it.
     unsafe { libc::pthread_key_delete(spare) };
-    // Its handle is dropped at the thread's end, by a key.
-    drop(thread::current());
+    // The library makes its own on a thread that begins. The calling one may be about to end, and have given up
+    // its thread-local variables.
+    let _ = thread::Builder::new().stack_size(stack).spawn(|| ())?.join();
+    MADE.store(true, Release);
     Ok(())
 }

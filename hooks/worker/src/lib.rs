@@ -15,17 +15,19 @@
 mod descriptor;
 mod keys;
 mod output;
+mod thread_id;
 
 pub use descriptor::Descriptor;
 pub use output::{say, without_signals, write_line};
 use pinyard_hooks::SignalsBlocked;
-use pinyard_hooks::alone;
+use pinyard_hooks::daemon;
 use std::any::Any;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+pub use thread_id::ThreadId;
 
 /// Between a panic of a thread's work and its next beginning: 10 ms, so that work which
 /// always panics leaves the processor to others.
@@ -111,10 +113,9 @@ impl<T> Drop for DropCaught<T> {
 
 /// Starts a thread that keeps `kept` until `work` has returned. After a panic of `work`,
 /// `told` hears of it and `work` is called again: its state is what it captures. The thread takes no
-/// signals, does not keep the process of a program whose threads have ended, for which
-/// [`alone`] lists its name, and has a stack of `stack` bytes, of which
-/// [`stack_size`](pinyard_hooks::stack_size) says how many must be: it asks the loader, so a
-/// caller that holds a lock calls it before.
+/// signals, does not keep the process of a program whose threads have ended ([`daemon`]), and has
+/// a stack of `stack` bytes, of which [`stack_size`](pinyard_hooks::stack_size) says how many
+/// must be: it asks the loader, so a caller that holds a lock calls it before.
 ///
 /// `kept` is given up when `work` returns, and a panic of its drop is caught. A panic of `told` is
 /// caught as well. In a forked child there is no such thread.
@@ -128,19 +129,21 @@ pub fn spawn<K: Send + 'static>(
     mut work: impl FnMut(&K) + Send + 'static,
     told: impl Fn(&Panicked) + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
-    keys::make_keys()?;
-    alone::expect();
     // A new thread starts with its creator's mask.
-    let _blocked = SignalsBlocked::now();
-    thread::Builder::new().name(name.to_owned()).stack_size(stack).spawn(move || {
-        alone::begin(None);
+    let blocked = SignalsBlocked::now();
+    keys::make_keys(stack)?;
+    let thread = thread::Builder::new().name(name.to_owned()).stack_size(stack).spawn(move || {
         while let Err(panicked) = caught(|| work(&kept)) {
             let _ = caught(|| told(&panicked));
             thread::sleep(PAUSE);
         }
         let _ = caught(|| drop((work, told)));
         let _ = caught(|| drop(kept));
-    })
+        daemon::ends();
+    })?;
+    drop(blocked);
+    daemon::was_made();
+    Ok(thread)
 }
 
 #[cfg(test)]
