@@ -2,15 +2,22 @@
 //!
 //! A process lives as long as one of its threads, and glibc ends it by exit(3), on the last thread that it counts,
 //! when that one ends (pthread_exit(3)). Threads of pinyard's would keep it for ever. So who makes one takes it out
-//! of glibc's count, and the thread puts itself back when it ends, for glibc then counts it down.
+//! of glibc's count. While it runs code of the program's it is counted, as a thread of the program's is:
+//! glibc counts threads that such code makes up and down, also those that it does not get to make. If it turns out
+//! to be the last when that code has returned, the process ends as well.
 //!
 //! The count is `__nptl_nthreads`, an `unsigned int` that glibc exports from 2.34 on, for libthread_db. It is
 //! counted up by pthread_create(3), down at a thread's end (`nptl/pthread_create.c`,
 //! `sysdeps/nptl/libc_start_call_main.h`), and is 1 in a forked child (`sysdeps/nptl/fork.h`). Nothing else of
 //! glibc's asks it but for the first thread that is made, up to 2.43. Where it is not exported, the process stays.
+//!
+//! At 0 the process ends: glibc calls exit(3), or has a thread call it. The count must not come there a second time,
+//! while the handlers of that exit(3) run; so who finds it at 0 counts one that never ends.
 #![allow(unsafe_code)]
 
-use core::ptr::null_mut;
+use crate::signals::{self, SignalsBlocked};
+use core::ffi::{c_int, c_void};
+use core::ptr::{null, null_mut};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*};
 
 /// glibc's count, once it was found.
@@ -29,25 +36,55 @@ fn count() -> Option<&'static AtomicU32> {
     (!at.is_null()).then(|| unsafe { AtomicU32::from_ptr(at) })
 }
 
-/// The calling thread has made a thread by pthread_create(3), after [`stack_size`](crate::stack_size): a daemon.
-/// Not for hooks and signal handlers.
-///
-/// As a rule the caller is a thread of the program's, which is counted. Where it is a daemon itself, and the
-/// program's last thread has ended since pthread_create, nobody else ends the process: exit(3) is called here.
-pub fn was_made() {
-    let is_last = |count: &AtomicU32| count.fetch_sub(1, AcqRel) == 1;
-    if count().is_some_and(is_last) {
-        // SAFETY: as where a thread of the program's ends as the last.
-        unsafe { libc::exit(0) }
+/// Before the calling thread makes a daemon by pthread_create(3), and after [`stack_size`](crate::stack_size). The
+/// mask that the process's first caller had before `blocked` is the one of an exit(3) after a daemon's work. Not for
+/// hooks and signal handlers.
+pub fn makes(blocked: &SignalsBlocked) {
+    signals::remember(blocked);
+    if let Some(count) = count() {
+        // A handler of exit(3) makes it: the new thread would bring the count to 0 again.
+        let _ = count.compare_exchange(0, 1, AcqRel, Acquire);
     }
 }
 
-/// The calling thread is a daemon, and ends: the last that it does here. Not for hooks and signal handlers.
-pub fn ends() {
+/// After that, before the signals are unblocked: a handler of theirs may fork, or leave. Not for hooks and signal
+/// handlers.
+pub fn made() {
     if let Some(count) = count() {
-        // At 0 the process ends already, by exit(3). glibc's count must not come there twice.
+        // The calling thread is counted: it is the program's, or runs its code.
+        count.fetch_sub(1, AcqRel);
+    }
+}
+
+/// The calling thread is a daemon, and leaves the program's code. Not for hooks and signal handlers.
+pub fn is_idle() {
+    if count().is_some_and(|count| count.fetch_sub(1, AcqRel) == 1) {
+        exit();
+    }
+}
+
+/// The calling thread is a daemon, and enters the program's code, or makes another; or it ends, for glibc counts it
+/// down then. Not for hooks and signal handlers.
+pub fn is_busy() {
+    if let Some(count) = count() {
         let with_this = |count: u32| Some(if count == 0 { 2 } else { count.wrapping_add(1) });
         let _ = count.fetch_update(AcqRel, Acquire, with_this);
+    }
+}
+
+/// On a thread of the usual size, with a mask of the program's, and with nothing of ours below it: what exit(3)
+/// calls is the program's. Where that thread is refused, on this one.
+fn exit() {
+    extern "C" fn of_the_process(_: *mut c_void) -> *mut c_void {
+        signals::restore_remembered();
+        const SUCCESS: c_int = 0;
+        // SAFETY: as glibc calls it where the last thread ends.
+        unsafe { libc::exit(SUCCESS) }
+    }
+    let mut thread = 0;
+    // SAFETY: a function that takes no argument. Nobody joins the thread.
+    if unsafe { libc::pthread_create(&raw mut thread, null(), of_the_process, null_mut()) } != 0 {
+        of_the_process(null_mut());
     }
 }
 
@@ -56,16 +93,17 @@ pub fn ends() {
 mod tests {
     extern crate std;
     use super::*;
-    use std::sync::mpsc;
 
     /// In a process of its own, where nobody else makes threads: a child of one thread.
-    fn in_a_child(work: fn() -> i32) -> i32 {
+    fn in_a_child(work: fn(&AtomicU32) -> i32) -> i32 {
         crate::stack_size(0);
+        // Nothing is exported before glibc 2.34.
+        let Some(count) = count() else { return -1 };
         // SAFETY: the child is of one thread, whose allocator fork(3) keeps usable, and ends in `_exit`.
         unsafe {
             let child = libc::fork();
             if child == 0 {
-                libc::_exit(work());
+                libc::_exit(work(count));
             }
             let mut status = -1;
             assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
@@ -73,38 +111,35 @@ mod tests {
         }
     }
 
-    fn counted() -> i32 {
-        count().map_or(0, |count| count.load(Acquire)) as i32
-    }
-
     #[test]
-    fn a_daemon_is_not_counted_until_it_ends() {
-        let counts = || {
-            let (begin, began) = mpsc::channel::<()>();
-            let thread = std::thread::spawn(move || {
-                let _ = began.recv();
-                ends();
+    fn a_daemon_is_counted_while_it_runs_the_programs_code() {
+        let counts = |count: &AtomicU32| {
+            let thread = std::thread::spawn(|| {
+                let count = super::count().unwrap();
+                is_idle();
+                let idle = count.load(Acquire);
+                is_busy();
+                idle * 4 + count.load(Acquire)
             });
-            let with_it = counted();
-            was_made();
-            let without_it = counted();
-            drop(begin);
-            thread.join().unwrap();
-            with_it * 16 + without_it * 4 + counted()
+            (thread.join().unwrap() * 4 + count.load(Acquire)) as i32
         };
         let counted = in_a_child(counts);
-        // 0 where glibc exports no count.
-        assert!(matches!(counted, 0 | 0x25), "{counted:#x}: 2, 1 and 1");
+        assert!(matches!(counted, -1 | 0b01_10_01), "{counted:#b}: 1 while it is idle, 2, and 1");
     }
 
     #[test]
-    fn one_that_ends_while_the_process_does_ends_it_no_second_time() {
-        let counts = || {
-            let Some(count) = count() else { return 0 };
+    fn a_process_that_ends_ends_no_second_time() {
+        let made = |count: &AtomicU32| {
             count.store(0, SeqCst);
-            ends();
+            makes(&SignalsBlocked::now());
             count.load(SeqCst) as i32
         };
-        assert_ne!(in_a_child(counts), 1, "glibc would count this one down to 0");
+        let busy = |count: &AtomicU32| {
+            count.store(0, SeqCst);
+            is_busy();
+            count.load(SeqCst) as i32
+        };
+        assert!(matches!(in_a_child(made), -1 | 1), "a thread that is made is one more");
+        assert!(matches!(in_a_child(busy), -1 | 2), "it is idle again, or counted down");
     }
 }

@@ -4,8 +4,6 @@
 //! Who waits sleeps in the kernel (futex(2)). Nobody calls the loader inside: a thread that
 //! is in the loader already may be the one that waits.
 
-#![allow(unreachable_pub)] // for the models alone
-
 use crate::sync::{AtomicU32, const_unless_loom, sleep_while, wake_one};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 

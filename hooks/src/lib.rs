@@ -94,7 +94,6 @@ pub use array::{Array, Zero};
 pub use cancellation::Uncancelled;
 pub use event::{Event, PAGE_SHIFT, PAGE_SIZE};
 pub use filter::Filter;
-#[cfg(loom)]
 pub use holder::{Found, Holder};
 pub use inbox::{Inbox, Mark};
 pub use monitor::*;

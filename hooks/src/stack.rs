@@ -3,7 +3,10 @@
 
 use crate::{daemon, own_object};
 use core::mem::{MaybeUninit, transmute};
-use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{
+    AtomicUsize,
+    Ordering::{Acquire, Release},
+};
 
 /// What a thread of this project has for itself, in bytes, unless it is known to need less.
 pub const THREAD_STACK: usize = 2 << 20;
@@ -30,10 +33,10 @@ static MINIMUM: AtomicUsize = AtomicUsize::new(0);
 /// # }
 /// ```
 pub fn stack_size(need: usize) -> usize {
-    let mut minimum = MINIMUM.load(Relaxed);
+    let mut minimum = MINIMUM.load(Acquire);
     if minimum == 0 {
         minimum = ask_the_loader();
-        MINIMUM.store(minimum, Relaxed);
+        MINIMUM.store(minimum, Release);
     }
     need.saturating_add(minimum).checked_next_multiple_of(crate::PAGE_SIZE).unwrap_or(need)
 }

@@ -14,24 +14,22 @@ pub(crate) fn create(
     stack: usize,
 ) -> Result<libc::pthread_t, i32> {
     let blocked = SignalsBlocked::now();
+    daemon::makes(&blocked);
     let (mut thread, mut attributes) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-    // SAFETY: the attributes are initialised before and destroyed after.
-    let made = unsafe {
+    // SAFETY: the attributes are initialised before and destroyed after; the thread is, where it was made.
+    unsafe {
         libc::pthread_attr_init(attributes.as_mut_ptr());
         let made = match libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack) {
             0 => libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), run, argument),
             refused => refused,
         };
         libc::pthread_attr_destroy(attributes.as_mut_ptr());
-        made
-    };
-    drop(blocked);
-    if made != 0 {
-        return Err(made);
+        if made != 0 {
+            return Err(made);
+        }
+        daemon::made();
+        Ok(thread.assume_init())
     }
-    daemon::was_made();
-    // SAFETY: it was made.
-    Ok(unsafe { thread.assume_init() })
 }
 
 /// Names the calling thread, in 15 bytes.

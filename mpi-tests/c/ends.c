@@ -1,94 +1,10 @@
 /* A process ends with the last of its program's threads, whatever threads pinyard has (pthread_exit(3)). Each
    case in a child, which says by its exit status what it should. */
-#include "registry.h"
+#include "ends.h"
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
-#include <pinyard.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#define LENGTH ((size_t)65536)
-
-static int pin(void *user, void *address, size_t length, pny_access access, pny_key *key) {
-    static uint64_t next;
-    (void)user, (void)address, (void)length, (void)access;
-    key->lkey = __atomic_add_fetch(&next, 1, __ATOMIC_RELAXED);
-    return 0;
-}
-
-static int unpin(void *user, const pny_key *key, void *address, size_t length) {
-    (void)user, (void)key, (void)address, (void)length;
-    return 0;
-}
-
-static unpins *deregisters = unpin;
-
-static void or_say(pny_status status) {
-    if (status == PNY_OK) return;
-    printf("%d: %s\n", status, pny_last_error());
-    fflush(stdout);
-    _exit(2);
-}
-
-static pny_registry make_registry_by(creates *create) {
-    pny_registry made;
-    or_say(registry_over(create, "none", pin, deregisters, &made));
-    return made;
-}
-
-static pny_registry make_registry(void) { return make_registry_by(pny_registry_create); }
-
-static void use(pny_registry registry) {
-    pny_lease lease;
-    void *at = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    or_say(pny_get(registry, at, LENGTH, PNY_LOCAL_READ, &lease));
-    or_say(pny_put(&lease));
-}
-
-/* How far each child came: memory that it shares with its parent. */
-static volatile enum { BEGAN, HANDLED } *step;
-
-static void at_exit(void) {
-    /* What exit(3) calls has room, and takes signals. */
-    volatile char room[1 << 20];
-    sigset_t mask;
-    room[0] = 1;
-    pthread_sigmask(SIG_SETMASK, NULL, &mask);
-    if (room[0] != 1 || sigismember(&mask, SIGTERM)) _exit(3);
-    *step = HANDLED;
-}
-
-static void *makes_and_uses(void *unused) {
-    (void)unused;
-    use(make_registry());
-    return NULL;
-}
-
-static void *uses(void *registry) {
-    usleep(300000); /* the first thread has ended */
-    use((pny_registry)registry);
-    return NULL;
-}
-
-static void *stays(void *unused) {
-    (void)unused;
-    usleep(1500000);
-    _exit(7);
-}
-
-static void start(void *(*run)(void *), void *argument) {
-    pthread_t thread;
-    if (pthread_create(&thread, NULL, run, argument) != 0) _exit(4);
-    pthread_detach(thread);
-}
 
 /* Without a thread that only looks for the end. */
 static void first_alone(void) {
@@ -177,6 +93,105 @@ static void destructors(void) {
     for (threads = 0; threads < 8; ++threads) start(has_destructors, NULL);
     has_destructors(NULL);
 }
+/* A handler of exit(3) makes what has threads: that exit(3) is the only one. */
+static void *ends_at_once(void *unused) { return unused; }
+static int makes_a_thread(void *user, const pny_key *key, void *address, size_t length) {
+    pthread_t thread;
+    (void)user, (void)key, (void)address, (void)length;
+    if (pthread_create(&thread, NULL, ends_at_once, NULL) == 0) pthread_join(thread, NULL);
+    return 0;
+}
+static void handler_makes(void) {
+    pny_registry registry;
+    deregisters = makes_a_thread;
+    registry = make_registry();
+    use(registry);
+    or_say(pny_registry_destroy(registry));
+    pool();
+    usleep(200000); /* who ends beside it */
+    ++*handled;
+}
+static void made_in_a_handler(void) { atexit(handler_makes); }
+static void made_in_a_handler_again(void) {
+    pool();
+    atexit(handler_makes);
+}
+/* A thread of pinyard's is at work when the last one ends: in a function of the program's, which is let end. */
+static volatile int is_called, may_go;
+static int takes_its_time(void *user, const pny_key *key, void *address, size_t length) {
+    pthread_attr_t nowhere;
+    pthread_t thread;
+    cpu_set_t no_processor;
+    int number;
+    (void)user, (void)key, (void)address, (void)length;
+    is_called = 1;
+    while (!may_go) usleep(1000);
+    usleep(100000);
+    /* glibc counts a thread that is not made, and then does not look at the count. */
+    CPU_ZERO(&no_processor);
+    CPU_SET(1000, &no_processor);
+    pthread_attr_init(&nowhere);
+    pthread_attr_setaffinity_np(&nowhere, sizeof no_processor, &no_processor);
+    for (number = 0; number < 300; ++number)
+        if (pthread_create(&thread, &nowhere, ends_at_once, NULL) == 0) _exit(4);
+    makes_a_thread(NULL, NULL, NULL, 0);
+    make_registry();
+    ++*handled;
+    return 0;
+}
+static void at_work(void) {
+    pny_registry registry;
+    deregisters = takes_its_time;
+    registry = make_registry();
+    use_and_unmap(registry);
+    while (!is_called) usleep(1000);
+    may_go = 1;
+}
+/* fork(2) in a handler of a signal that comes while a registry is made: the child goes on. */
+static volatile pid_t its_child = -1;
+static void forks_here(int signal) {
+    (void)signal;
+    its_child = fork();
+}
+static void *sends(void *thread) {
+    pthread_kill(*(pthread_t *)thread, SIGUSR1);
+    return NULL;
+}
+static void forked_by_a_handler(void) {
+    pthread_t self = pthread_self(), sender;
+    pny_registry registry;
+    signal(SIGUSR1, forks_here);
+    if (pthread_create(&sender, NULL, sends, &self) != 0) _exit(4);
+    registry = make_registry();
+    while (its_child == -1) usleep(1000);
+    if (its_child == 0) _exit(7);
+    pthread_join(sender, NULL);
+    if (status_of(its_child) != 7) _exit(8);
+    use(registry);
+}
+/* Several threads make the first registry, with so many keys of pthread's left: each is made, or refused. */
+static volatile int keys_are_gone;
+static void *makes_one(void *unused) {
+    pny_registry registry;
+    pny_status status;
+    (void)unused;
+    while (!keys_are_gone) sched_yield();
+    status = registry_over(pny_registry_create, "none", pin, unpin, &registry);
+    if (status != PNY_OK) printf("%d: %s\n", status, pny_last_error()), fflush(stdout), _exit(8);
+    return NULL;
+}
+static void few_keys(void) {
+    pthread_t threads[3];
+    pthread_key_t keys[1025];
+    int made = 0, number;
+    while (made < 1025 && pthread_key_create(&keys[made], NULL) == 0) ++made;
+    pthread_key_delete(keys[made - 1]);
+    pthread_key_delete(keys[made - 2]);
+    for (number = 0; number < 3; ++number)
+        if (pthread_create(&threads[number], NULL, makes_one, NULL) != 0) _exit(4);
+    keys_are_gone = 1;
+    for (number = 0; number < 3; ++number) pthread_join(threads[number], NULL);
+}
 /* Threads that have used a copy end while it is closed. */
 static void *uses_a_copy(void *library) {
     pny_registry registry;
@@ -226,60 +241,35 @@ static int starts_one(void *user, const pny_key *key, void *address, size_t leng
     return 0;
 }
 static void made_by_ours(void) {
-    pny_registry registry;
-    void *at = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    pny_lease lease;
     deregisters = starts_one;
-    registry = make_registry();
-    or_say(pny_get(registry, at, LENGTH, PNY_LOCAL_READ, &lease));
-    or_say(pny_put(&lease));
-    munmap(at, LENGTH); /* the registry's thread deregisters it */
+    use_and_unmap(make_registry());
     while (!has_started) usleep(1000);
 }
-static void pool(void) {
-    pny_pool made;
-    void *block;
-    pny_pool_config config;
-    memset(&config, 0, sizeof config);
-    config.size = sizeof config;
-    config.registry = make_registry();
-    or_say(pny_pool_create(&config, &made));
-    or_say(pny_pool_alloc(made, LENGTH, NULL, &block));
-    or_say(pny_pool_free(made, block));
-}
-
 static const struct {
     const char *name;
     void (*run)(void);
-    int status;
+    int status, handlers;
 } cases[] = {
-    {"the first thread has a registry", first_alone, 0},
-    {"another uses it afterwards", first_makes, 0},
-    {"another makes it", other_makes, 0},
-    {"userfaultfd's threads are left", destroyed, 0},
-    {"a pool is left", pool, 0},
-    {"two copies", two_copies, 0},
-    {"a copy in another namespace", other_namespace, 0},
-    {"a signal that is blocked is pending", blocked, 0},
-    {"exit(3) by a thread that is cancelled", cancelled, 5},
-    {"destructors of thread-specific data", destructors, 0},
-    {"threads end while the library is closed", unloads, 0},
-    {"a user namespace, after the last registry", new_user, 0},
-    {"a thread that pinyard's thread made is left", made_by_ours, 7},
-    {"a thread of the program's is left", program_stays, 7},
+    {"the first thread has a registry", first_alone, 0, 1},
+    {"another uses it afterwards", first_makes, 0, 1},
+    {"another makes it", other_makes, 0, 1},
+    {"userfaultfd's threads are left", destroyed, 0, 1},
+    {"a pool is left", pool, 0, 1},
+    {"two copies", two_copies, 0, 1},
+    {"a copy in another namespace", other_namespace, 0, 1},
+    {"a signal that is blocked is pending", blocked, 0, 1},
+    {"exit(3) by a thread that is cancelled", cancelled, 5, 1},
+    {"destructors of thread-specific data", destructors, 0, 1},
+    {"a handler of exit(3) makes the first registry", made_in_a_handler, 0, 2},
+    {"a handler of exit(3) makes another", made_in_a_handler_again, 0, 2},
+    {"a thread of pinyard's is in a function of the program's", at_work, 0, 2},
+    {"a handler of signals forks", forked_by_a_handler, 0, 1},
+    {"two keys are left", few_keys, 0, 1},
+    {"threads end while the library is closed", unloads, 0, 1},
+    {"a user namespace, after the last registry", new_user, 0, 1},
+    {"a thread that pinyard's thread made is left", made_by_ours, 7, 0},
+    {"a thread of the program's is left", program_stays, 7, 0},
 };
-
-/* Of the child: its status, or -1 where it had to be killed, half a minute later. */
-static int status_of(pid_t child) {
-    int status, looks;
-    for (looks = 0; looks < 3000; ++looks) {
-        if (waitpid(child, &status, WNOHANG) == child) return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-        usleep(10000);
-    }
-    kill(child, SIGKILL);
-    waitpid(child, &status, 0);
-    return -1;
-}
 
 static void *forks(void *child) {
     *(pid_t *)child = fork();
@@ -297,9 +287,9 @@ int main(int arguments, char **argument) {
     pthread_t thread;
     if (arguments != 2) return 2;
     copy = argument[1];
-    step = mmap(NULL, sizeof *step, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    handled = mmap(NULL, sizeof *handled, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     for (number = 0; number < sizeof cases / sizeof *cases; ++number) {
-        *step = BEGAN;
+        *handled = 0;
         fflush(stdout);
         child = fork();
         if (child == 0) {
@@ -309,8 +299,8 @@ int main(int arguments, char **argument) {
             pthread_exit(NULL);
         }
         status = status_of(child);
-        if (status != cases[number].status || (status != 7 && *step != HANDLED))
-            ++failed, printf("%s: status %d, %s\n", cases[number].name, status, *step == HANDLED ? "" : "no handler");
+        if (status != cases[number].status || *handled != cases[number].handlers)
+            ++failed, printf("%s: status %d, %d handlers\n", cases[number].name, status, *handled);
     }
     /* A thread that is not the first forks, before pinyard knows this process. */
     if (pthread_create(&thread, NULL, forks, &child) != 0 || pthread_join(thread, NULL) != 0) return 1;

@@ -34,7 +34,7 @@ impl Reaper {
         self.thread.thread().unpark();
         if ThreadId::of(&self.thread) != ThreadId::current() {
             // It ends in no other way than by its return.
-            let _ = self.thread.join();
+            pinyard_worker::join(self.thread);
         }
     }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing on Debian 12: `xtask/ci/deps.sh demo` for the main job,
 # `xtask/ci/deps.sh test` for the tests as well, `xtask/ci/deps.sh cluster` for the emulated nodes,
-# `xtask/ci/deps.sh newcomer` for the bare root of xtask/ci/newcomer.sh.
+# `xtask/ci/deps.sh newcomer` for the bare root of xtask/ci/newcomer.sh, `xtask/ci/deps.sh easybuild` for EasyBuild.
 # Quiet when all is there.
 set -euo pipefail
 
@@ -21,7 +21,8 @@ case ${1:-demo} in
     test) wanted=("${demo[@]}" "${test[@]}") ;;
     cluster) wanted=("${cluster[@]}") ;;
     newcomer) wanted=(debootstrap) ;;
-    *) fail "usage: xtask/ci/deps.sh demo|test|cluster|newcomer" ;;
+    easybuild) wanted=(lmod python3-venv) ;;
+    *) fail "usage: xtask/ci/deps.sh demo|test|cluster|newcomer|easybuild" ;;
 esac
 
 command -v cargo > /dev/null || fail "no cargo: install Rust 1.89 or newer (rustup.rs or your site's module) and put it on PATH"
@@ -37,7 +38,12 @@ missing=()
 for package in "${wanted[@]}"; do
     dpkg-query -W -f '${db:Status-Status}\n' "$package" 2> /dev/null | grep -qx installed || missing+=("$package")
 done
-[ ${#missing[@]} -eq 0 ] && exit 0
+easybuild() {
+    local to=${CARGO_TARGET_DIR:-target}/easybuild
+    [ "${1:-demo}" != easybuild ] || [ -x "$to/bin/eb" ] ||
+        { python3 -m venv "$to" && "$to/bin/pip" --quiet install 'easybuild==5.4.1'; } || fail "pip could not install easybuild"
+}
+[ ${#missing[@]} -eq 0 ] && { easybuild "$@"; exit; }
 
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then
@@ -52,3 +58,4 @@ install() {
 }
 install update -q || { tail -5 "$log" >&2; fail "apt-get update failed: check the network and /etc/apt/sources.list"; }
 install install -y --no-install-recommends "${missing[@]}" || { tail -15 "$log" >&2; fail "apt-get could not install: ${missing[*]}"; }
+easybuild "$@"

@@ -175,7 +175,9 @@ fn wait_for_event(wait: Option<u64>) -> bool {
 /// Takes a table of descriptors, and starts the thread that shares it. What to answer if that fails.
 fn begin(fd: i32) -> Result<(), u32> {
     keep_to_itself(fd).map_err(|errno| errno as u32)?;
+    daemon::is_busy();
     let server = threads::create(request::serve, null_mut(), STACK.load(Relaxed));
+    daemon::is_idle();
     let server = server.map_err(|errno| errno as u32 | NO_THREAD)?;
     // SAFETY: made above, and nobody joins it.
     unsafe { libc::pthread_detach(server) };
@@ -189,7 +191,7 @@ pub(super) extern "C" fn run(argument: *mut libc::c_void) -> *mut libc::c_void {
     ANSWER.store(begun.err().unwrap_or(READS), Release);
     wake_one(&ANSWER);
     if begun.is_err() {
-        daemon::ends();
+        daemon::is_busy();
         return null_mut();
     }
     let mut pending = Pending { announced: [None; PENDING] };

@@ -1,11 +1,14 @@
 //! Keys of pthread's (pthread_key_create(3)).
 #![allow(unsafe_code)]
 
+use pinyard_hooks::{Holder, fork_generation};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::{io, thread};
 
 /// The keys are made.
 static MADE: AtomicBool = AtomicBool::new(false);
+/// Of two threads that make them, one would find too few left.
+static MAKING: Holder = Holder::new();
 
 /// Makes the keys that this process's threads need, ours and that of Rust's standard library: a program
 /// may use up all of them later, and then the first thread that needs one would end the process. Of stacks of so
@@ -14,6 +17,13 @@ pub(crate) fn make_keys(stack: usize) -> io::Result<()> {
     if MADE.load(Acquire) {
         return Ok(());
     }
+    MAKING.enter(fork_generation());
+    let made = if MADE.load(Acquire) { Ok(()) } else { make_now(stack) };
+    MAKING.leave();
+    made
+}
+
+fn make_now(stack: usize) -> io::Result<()> {
     let mut spare = 0;
     // SAFETY: stores a key, without a destructor.
     if !pinyard_hooks::make_key() || unsafe { libc::pthread_key_create(&raw mut spare, None) } != 0 {

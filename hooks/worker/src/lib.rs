@@ -9,10 +9,14 @@
 //!
 //! A panic's payload is a value of the program's, whose drop may panic. It is forgotten
 //! unless it is a text.
+// What hooks may not do: no hook comes here.
+#![allow(clippy::disallowed_macros)]
 // Printing panics where the text cannot be written, as on a full disk.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+mod daemon;
 mod descriptor;
+#[cfg(not(loom))]
 mod keys;
 mod output;
 mod thread_id;
@@ -20,14 +24,13 @@ mod thread_id;
 pub use descriptor::Descriptor;
 pub use output::{say, without_signals, write_line};
 use pinyard_hooks::SignalsBlocked;
-use pinyard_hooks::daemon;
 use std::any::Any;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-pub use thread_id::ThreadId;
+pub use thread_id::{ThreadId, join};
 
 /// Between a panic of a thread's work and its next beginning: 10 ms, so that work which
 /// always panics leaves the processor to others.
@@ -70,6 +73,12 @@ impl std::fmt::Display for Panicked {
 /// The panic.
 #[inline]
 pub fn caught<R>(work: impl FnOnce() -> R) -> Result<R, Panicked> {
+    let _in_the_program = daemon::InTheProgram::enter();
+    catch(work)
+}
+
+#[inline]
+fn catch<R>(work: impl FnOnce() -> R) -> Result<R, Panicked> {
     catch_unwind(AssertUnwindSafe(work)).map_err(Panicked::from_payload)
 }
 
@@ -113,9 +122,10 @@ impl<T> Drop for DropCaught<T> {
 
 /// Starts a thread that keeps `kept` until `work` has returned. After a panic of `work`,
 /// `told` hears of it and `work` is called again: its state is what it captures. The thread takes no
-/// signals, does not keep the process of a program whose threads have ended ([`daemon`]), and has
-/// a stack of `stack` bytes, of which [`stack_size`](pinyard_hooks::stack_size) says how many
-/// must be: it asks the loader, so a caller that holds a lock calls it before.
+/// signals, and has a stack of `stack` bytes, of which [`stack_size`](pinyard_hooks::stack_size)
+/// says how many must be: it asks the loader, so a caller that holds a lock calls it before.
+/// It keeps the process of a program whose own threads have ended as long as it runs code of the
+/// program's, by [`caught`], and no longer ([`pinyard_hooks::daemon`]).
 ///
 /// `kept` is given up when `work` returns, and a panic of its drop is caught. A panic of `told` is
 /// caught as well. In a forked child there is no such thread.
@@ -131,18 +141,21 @@ pub fn spawn<K: Send + 'static>(
 ) -> io::Result<JoinHandle<()>> {
     // A new thread starts with its creator's mask.
     let blocked = SignalsBlocked::now();
+    pinyard_hooks::daemon::makes(&blocked);
+    #[cfg(not(loom))]
     keys::make_keys(stack)?;
     let thread = thread::Builder::new().name(name.to_owned()).stack_size(stack).spawn(move || {
-        while let Err(panicked) = caught(|| work(&kept)) {
+        daemon::begins();
+        // Counts nothing of ours as the program's code.
+        while let Err(panicked) = catch(|| work(&kept)) {
             let _ = caught(|| told(&panicked));
             thread::sleep(PAUSE);
         }
         let _ = caught(|| drop((work, told)));
         let _ = caught(|| drop(kept));
-        daemon::ends();
     })?;
+    pinyard_hooks::daemon::made();
     drop(blocked);
-    daemon::was_made();
     Ok(thread)
 }
 

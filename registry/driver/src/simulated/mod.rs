@@ -23,7 +23,7 @@ use crate::token::DriverToken;
 use crate::types::{Device, Stream};
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::Cell;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 /// After this a wait is taken for a deadlock.
@@ -83,7 +83,7 @@ impl Simulated {
         let device = Arc::new(self);
         let weak = Arc::downgrade(&device);
         let began = Instant::now();
-        let run = move || {
+        let run = move |weak: &Weak<Simulated>| {
             while let Some(device) = weak.upgrade() {
                 let mut machine = device.settle(device.machine.lock());
                 let next = machine.next_time().unwrap_or(0);
@@ -95,7 +95,7 @@ impl Simulated {
         };
         // Without the thread it is a device that runs by calls alone.
         let stack = pinyard_hooks::stack_size(pinyard_hooks::THREAD_STACK);
-        let _ = std::thread::Builder::new().name("simulated-device".to_owned()).stack_size(stack).spawn(run);
+        let _ = pinyard_worker::spawn("simulated-device", stack, weak, run, |_| ());
         device
     }
 
