@@ -24,18 +24,25 @@ def expect(holds, what):
 
 
 def spack():
-    path = root / "spack/packages/pinyard/package.py"
+    # Where Spack 1.0 looks for it (package API v2.0).
+    repository = root / "spack/spack_repo/pinyard"
+    expect("api: v2.0" in (repository / "repo.yaml").read_text(), "spack: another package API")
+    path = repository / "packages/pinyard/package.py"
     said = []
     module = types.ModuleType("spack.package")
     for name in ("license", "version", "depends_on", "requires", "conflicts"):
         setattr(module, name, lambda *a, _name=name, **k: said.append((_name, a, k)))
-    module.MakefilePackage = type("MakefilePackage", (), {})
     module.join_path = lambda *parts: "/".join(map(str, parts))
     ran = []
     module.make = lambda *a, **k: ran.append(a)
     module.__all__ = [name for name in vars(module) if not name.startswith("_")]
     sys.modules["spack"] = types.ModuleType("spack")
     sys.modules["spack.package"] = module
+    makefile = types.ModuleType("spack_repo.builtin.build_systems.makefile")
+    makefile.MakefilePackage = type("MakefilePackage", (), {})
+    for name in ("spack_repo", "spack_repo.builtin", "spack_repo.builtin.build_systems"):
+        sys.modules[name] = types.ModuleType(name)
+    sys.modules[makefile.__name__] = makefile
     scope = {"__file__": str(path), "__name__": "package"}
     exec(compile(path.read_text(), str(path), "exec"), scope)
     recipe = scope["Pinyard"]

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""pinyard from the source tree that this recipe lies in.
+"""pinyard from the source tree that this recipe lies in, for Spack 1.0 and later.
 
-make dist && spack repo add packaging/spack && spack install --no-checksum pinyard
+make dist && spack repo add packaging/spack/spack_repo/pinyard && spack install --no-checksum pinyard
 
 builds the archive that has the crates, without a network. `pinyard@main` builds the last commit, for
 which cargo downloads crates.
 """
 
 import os
+
+from spack_repo.builtin.build_systems.makefile import MakefilePackage
 
 from spack.package import *
 
@@ -18,7 +20,7 @@ class Pinyard(MakefilePackage):
 
     # Not published anywhere yet: the tree's own archive and repository.
     tree = os.path.abspath(
-        os.path.join(os.path.dirname(os.path.realpath(__file__)), *[os.pardir] * 4)
+        os.path.join(os.path.dirname(os.path.realpath(__file__)), *[os.pardir] * 6)
     )
     url = f"file://{tree}/target/package/pinyard-0.1.0-vendored.tar.xz"
     git = f"file://{tree}"
