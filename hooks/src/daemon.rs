@@ -72,8 +72,16 @@ pub fn is_busy() {
     }
 }
 
+/// The calling thread is a daemon that has ended, and glibc counts it down next: if nobody else is counted, exit(3) is
+/// called, and not on this thread. Not for hooks and signal handlers.
+pub fn ends_last() {
+    if count().is_some_and(|count| count.load(Acquire) == 1) {
+        exit();
+    }
+}
+
 /// On a thread of the usual size, with a mask of the program's, and with nothing of ours below it: what exit(3)
-/// calls is the program's. Where that thread is refused, on this one.
+/// calls is the program's. Where that thread is refused, another try follows.
 fn exit() {
     extern "C" fn of_the_process(_: *mut c_void) -> *mut c_void {
         signals::restore_remembered();
@@ -83,8 +91,9 @@ fn exit() {
     }
     let mut thread = 0;
     // SAFETY: a function that takes no argument. Nobody joins the thread.
-    if unsafe { libc::pthread_create(&raw mut thread, null(), of_the_process, null_mut()) } != 0 {
-        of_the_process(null_mut());
+    while unsafe { libc::pthread_create(&raw mut thread, null(), of_the_process, null_mut()) } != 0 {
+        // SAFETY: takes a number.
+        unsafe { libc::usleep(100_000) };
     }
 }
 

@@ -147,6 +147,70 @@ static void at_work(void) {
     while (!is_called) usleep(1000);
     may_go = 1;
 }
+/* What such a function leaves to the thread's end is let end as well. */
+static pthread_key_t left_behind;
+static volatile int is_in_destructor;
+static void destroys_slowly(void *unused) {
+    (void)unused;
+    is_in_destructor = 1;
+    usleep(200000);
+    makes_a_thread(NULL, NULL, NULL, 0);
+    ++*handled;
+}
+static int leaves_behind(void *unused) {
+    (void)unused;
+    pthread_setspecific(left_behind, &left_behind);
+    is_called = 1;
+    return 1;
+}
+static void thread_specific(void) {
+    pny_pool made;
+    pny_pool_config config;
+    pny_stream stream;
+    void *block;
+    pthread_key_create(&left_behind, destroys_slowly);
+    memset(&config, 0, sizeof config);
+    config.size = sizeof config;
+    config.memory = PNY_MEMORY_DEVICE;
+    config.driver = PNY_DRIVER_SIMULATED;
+    config.simulated_bytes = 64 << 20;
+    or_say(pny_pool_create(&config, &made));
+    or_say(pny_stream_create(made, NULL, &stream));
+    or_say(pny_pool_alloc(made, LENGTH, stream, &block));
+    or_say(pny_pool_defer_until(made, block, leaves_behind, NULL));
+    while (!is_called) usleep(1000); /* the pool's thread asks, which ends with the pool */
+    or_say(pny_stream_destroy(stream));
+    while (pny_pool_destroy(made) == PNY_ERR_BUSY) usleep(1000);
+    while (!is_in_destructor) usleep(1000);
+}
+/* fork(2) in a function of the program's that another one of them has had called: its child goes on in the first. */
+static pny_registry inner;
+static void *inner_memory;
+static volatile pid_t of_inner = -1;
+static int forks_inside(void *user, const pny_key *key, void *address, size_t length) {
+    (void)user, (void)key, (void)address, (void)length;
+    if (inner == NULL) return 0;
+    if (inner_memory != address) {
+        or_say(pny_invalidate(inner, inner_memory, LENGTH));
+        if (of_inner == 0) usleep(300000), _exit(*handled == 0 ? 7 : 8);
+        is_called = 1;
+    } else
+        of_inner = fork();
+    return 0;
+}
+static void forked_inside(void) {
+    pny_lease lease;
+    pny_registry outer;
+    deregisters = forks_inside;
+    outer = make_registry();
+    inner = make_registry();
+    inner_memory = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    or_say(pny_get(inner, inner_memory, LENGTH, PNY_LOCAL_READ, &lease));
+    or_say(pny_put(&lease));
+    use_and_unmap(outer);
+    while (!is_called) usleep(1000);
+    if (status_of(of_inner) != 7) _exit(8);
+}
 /* fork(2) in a handler of a signal that comes while a registry is made: the child goes on. */
 static volatile pid_t its_child = -1;
 static void forks_here(int signal) {
@@ -263,6 +327,8 @@ static const struct {
     {"a handler of exit(3) makes the first registry", made_in_a_handler, 0, 2},
     {"a handler of exit(3) makes another", made_in_a_handler_again, 0, 2},
     {"a thread of pinyard's is in a function of the program's", at_work, 0, 2},
+    {"a thread of pinyard's has thread-specific data of the program's", thread_specific, 0, 2},
+    {"a function of the program's forks inside another", forked_inside, 0, 1},
     {"a handler of signals forks", forked_by_a_handler, 0, 1},
     {"two keys are left", few_keys, 0, 1},
     {"threads end while the library is closed", unloads, 0, 1},

@@ -10,8 +10,6 @@ use pinyard_registry::backend::{
     Backend, BackendError, IoUring, Libfabric, Limits, Mlock, OpenError, Ucx, Unlocked, Verbs,
 };
 use pinyard_registry::{Access, Builder, MemoryKey, PageRange};
-use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
 
 /// Who registers memory.
 pub type pny_backend = u32;
@@ -225,18 +223,16 @@ impl Backend for Ops {
     }
 }
 
-/// A name that lives as long as the process; the same text is kept once.
+/// A name that lives as long as the process; the same text is kept once, or once for each thread that gives it first
+/// at the same moment. Without a lock: a forked child may make registries.
 fn kept(name: String) -> &'static str {
-    static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
-    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-    match names.get(name.as_str()) {
-        Some(known) => known,
-        None => {
-            let name: &'static str = name.leak();
-            names.insert(name);
-            name
-        }
-    }
+    static NAMES: boxcar::Vec<&'static str> = boxcar::Vec::new();
+    let known = NAMES.iter().find_map(|(_, known)| (*known == name).then_some(*known));
+    known.unwrap_or_else(|| {
+        let name: &'static str = name.leak();
+        NAMES.push(name);
+        name
+    })
 }
 
 /// What the configuration says of the backend.

@@ -153,6 +153,7 @@ pub fn spawn<K: Send + 'static>(
         }
         let _ = caught(|| drop((work, told)));
         let _ = caught(|| drop(kept));
+        daemon::ends();
     })?;
     pinyard_hooks::daemon::made();
     drop(blocked);
