@@ -61,6 +61,7 @@ pub(crate) struct Core {
     forks: u32,
     /// Asks fences, and waits for the last block of a closed pool (`worker.rs`).
     pub(crate) worker: OnceLock<Thread>,
+    /// The same thread's, for `is_worker`.
     pub(crate) worker_id: OnceLock<ThreadId>,
     pub(crate) sleep: Sleep,
     /// The worker was started, or is being.

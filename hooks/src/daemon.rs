@@ -36,24 +36,26 @@ fn count() -> Option<&'static AtomicU32> {
     (!at.is_null()).then(|| unsafe { AtomicU32::from_ptr(at) })
 }
 
-/// Before the calling thread makes a daemon by pthread_create(3), and after [`stack_size`](crate::stack_size). The
-/// mask that the process's first caller had before `blocked` is the one of an exit(3) after a daemon's work. Not for
-/// hooks and signal handlers.
-pub fn makes(blocked: &SignalsBlocked) {
-    signals::remember(blocked);
+/// Makes a daemon: `create` calls pthread_create(3), after [`stack_size`](crate::stack_size). The new thread's signals
+/// are blocked. The mask of the process's first caller is the one of an exit(3) after a daemon's work. Not for hooks
+/// and signal handlers.
+///
+/// # Errors
+/// Those of `create`, which has made no thread then.
+pub fn make<T, E>(create: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    // Until the end: a handler of theirs may fork, or leave.
+    let blocked = SignalsBlocked::now();
+    signals::remember(&blocked);
     if let Some(count) = count() {
         // A handler of exit(3) makes it: the new thread would bring the count to 0 again.
         let _ = count.compare_exchange(0, 1, AcqRel, Acquire);
     }
-}
-
-/// After that, before the signals are unblocked: a handler of theirs may fork, or leave. Not for hooks and signal
-/// handlers.
-pub fn made() {
+    let made = create()?;
     if let Some(count) = count() {
         // The calling thread is counted: it is the program's, or runs its code.
         count.fetch_sub(1, AcqRel);
     }
+    Ok(made)
 }
 
 /// The calling thread is a daemon, and leaves the program's code. Not for hooks and signal handlers.
@@ -140,7 +142,7 @@ mod tests {
     fn a_process_that_ends_ends_no_second_time() {
         let made = |count: &AtomicU32| {
             count.store(0, SeqCst);
-            makes(&SignalsBlocked::now());
+            let _ = make(|| Ok::<_, ()>(count.fetch_add(1, SeqCst)));
             count.load(SeqCst) as i32
         };
         let busy = |count: &AtomicU32| {

@@ -16,8 +16,8 @@ use core::sync::atomic::{AtomicUsize, Ordering::*};
 /// Called before bytes change: first byte and length.
 pub type Listener = extern "C" fn(*mut libc::c_void, usize);
 
-/// Whether this is what a listener is told of a change of some file: all addresses, since a hook does not
-/// know where the file is mapped.
+/// Whether the range of a notification is that of a changed file: all addresses, since a hook does not know where the
+/// file is mapped.
 pub fn is_of_a_file(start: usize, len: usize) -> bool {
     effect::EVERYTHING.first() == Some(&(start, len))
 }

@@ -1,7 +1,6 @@
 //! Threads of this crate's own, which has none of Rust's standard library's.
 #![allow(unsafe_code)]
 
-use crate::signals::SignalsBlocked;
 use crate::{daemon, sys};
 use core::ffi::{CStr, c_void};
 use core::mem::MaybeUninit;
@@ -13,23 +12,17 @@ pub(crate) fn create(
     argument: *mut c_void,
     stack: usize,
 ) -> Result<libc::pthread_t, i32> {
-    let blocked = SignalsBlocked::now();
-    daemon::makes(&blocked);
     let (mut thread, mut attributes) = (MaybeUninit::uninit(), MaybeUninit::uninit());
     // SAFETY: the attributes are initialised before and destroyed after; the thread is, where it was made.
-    unsafe {
+    daemon::make(|| unsafe {
         libc::pthread_attr_init(attributes.as_mut_ptr());
         let made = match libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack) {
             0 => libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), run, argument),
             refused => refused,
         };
         libc::pthread_attr_destroy(attributes.as_mut_ptr());
-        if made != 0 {
-            return Err(made);
-        }
-        daemon::made();
-        Ok(thread.assume_init())
-    }
+        if made == 0 { Ok(thread.assume_init()) } else { Err(made) }
+    })
 }
 
 /// Names the calling thread, in 15 bytes.

@@ -31,12 +31,15 @@ static void destroyed(void) {
 }
 /* Another copy of the library, whose threads are not the program's either. */
 static const char *copy;
-static void two_copies(void) {
-    void *second = dlopen(copy, RTLD_NOW | RTLD_LOCAL);
-    void *symbol = second == NULL ? NULL : dlsym(second, "pny_registry_create");
+static creates *creates_of(void *library) {
+    void *symbol = library == NULL ? NULL : dlsym(library, "pny_registry_create");
     creates *create;
     memcpy(&create, &symbol, sizeof create);
     if (create == NULL || create == pny_registry_create) printf("%s\n", dlerror()), fflush(stdout), _exit(6);
+    return create;
+}
+static void two_copies(void) {
+    creates *create = creates_of(dlopen(copy, RTLD_NOW | RTLD_LOCAL));
     use(make_registry());
     make_registry_by(create);
 }
@@ -44,15 +47,9 @@ static void two_copies(void) {
 static void other_namespace(void) {
     static char mine;
     pthread_key_t key;
-    void *second, *symbol;
-    creates *create;
     pthread_key_create(&key, NULL);
     pthread_setspecific(key, &mine);
-    second = dlmopen(LM_ID_NEWLM, copy, RTLD_NOW);
-    symbol = second == NULL ? NULL : dlsym(second, "pny_registry_create");
-    memcpy(&create, &symbol, sizeof create);
-    if (create == NULL) printf("%s\n", dlerror()), fflush(stdout), _exit(6);
-    make_registry_by(create);
+    make_registry_by(creates_of(dlmopen(LM_ID_NEWLM, copy, RTLD_NOW)));
     if (pthread_getspecific(key) != &mine) _exit(8);
 }
 /* exit(3)'s handlers run, under the last thread's mask. */
@@ -261,14 +258,12 @@ static void *uses_a_copy(void *library) {
     pny_registry registry;
     pny_lease lease;
     static char page[65536];
-    creates *create;
     pny_status (*get)(pny_registry, const void *, size_t, pny_access, pny_lease *), (*put)(pny_lease *), (*destroy)(pny_registry);
-    void *symbols[4];
-    symbols[0] = dlsym(library, "pny_registry_create"), memcpy(&create, &symbols[0], sizeof create);
-    symbols[1] = dlsym(library, "pny_get"), memcpy(&get, &symbols[1], sizeof get);
-    symbols[2] = dlsym(library, "pny_put"), memcpy(&put, &symbols[2], sizeof put);
-    symbols[3] = dlsym(library, "pny_registry_destroy"), memcpy(&destroy, &symbols[3], sizeof destroy);
-    registry = make_registry_by(create);
+    void *symbols[3];
+    symbols[0] = dlsym(library, "pny_get"), memcpy(&get, &symbols[0], sizeof get);
+    symbols[1] = dlsym(library, "pny_put"), memcpy(&put, &symbols[1], sizeof put);
+    symbols[2] = dlsym(library, "pny_registry_destroy"), memcpy(&destroy, &symbols[2], sizeof destroy);
+    registry = make_registry_by(creates_of(library));
     or_say(get(registry, page, sizeof page, PNY_LOCAL_READ, &lease));
     or_say(put(&lease));
     or_say(destroy(registry));

@@ -108,6 +108,8 @@ mod tests {
 
     #[test]
     fn a_thread_has_its_own_shard_and_gives_it_back() {
+        // As a registry's thread has.
+        assert!(pinyard_hooks::make_key());
         let here = mine();
         assert_eq!(mine(), here);
         let there = std::thread::spawn(mine).join().unwrap();
@@ -122,6 +124,7 @@ mod tests {
 
     #[test]
     fn more_threads_than_shards_share_the_last() {
+        assert!(pinyard_hooks::make_key());
         let gate = std::sync::Barrier::new(SHARDS + 8);
         let shards: Vec<u32> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..SHARDS + 8)

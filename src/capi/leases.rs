@@ -237,6 +237,7 @@ pub(super) fn take(ticket: u64) -> Result<Deposited, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pinyard_hooks::make_key;
     use std::collections::HashSet;
 
     fn lease(number: u32) -> Deposited {
@@ -245,6 +246,7 @@ mod tests {
 
     #[test]
     fn a_ticket_is_good_once() {
+        assert!(make_key(), "as a registry has");
         let ticket = give(lease(5)).unwrap();
         assert_ne!(ticket, 0);
         assert_eq!(take(ticket).unwrap(), lease(5));
@@ -261,6 +263,7 @@ mod tests {
     /// Tickets that some threads take and others give back: none twice, none lost.
     #[test]
     fn tickets_wander_between_threads() {
+        assert!(make_key(), "as a registry has");
         const EACH: u32 = 20_000;
         let before = FRESH.load(SeqCst);
         // No channel of the standard library's: ThreadSanitizer does not see what orders it.

@@ -15,8 +15,7 @@ said=$work/said
 config=$work/pinyard-$version.eb
 # shellcheck disable=SC1091
 set +u && . /etc/profile.d/lmod.sh && set -u
-archive() { [ -s "$package/pinyard-$version-vendored.tar.xz" ] || packaging/dist.sh; }
-check "make dist" archive
+check "make dist" packaging/dist.sh
 sed -e "s/^toolchain = .*/toolchain = SYSTEM/" -e '/^builddependencies = \[/,/^\]/d' packaging/easybuild/*.eb > "$config"
 makes() {
     env EASYBUILD_PREFIX="$work/made" EB_PYTHON="${eb%/eb}/python" "${without[@]}" "$eb" --sourcepath="$package" --modules-tool=Lmod --parallel="$(nproc)" \

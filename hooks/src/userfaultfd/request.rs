@@ -8,7 +8,6 @@ use crate::holder::Holder;
 use crate::sync::{sleep_at_most, sleep_while, wake_one};
 use crate::sys::errno;
 use crate::threads;
-
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::*};
 

@@ -7,7 +7,7 @@ use std::cell::Cell;
 thread_local! {
     /// A daemon that is not in the program's code. Without a destructor: it is there until the thread's last step.
     static IS_IDLE: Cell<bool> = const { Cell::new(false) };
-    /// How often this thread, which ends, is told so before it looks whether it is the last.
+    /// Rounds of destructors (pthread_key_create(3)) until this thread, which ends, checks the count.
     static STEPS: Cell<u32> = const { Cell::new(0) };
 }
 

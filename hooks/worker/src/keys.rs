@@ -1,7 +1,7 @@
 //! Keys of pthread's (pthread_key_create(3)).
 #![allow(unsafe_code)]
 
-use pinyard_hooks::{Holder, fork_generation};
+use pinyard_hooks::{Holder, daemon, fork_generation};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::{io, thread};
 
@@ -11,8 +11,8 @@ static MADE: AtomicBool = AtomicBool::new(false);
 static MAKING: Holder = Holder::new();
 
 /// Makes the keys that this process's threads need, ours and that of Rust's standard library: a program
-/// may use up all of them later, and then the first thread that needs one would end the process. Of stacks of so
-/// many bytes.
+/// may use up all of them later, and then the first thread that needs one would end the process. `stack` is the
+/// size of a thread's stack, in bytes.
 pub(crate) fn make_keys(stack: usize) -> io::Result<()> {
     if MADE.load(Acquire) {
         return Ok(());
@@ -36,7 +36,8 @@ fn make_now(stack: usize) -> io::Result<()> {
     unsafe { libc::pthread_key_delete(spare) };
     // The library makes its own on a thread that begins. The calling one may be about to end, and have given up
     // its thread-local variables.
-    let _ = thread::Builder::new().stack_size(stack).spawn(|| ())?.join();
+    let new = thread::Builder::new().stack_size(stack);
+    let _ = daemon::make(|| new.spawn(daemon::is_busy))?.join();
     MADE.store(true, Release);
     Ok(())
 }

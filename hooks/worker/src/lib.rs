@@ -23,7 +23,6 @@ mod thread_id;
 
 pub use descriptor::Descriptor;
 pub use output::{say, without_signals, write_line};
-use pinyard_hooks::SignalsBlocked;
 use std::any::Any;
 use std::io;
 use std::mem::ManuallyDrop;
@@ -139,12 +138,9 @@ pub fn spawn<K: Send + 'static>(
     mut work: impl FnMut(&K) + Send + 'static,
     told: impl Fn(&Panicked) + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
-    // A new thread starts with its creator's mask.
-    let blocked = SignalsBlocked::now();
-    pinyard_hooks::daemon::makes(&blocked);
     #[cfg(not(loom))]
     keys::make_keys(stack)?;
-    let thread = thread::Builder::new().name(name.to_owned()).stack_size(stack).spawn(move || {
+    let run = move || {
         daemon::begins();
         // Counts nothing of ours as the program's code.
         while let Err(panicked) = catch(|| work(&kept)) {
@@ -154,10 +150,9 @@ pub fn spawn<K: Send + 'static>(
         let _ = caught(|| drop((work, told)));
         let _ = caught(|| drop(kept));
         daemon::ends();
-    })?;
-    pinyard_hooks::daemon::made();
-    drop(blocked);
-    Ok(thread)
+    };
+    let new = thread::Builder::new().name(name.to_owned()).stack_size(stack);
+    pinyard_hooks::daemon::make(|| new.spawn(run))
 }
 
 #[cfg(test)]
